@@ -456,8 +456,7 @@ enum daemon_signal daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartb
     if (number < 0)
         return DAEMON_NONE;
     if (number == SIGHUP) {
-        log_line(LOG_INFO, "SIGHUP: reading the files of keys again; restart to apply other "
-                           "changes of the configuration");
+        log_line(LOG_INFO, "SIGHUP: reading again what may change while this runs");
         return DAEMON_READ_AGAIN;
     }
     if (heartbeat != NULL)

@@ -101,7 +101,7 @@ void daemon_ready(const struct daemon_opts *opts, const char *format, ...)
 enum daemon_signal {
     DAEMON_NONE,       /* the time was over                                   */
     DAEMON_END,        /* SIGTERM, SIGINT                                     */
-    DAEMON_READ_AGAIN, /* SIGHUP: files of keys are to be read again          */
+    DAEMON_READ_AGAIN, /* SIGHUP: what may change is to be read again         */
 };
 
 /* Waits for a signal, at most timeout_ms. From DAEMON_END on the program drains: a second signal,

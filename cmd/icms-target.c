@@ -16,6 +16,7 @@
 #include "drive_log.h"
 #include "target_page.h"
 #include "target_auth.h"
+#include "target_reload.h"
 #include "crypt/dhchap.h"
 #include "ctl/ctl.h"
 #include "target/target.h"
@@ -30,8 +31,9 @@ static const struct daemon_program program = {
 };
 
 /* How often the main thread looks at the drives, and at the end of a drain. */
-#define MAIN_LOOK_MS  500
-#define MAIN_DRAIN_MS 20
+#define MAIN_LOOK_MS   500
+#define MAIN_DRAIN_MS  20
+#define MAIN_CHANGE_MS 10 /* while a change of the configuration is being applied */
 
 /* The drives that --format names: drive0 and so on, paths as they are written in the configuration,
  * or all. */
@@ -207,6 +209,15 @@ static void main_slow_hosts(const struct target *target, const struct nvmf_targe
     slow_hosts = nvmf->slow_hosts;
 }
 
+/* Until it is called again. */
+static const char *main_volume_name(const struct target *target, uint32_t number)
+{
+    static char name[LIMIT_NAME_BYTES];
+
+    target_volume_name(target, number, name);
+    return name;
+}
+
 /* Says which host told settings that others do not have, when some did since the last time. */
 static void main_settings_differ(const struct target *target, const struct target_stats *stats)
 {
@@ -222,8 +233,8 @@ static void main_settings_differ(const struct target *target, const struct targe
                  "host %s: run_blocks of volume %s is %u, and %u at other hosts: they do not find "
                  "each other's blocks; set it alike in the configuration of each icms-agent; "
                  "hosts=%llu",
-                 differs.hostnqn, stats->volumes[differs.ns].spec->name, differs.value,
-                 differs.kept, (unsigned long long)(nvmf->settings_differ - settings_differ));
+                 differs.hostnqn, main_volume_name(target, differs.ns), differs.value, differs.kept,
+                 (unsigned long long)(nvmf->settings_differ - settings_differ));
     else
         log_line(LOG_WARN,
                  "host %s: its %s of enclosures are not those of other hosts: they do not find "
@@ -298,7 +309,7 @@ static bool main_error_take(void *arg, struct store_error *out_error, uint64_t *
 
 static const char *main_volume(void *arg, uint32_t volume)
 {
-    return ((const struct main_drive *)arg)->stats->volumes[volume].spec->name;
+    return main_volume_name(((const struct main_drive *)arg)->target, volume);
 }
 
 /* Says what the drives did wrong. */
@@ -370,13 +381,15 @@ static void main_keys_read_again(const struct conf_target *conf, struct target *
 }
 
 static void main_serve(const struct daemon_opts *opts, const struct conf_target *conf,
-                       struct target *target, const struct ctl_http *http)
+                       struct target_reload *reload, const struct ctl_http *http)
 {
+    struct target *target = reload->target;
     enum daemon_signal number;
     struct timespec pause = {.tv_nsec = MAIN_DRAIN_MS * 1000000L};
     struct loop_addr addr;
     char text[64];
     uint32_t out = 0;
+    bool changing = false;
 
     main_look(target, false, &out); /* those have their warning */
     target_addr(target, &addr);
@@ -385,9 +398,13 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_target 
         daemon_ready(opts, "nvme=%s http=%u", text, ctl_http_port(http));
     else
         daemon_ready(opts, "nvme=%s", text);
-    while ((number = daemon_wait(MAIN_LOOK_MS, &main_heartbeat)) != DAEMON_END) {
-        if (number == DAEMON_READ_AGAIN)
+    while ((number = daemon_wait(changing ? MAIN_CHANGE_MS : MAIN_LOOK_MS, &main_heartbeat)) !=
+           DAEMON_END) {
+        if (number == DAEMON_READ_AGAIN) {
             main_keys_read_again(conf, target);
+            target_reload_begin(reload);
+        }
+        changing = target_reload_look(reload);
         main_look(target, true, &out);
     }
     target_drain(target);
@@ -432,6 +449,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
     struct target_opts target_opts;
     struct target *target = NULL;
     struct ctl_http *http = NULL;
+    struct target_reload reload = {.path = NULL};
     struct err_why why = {""};
     icms_err err = main_opts(conf, opts, drives, &why, &target_opts);
 
@@ -453,12 +471,15 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
         err = main_http(conf, target, &why, &http);
     }
     if (err == ICMS_OK)
+        err = target_reload_init(&reload, opts->config, target, &main_audit, &why);
+    if (err == ICMS_OK)
         err = target_start(target, &why);
     if (err == ICMS_OK) {
-        main_serve(opts, conf, target, http);
+        main_serve(opts, conf, &reload, http);
         target_stop(target);
     }
     ctl_http_stop(&http);
+    target_reload_fini(&reload);
     target_free(&target);
     return err == ICMS_OK ? DAEMON_DONE : daemon_failed(err, &why, "icms-target cannot start");
 }

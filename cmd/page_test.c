@@ -36,8 +36,6 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
 {
     static const struct volume_spec volume = {.name = "kv"};
     static const struct tenant_spec tenant = {.name = "team", .weight = 3};
-    static struct volume_spec more[LIMIT_VOLUMES];
-    static struct tenant_spec tenants[LIMIT_VOLUMES];
 
     memset(out_stats, 0, sizeof(*out_stats));
     out_stats->capacity_bytes = 200;
@@ -47,31 +45,31 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->drives[0].read_ns = &hists[0];
     out_stats->drives[0].write_ns = &hists[1];
     out_stats->volume_count = 1;
-    out_stats->volumes[0].spec = &volume;
+    snprintf(out_stats->volumes[0].name, sizeof(out_stats->volumes[0].name), "%s", volume.name);
+    out_stats->volumes[0].store.quota_bytes = volume.quota_bytes;
     out_stats->volumes[0].hits = 7;
     out_stats->states[3].name = "look";
     out_stats->states[3].count = 4;
     out_stats->states[3].us = 2500000;
     for (; out_stats->volume_count < target_volumes; out_stats->volume_count++) {
         struct target_volume_stats *stats = &out_stats->volumes[out_stats->volume_count];
-        struct volume_spec *spec = &more[out_stats->volume_count];
 
         /* The longest name, and the largest numbers. */
-        (void)snprintf(spec->name, sizeof(spec->name), "%063u", out_stats->volume_count);
-        spec->quota_bytes = UINT64_MAX;
-        *stats = (struct target_volume_stats){.spec = spec, .hits = UINT64_MAX};
+        *stats = (struct target_volume_stats){.hits = UINT64_MAX};
+        (void)snprintf(stats->name, sizeof(stats->name), "%063u", out_stats->volume_count);
         memset(&stats->store, 0xff, sizeof(stats->store));
     }
-    out_stats->tenants[0].spec = &tenant;
+    out_stats->tenants[0].spec = tenant;
     out_stats->tenants[0].nvmf.bytes[NVMF_TARGET_STORES] = 4096;
     out_stats->tenants[0].nvmf.wait_ns[NVMF_TARGET_LOADS] = 1500000000;
     out_stats->tenants[0].nvmf.sheds = 2;
     for (out_stats->tenant_count = 1; out_stats->tenant_count < target_volumes;) {
         struct target_tenant_stats *stats = &out_stats->tenants[out_stats->tenant_count];
-        struct tenant_spec *spec = &tenants[out_stats->tenant_count++];
 
-        (void)snprintf(spec->name, sizeof(spec->name), "%063u", out_stats->tenant_count);
-        *stats = (struct target_tenant_stats){.spec = spec};
+        out_stats->tenant_count++;
+        *stats = (struct target_tenant_stats){.nvmf = {.sheds = 0}};
+        (void)snprintf(stats->spec.name, sizeof(stats->spec.name), "%063u",
+                       out_stats->tenant_count);
         memset(&stats->nvmf, 0xff, sizeof(stats->nvmf));
     }
 }

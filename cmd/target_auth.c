@@ -128,21 +128,25 @@ static const char *auth_require(uint8_t require)
     return names[require & (REQUIRE_CHAP | REQUIRE_TLS)];
 }
 
-void target_auth_conf(const struct conf_target *conf, const struct ctl_audit *audit)
+void target_auth_volume(const struct ctl_audit *audit, const struct volume_spec *volume,
+                        const char *what)
 {
     char text[256], uuid[UUID_TEXT_BYTES];
 
-    for (uint32_t i = 0; i < conf->volume_count; i++) {
-        const struct volume_spec *volume = &conf->volumes[i];
+    (void)snprintf(text, sizeof(text), "%s: uuid=%s generation=%u encrypted=%s require=%s hosts=%u",
+                   what, uuid_format(&volume->uuid, uuid), volume->generation,
+                   volume->encrypted ? "true" : "false", auth_require(volume->require),
+                   volume->host_count);
+    ctl_audit_write(audit, &(struct ctl_audit_event){
+                               .event = "volume", .volume = volume->name, .result = text});
+}
 
-        (void)snprintf(text, sizeof(text),
-                       "served: uuid=%s generation=%u encrypted=%s require=%s hosts=%u",
-                       uuid_format(&volume->uuid, uuid), volume->generation,
-                       volume->encrypted ? "true" : "false", auth_require(volume->require),
-                       volume->host_count);
-        ctl_audit_write(audit, &(struct ctl_audit_event){
-                                   .event = "volume", .volume = volume->name, .result = text});
-    }
+void target_auth_conf(const struct conf_target *conf, const struct ctl_audit *audit)
+{
+    char text[256];
+
+    for (uint32_t i = 0; i < conf->volume_count; i++)
+        target_auth_volume(audit, &conf->volumes[i], "served");
     for (uint32_t i = 0; i < conf->host_count; i++) {
         const struct conf_host *host = &conf->hosts[i];
 

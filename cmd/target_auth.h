@@ -14,6 +14,11 @@
  * not more than a few lines in any time. */
 void target_auths(struct target *target, const struct ctl_audit *audit);
 
+/* One line of the audit log: what happens to a volume ("served", "created", "reset", "changed",
+ * "deleted"), and what the configuration says of it. */
+void target_auth_volume(const struct ctl_audit *audit, const struct volume_spec *volume,
+                        const char *what);
+
 /* What the configuration says of volumes and hosts, at the start: an auditor compares it with the
  * start before. */
 void target_auth_conf(const struct conf_target *conf, const struct ctl_audit *audit);

@@ -74,13 +74,13 @@ static void page_volumes(struct ctl_page *page)
         ctl_family(page, families[i].name, families[i].kind, families[i].help);
         for (uint32_t v = 0; v < stats.volume_count; v++) {
             const struct target_volume_stats *volume = &stats.volumes[v];
-            const uint64_t values[] = {volume->hits, volume->store.bytes, volume->spec->quota_bytes,
+            const uint64_t values[] = {volume->hits, volume->store.bytes, volume->store.quota_bytes,
                                        volume->store.blocks, volume->store.evictions};
             char name[2 * LIMIT_NAME_BYTES];
             char labels[sizeof(name) + 16];
 
             snprintf(labels, sizeof(labels), "volume=\"%s\"",
-                     ctl_label(volume->spec->name, name, sizeof(name)));
+                     ctl_label(volume->name, name, sizeof(name)));
             ctl_sample(page, families[i].name, labels, (double)values[i]);
         }
     }
@@ -114,7 +114,7 @@ static void page_tenants(struct ctl_page *page)
                                          (double)nvmf->wait_ns[class] / 1e9};
 
                 (void)snprintf(labels, sizeof(labels), "tenant=\"%s\",class=\"%s\"",
-                               ctl_label(stats.tenants[t].spec->name, name, sizeof(name)),
+                               ctl_label(stats.tenants[t].spec.name, name, sizeof(name)),
                                class_names[class]);
                 ctl_sample(page, families[i].name, labels, values[i]);
             }
@@ -123,7 +123,7 @@ static void page_tenants(struct ctl_page *page)
                "Stores of a tenant that were refused because too much of it was waiting.");
     for (uint32_t t = 0; t < stats.tenant_count; t++) {
         (void)snprintf(labels, sizeof(labels), "tenant=\"%s\"",
-                       ctl_label(stats.tenants[t].spec->name, name, sizeof(name)));
+                       ctl_label(stats.tenants[t].spec.name, name, sizeof(name)));
         ctl_sample(page, "icms_target_tenant_sheds_total", labels,
                    (double)stats.tenants[t].nvmf.sheds);
     }
@@ -384,11 +384,13 @@ static void status_volume(struct json *json, const struct target_volume_stats *v
     char uuid[UUID_TEXT_BYTES];
 
     json_put_object(json, NULL);
-    json_put_string(json, "name", volume->spec->name);
-    json_put_string(json, "uuid", uuid_format(&volume->spec->uuid, uuid));
+    json_put_string(json, "name", volume->name);
+    json_put_string(json, "uuid", uuid_format(&volume->uuid, uuid));
+    json_put_uint(json, "generation", volume->generation);
+    json_put_uint(json, "nsid", volume->number + 1);
     json_put_uint(json, "blocks", volume->store.blocks);
     json_put_uint(json, "used_bytes", volume->store.bytes);
-    json_put_uint(json, "quota_bytes", volume->spec->quota_bytes);
+    json_put_uint(json, "quota_bytes", volume->store.quota_bytes);
     json_put_uint(json, "evictions", volume->store.evictions);
     json_put_end(json);
 }
@@ -396,13 +398,12 @@ static void status_volume(struct json *json, const struct target_volume_stats *v
 static void status_tenant(struct json *json, const struct target_tenant_stats *tenant)
 {
     const struct nvmf_target_tenant_stats *nvmf = &tenant->nvmf;
-    const uint64_t bytes_per_s[] = {tenant->spec->load_bytes_per_s,
-                                    tenant->spec->store_bytes_per_s};
-    const uint64_t ops_per_s[] = {tenant->spec->load_ops_per_s, tenant->spec->store_ops_per_s};
+    const uint64_t bytes_per_s[] = {tenant->spec.load_bytes_per_s, tenant->spec.store_bytes_per_s};
+    const uint64_t ops_per_s[] = {tenant->spec.load_ops_per_s, tenant->spec.store_ops_per_s};
 
     json_put_object(json, NULL);
-    json_put_string(json, "name", tenant->spec->name);
-    json_put_uint(json, "weight", tenant->spec->weight);
+    json_put_string(json, "name", tenant->spec.name);
+    json_put_uint(json, "weight", tenant->spec.weight);
     for (int class = 0; class < NVMF_TARGET_CLASSES; class ++) {
         json_put_object(json, class_names[class]);
         json_put_uint(json, "bytes_per_s", bytes_per_s[class]);

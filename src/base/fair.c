@@ -154,19 +154,21 @@ uint64_t fair_rate_ready_ns(const struct fair_rate *rate)
 {
     uint64_t at_ns = atomic_load_explicit(&rate->at_ns, memory_order_relaxed);
 
-    return rate->per_s == 0 || at_ns < FAIR_BURST_NS ? 0 : at_ns - FAIR_BURST_NS;
+    return atomic_load_explicit(&rate->per_s, memory_order_relaxed) == 0 || at_ns < FAIR_BURST_NS
+               ? 0
+               : at_ns - FAIR_BURST_NS;
 }
 
 /* Units take their time in whole nanoseconds; what is lost by rounding is one in each command. */
 void fair_rate_charge(struct fair_rate *rate, uint64_t units, uint64_t now_ns)
 {
     uint64_t at_ns = atomic_load_explicit(&rate->at_ns, memory_order_relaxed);
+    uint64_t per_s = atomic_load_explicit(&rate->per_s, memory_order_relaxed); /* it may change */
     uint64_t cost_ns, next_ns;
 
-    if (rate->per_s == 0)
+    if (per_s == 0)
         return;
-    cost_ns =
-        units / rate->per_s * RATE_SECOND_NS + (units % rate->per_s * RATE_SECOND_NS) / rate->per_s;
+    cost_ns = units / per_s * RATE_SECOND_NS + (units % per_s * RATE_SECOND_NS) / per_s;
     do
         next_ns = (at_ns < now_ns ? now_ns : at_ns) + cost_ns;
     while (!atomic_compare_exchange_weak_explicit(&rate->at_ns, &at_ns, next_ns,

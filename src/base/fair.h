@@ -65,7 +65,7 @@ void fair_charge(struct fair *fair, struct fair_member *member, uint64_t bytes);
 
 /* At most so many units a second, over any time longer than FAIR_BURST_NS. Any thread. */
 struct fair_rate {
-    uint64_t per_s;         /* bytes, or operations; 0: no limit. Set before threads run */
+    _Atomic uint64_t per_s; /* bytes, or operations; 0: no limit                         */
     _Atomic uint64_t at_ns; /* what went until now is paid for by then                   */
 };
 

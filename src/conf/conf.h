@@ -286,6 +286,30 @@ icms_err conf_diff(const char *was_path, const char *is_path,
                    void (*visit)(void *arg, const char *key, const char *was, const char *is),
                    void *arg, struct err_why *why) ICMS_MUST_CHECK;
 
+/* A target's file as it was read, with its lines: what runs, or what shall. */
+struct conf_live;
+
+/* Reads one; *out_live for conf_live_free. */
+icms_err conf_live_read(const char *path, struct err_why *why,
+                        struct conf_live **out_live) ICMS_MUST_CHECK;
+void conf_live_free(struct conf_live **live);
+
+const struct conf_target *conf_live_target(const struct conf_live *live);
+
+/* Whether a target that runs with one file may go on with the other: only volumes and tenants
+ * differ in meaning. CONFIG with file, line and both values otherwise. */
+icms_err conf_live_check(const struct conf_live *was, const struct conf_live *is,
+                         struct err_why *why) ICMS_MUST_CHECK;
+
+/* Calls visit for each difference, as conf_diff. */
+void conf_live_diff(const struct conf_live *was, const struct conf_live *is,
+                    void (*visit)(void *arg, const char *key, const char *was, const char *is),
+                    void *arg);
+
+/* The line of a key of a volume, by its place in the list; of the volume where the key is not
+ * written. UINT32_MAX: 1. */
+uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key);
+
 /* A configuration file that shall be changed: its new text, for conf_edit_fini. */
 struct conf_edit {
     char *text;

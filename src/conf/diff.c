@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conf/diff.c: whose configuration a file is, and where two of one kind differ in meaning. Called
- * by `icms config`, on its thread.
+ * by `icms config`, and by a target that reads its file again, on one thread.
  *
  * Values are compared as they are bound, so that 1GiB and 1024MiB, or a default and the same
  * written, are one; they are shown as they are written. A value that neither file writes follows
@@ -124,8 +124,26 @@ struct diff_side {
 
 struct diff {
     void (*visit)(void *arg, const char *key, const char *was, const char *is);
+    void (*visit_line)(void *arg, const char *key, const char *was, const char *is, uint32_t line);
     void *arg;
 };
+
+/* line: in the file that is. */
+static void diff_tell(const struct diff *diff, const char *key, const char *was, const char *is,
+                      uint32_t line)
+{
+    if (diff->visit_line != NULL)
+        diff->visit_line(diff->arg, key, was, is, line);
+    else
+        diff->visit(diff->arg, key, was, is);
+}
+
+static uint32_t line_of(const struct conf_node *node, const struct conf_node *map)
+{
+    if (node != NULL)
+        return node->key_line > 0 ? node->key_line : node->line;
+    return map != NULL ? map->line : 1;
+}
 
 static void table_diff(const struct diff *diff, const struct conf_table *table, const char *prefix,
                        struct diff_side was, struct diff_side is);
@@ -223,14 +241,11 @@ static struct diff_side member_at(const struct conf_key *key, struct diff_side s
 static struct diff_side member_find(const struct conf_key *key, struct diff_side side,
                                     const struct conf_node *list, const char *name)
 {
-    uint32_t count = list != NULL ? count_of(key, side.object) : 0;
+    const struct conf_node *node = list != NULL ? list->first : NULL;
 
-    for (uint32_t i = 0; i < count; i++) {
-        struct diff_side member = member_at(key, side, list, i);
-
-        if (strcmp(conf_node_get(member.map, key->table->keys[0].name)->text, name) == 0)
-            return member;
-    }
+    for (size_t i = 0; node != NULL; i++, node = node->next)
+        if (strcmp(conf_node_get(node, key->table->keys[0].name)->text, name) == 0)
+            return (struct diff_side){node, members_of(key, side.object) + i * key->size};
     return (struct diff_side){NULL, NULL};
 }
 
@@ -251,8 +266,9 @@ static void members_diff(const struct diff *diff, const struct conf_key *key, co
 
             (void)snprintf(member_name, sizeof(member_name), "%.300s[%.200s]", name, first);
             if (other.map == NULL)
-                diff->visit(diff->arg, member_name, s == 0 ? "listed" : "not listed",
-                            s == 0 ? "not listed" : "listed");
+                diff_tell(diff, member_name, s == 0 ? "listed" : "not listed",
+                          s == 0 ? "not listed" : "listed",
+                          s == 0 ? line_of(lists[1], is.map) : member.map->line);
             else if (s == 0)
                 table_diff(diff, key->table, member_name, member, other);
         }
@@ -280,8 +296,8 @@ static void table_diff(const struct diff *diff, const struct conf_table *table, 
                        (struct diff_side){was_node, field_of(key, was.object)},
                        (struct diff_side){is_node, field_of(key, is.object)});
         else if (!field_is_equal(key, was.object, is.object))
-            diff->visit(diff->arg, name, value_text(key, was_node, was_text),
-                        value_text(key, is_node, is_text));
+            diff_tell(diff, name, value_text(key, was_node, was_text),
+                      value_text(key, is_node, is_text), line_of(is_node, is.map));
     }
 }
 
@@ -289,7 +305,7 @@ icms_err conf_diff(const char *was_path, const char *is_path,
                    void (*visit)(void *arg, const char *key, const char *was, const char *is),
                    void *arg, struct err_why *why)
 {
-    const struct diff diff = {visit, arg};
+    const struct diff diff = {.visit = visit, .arg = arg};
     struct diff_file was = {.text = NULL}, is = {.text = NULL};
     icms_err err = file_open(&was, was_path, why);
 
@@ -305,4 +321,105 @@ icms_err conf_diff(const char *was_path, const char *is_path,
     file_close(&was);
     file_close(&is);
     return err;
+}
+
+/* ---- a target that reads its file again ------------------------------------------------------ */
+
+struct conf_live {
+    struct diff_file file;
+    char path[LIMIT_PATH_BYTES]; /* for errors */
+};
+
+icms_err conf_live_read(const char *path, struct err_why *why, struct conf_live **out_live)
+{
+    struct conf_live *live = calloc(1, sizeof(*live));
+    icms_err err;
+
+    if (live == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
+    (void)snprintf(live->path, sizeof(live->path), "%s", path);
+    err = file_open(&live->file, live->path, why);
+    if (err == ICMS_OK && live->file.kind != CONF_FILE_TARGET)
+        err = err_set(why, ICMS_CONFIG,
+                      "%s: it is not the configuration of an icms-target: it "
+                      "has no drives",
+                      path);
+    if (err != ICMS_OK) {
+        conf_live_free(&live);
+        return err;
+    }
+    *out_live = live;
+    return ICMS_OK;
+}
+
+void conf_live_free(struct conf_live **live)
+{
+    if (*live != NULL)
+        file_close(&(*live)->file);
+    free(*live);
+    *live = NULL;
+}
+
+const struct conf_target *conf_live_target(const struct conf_live *live)
+{
+    return live->file.object;
+}
+
+static void live_diff(const struct diff *diff, const struct conf_live *was,
+                      const struct conf_live *is)
+{
+    table_diff(diff, &conf_target_table, "",
+               (struct diff_side){conf_doc_root(was->file.doc), was->file.object},
+               (struct diff_side){conf_doc_root(is->file.doc), is->file.object});
+}
+
+/* The first difference that needs a restart. */
+struct live_check {
+    const struct conf_live *is;
+    struct err_why *why;
+    icms_err err;
+};
+
+static void live_check_visit(void *arg, const char *key, const char *was, const char *is,
+                             uint32_t line)
+{
+    struct live_check *check = arg;
+    const struct conf_source source = {.name = check->is->path, .why = check->why};
+
+    if (check->err != ICMS_OK || strncmp(key, "volumes", strlen("volumes")) == 0 ||
+        strncmp(key, "tenants", strlen("tenants")) == 0)
+        return;
+    check->err = conf_fail(&source, line,
+                           "%.160s is %.80s, and %.80s in the icms-target that runs: only volumes "
+                           "and tenants change while it runs; restart it",
+                           key, is, was);
+}
+
+icms_err conf_live_check(const struct conf_live *was, const struct conf_live *is,
+                         struct err_why *why)
+{
+    struct live_check check = {is, why, ICMS_OK};
+    const struct diff diff = {.visit_line = live_check_visit, .arg = &check};
+
+    live_diff(&diff, was, is);
+    return check.err;
+}
+
+void conf_live_diff(const struct conf_live *was, const struct conf_live *is,
+                    void (*visit)(void *arg, const char *key, const char *was, const char *is),
+                    void *arg)
+{
+    const struct diff diff = {.visit = visit, .arg = arg};
+
+    live_diff(&diff, was, is);
+}
+
+uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key)
+{
+    const struct conf_node *list = conf_node_get(conf_doc_root(live->file.doc), "volumes");
+    const struct conf_node *node = list != NULL ? list->first : NULL;
+
+    for (uint32_t at = 0; node != NULL && at < volume; at++)
+        node = node->next;
+    return node != NULL ? line_of(conf_node_get(node, key), node) : 1;
 }

@@ -147,12 +147,54 @@ static void test_differences_are_told_by_key(void **state)
     assert_string_equal(told, "");
 }
 
+/* What a target that runs may find in its file: OK, or the end of the sentence. */
+static void live(const char *was, const char *is, const char *end)
+{
+    struct conf_live *before = NULL, *after = NULL;
+    icms_err err;
+
+    why.text[0] = '\0';
+    file_write(0, was);
+    file_write(1, is);
+    assert_int_equal(conf_live_read(paths[0], &why, &before), ICMS_OK);
+    err = conf_live_read(paths[1], &why, &after);
+    if (err == ICMS_OK)
+        err = conf_live_check(before, after, &why);
+    if (err != (end == NULL ? ICMS_OK : ICMS_CONFIG))
+        fail_msg("%s", why.text);
+    if (end != NULL && strstr(why.text, end) == NULL)
+        fail_msg("%s", why.text);
+    conf_live_free(&before);
+    conf_live_free(&after);
+}
+
+static void test_only_volumes_and_tenants_change_while_a_target_runs(void **state)
+{
+    struct conf_live *is = NULL;
+
+    live(TARGET VOLUME, TARGET VOLUME, NULL);
+    live(TARGET VOLUME, TARGET "volumes:\n- {name: kv, quota: 512MiB}\n- name: other\n", NULL);
+    live(TARGET VOLUME, TARGET "tenants: [{name: a, weight: 2}]\n" VOLUME, NULL);
+    live(TARGET VOLUME, TARGET "volumes: [{name: b}]\n", NULL);
+    live(TARGET VOLUME, TARGET VOLUME "memory: 1GiB\n",
+         ":6: memory is 1GiB, and 256MiB (default) in");
+    live(TARGET VOLUME, TARGET VOLUME "hosts: [{nqn: nqn.2020-01.org.a:b}]\n", "restart it");
+    live(TARGET VOLUME, AGENT VOLUME, "no drives");
+    live(TARGET VOLUME, TARGET VOLUME "nonsense: 1\n", "nonsense");
+    file_write(0, TARGET "volumes:\n- name: kv\n  quota: 512MiB\n- name: b\n");
+    assert_int_equal(conf_live_read(paths[0], &why, &is), ICMS_OK);
+    assert_int_equal(conf_live_line(is, 0, "quota") + 1, conf_live_line(is, 1, "quota"));
+    assert_int_equal(conf_live_line(is, UINT32_MAX, ""), 1);
+    conf_live_free(&is);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_file_says_what_it_is),
         cmocka_unit_test(test_what_means_the_same_is_no_difference),
         cmocka_unit_test(test_differences_are_told_by_key),
+        cmocka_unit_test(test_only_volumes_and_tenants_change_while_a_target_runs),
     };
 
     return cmocka_run_group_tests(tests, folder_make, folder_remove);

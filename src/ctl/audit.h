@@ -25,7 +25,8 @@ icms_err ctl_audit_init(struct ctl_audit *audit, const char *program, const char
 
 /* What happened. Texts may be NULL: they are left out then. */
 struct ctl_audit_event {
-    const char *event;  /* "authentication", "refusal", "http", "keys", "volume", "host"      */
+    const char *event;  /* "authentication", "refusal", "http", "keys", "volume", "host",
+                           "configuration"                                                     */
     const char *host;   /* NQN, as the host says of itself; of an agent: the enclosure        */
     const char *method; /* "chap" or "tls"                                                    */
     const char *peer;   /* address                                                            */

@@ -116,6 +116,8 @@ struct nvmf_target_ops {
 /* A KV namespace: one volume's part in this enclosure. Its NSID is its place in the list, from 1.
  */
 struct nvmf_target_ns {
+    bool is_gone;             /* there is none any more, or was none yet; tenant counts, for
+                                 commands that began before                                      */
     struct uuid volume;       /* its name                                                        */
     uint64_t size_bytes;      /* quota, as Identify tells it                                     */
     uint32_t value_bytes_max; /* largest value, trailer included                                 */
@@ -123,7 +125,7 @@ struct nvmf_target_ns {
     bool encrypted;           /* clients encrypt them; only told to hosts                        */
     uint32_t tenant;          /* whose it is: its place in opts.tenants                          */
     uint32_t host_count;      /* 0: any host may use it                                          */
-    const char (*host_nqn)[LIMIT_NQN_BYTES]; /* hosts that may; kept by the owner                */
+    const char (*host_nqn)[LIMIT_NQN_BYTES]; /* hosts that may; copied                           */
     uint8_t require; /* REQUIRE_*: without it the namespace does not exist for a host       */
 };
 
@@ -239,6 +241,37 @@ bool nvmf_target_idle(const struct nvmf_target *target);
 
 /* After loop_free of every loop. *target may be NULL. */
 void nvmf_target_free(struct nvmf_target **target);
+
+/* ---- namespaces that change ------------------------------------------------------------------ */
+
+/* The life of a namespace. Its NSID is its place in the list, for good:
+ *
+ *   unused -> active    nvmf_target_new, or a change in whose list it is not gone any more
+ *   active -> active    a change: other hosts may use it, another size, ...
+ *   active -> gone      a change in which it is gone: new commands get Invalid Namespace or Format;
+ *                       those that began before are the owner's until it gives them back
+ *   gone -> active      a change: the same volume is back, for the owner as it was
+ *
+ * A host is told when a namespace that it may use, or might, came, went or changed: by the event
+ * Namespace Attribute Changed, if it asked for that, and the log page Changed Namespace List.
+ * Others learn nothing. */
+struct nvmf_target_change;
+
+/* Prepares one: all namespaces as they shall be, and all tenants, as many as at the start; both are
+ * copied. The volume of a place never changes, and no value may be larger than the largest of
+ * nvmf_target_new. NO_MEMORY. Control thread. */
+icms_err nvmf_target_change_new(const struct nvmf_target *target,
+                                const struct nvmf_target_ns *namespaces, uint32_t namespace_count,
+                                const struct nvmf_target_tenant *tenants, struct err_why *why,
+                                struct nvmf_target_change **out_change) ICMS_MUST_CHECK;
+
+/* Applies it, one at a time, on loop 0. done is called exactly once, there, when every loop takes
+ * new commands as it says; then the caller frees it. */
+void nvmf_target_change_start(struct nvmf_target *target, struct nvmf_target_change *change,
+                              void (*done)(void *arg), void *arg);
+
+/* Before the start or after done; *change may be NULL. Any thread. */
+void nvmf_target_change_free(struct nvmf_target_change **change);
 
 /* ---- lost controllers ----------------------------------------------------------------------- */
 

@@ -471,6 +471,10 @@ static bool write_try(struct store_mutation *mutation)
 
     if (write_answered(mutation, &location, present))
         return true;
+    if (volume->quota != NULL && bytes > volume->quota->bytes_max) {
+        mutation_answer(mutation, ICMS_QUOTA); /* it was lowered */
+        return true;
+    }
     if (write_device_full(store, bytes) || !store_quota_fits(store, volume, bytes))
         return false;
     if (!store_index_reserve(store->index)) {

@@ -14,6 +14,10 @@
  * something gives. And where a write waits for QUOTA_PATIENCE_NS its own drive gives: the drives
  * that should may be too slow, or hang. store_quota_look is called now and then to see that.
  *
+ * The owner may change a quota while writes wait for it, and the drives' parts (volume.c): a write
+ * that it cannot hold any more ends, and what is held beyond it is evicted without a write that
+ * waits.
+ *
  * Nobody waits for what another does not know. While writes wait, each change of the sum is told to
  * the other drives (on_quota, store_quota_look), and so is each write that begins to wait; then all
  * look whether they have to evict, and whether their own writes can go on. What waits is written
@@ -88,7 +92,8 @@ void store_quota_look(struct store *store)
     for (uint32_t i = 0; i < store->volume_count; i++) {
         struct store_volume *volume = &store->volumes[i];
 
-        if (volume->quota != NULL && quota_waiting(volume) > 0)
+        if (volume->quota != NULL &&
+            (quota_waiting(volume) > 0 || !store_quota_has_space(volume, 0)))
             quota_look(store, volume);
     }
     store->run(store);

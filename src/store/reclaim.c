@@ -29,7 +29,8 @@
 /* ---- which segment ----------------------------------------------------------------------------
  */
 
-/* How far over its share a stream is; segments of volumes that are not configured go first. */
+/* How far over its share a stream is; segments of volumes that are not configured, or retired, go
+ * first. */
 static double stream_excess(const struct store *store, uint32_t stream)
 {
     double held = store->streams[stream].segment_count * (double)store->super.segment_bytes;
@@ -194,6 +195,7 @@ static void reclaim_entries_end(struct store *store)
     store_dead_make(segment->nonce, store->segment_pages, store_segment_dead(store, segment));
     segment->sequence = reclaim->life.sequence;
     segment->recency = (struct policy_segment){0};
+    store->stranger_segments -= segment->strangers;
     segment->strangers = false;
     segment->evicted = 0;
     segment->volumes = 0;
@@ -511,9 +513,14 @@ static bool quota_run(struct store *store, uint32_t number)
     struct store_segment *segment;
 
     if (volume->stream != STORE_SHARED) {
+        struct store_stream *stream = &store->streams[volume->stream];
+
         segment = stream_victim(store, volume->stream);
         if (segment != NULL)
             reclaim_renew(store, segment);
+        else if (list_empty(&stream->segments) && stream->open != NULL &&
+                 stream->open->summary->placed > 0)
+            store_segment_seal(store, stream->open); /* the quota was lowered below a segment */
         return segment != NULL; /* else one is being sealed, and the end of that comes here again */
     }
     segment = quota_oldest(store, number);

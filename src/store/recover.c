@@ -212,6 +212,7 @@ static void recover_record(struct recover *recover, const struct store_record *r
     struct store_segment *segment = recover->segment;
 
     if (volume < 0) {
+        recover->store->stranger_segments += !segment->strangers;
         segment->strangers = true;
         return;
     }
@@ -315,7 +316,8 @@ static bool recover_summary(struct recover *recover)
         return false;
     }
     for (uint32_t i = 0; i < summary->volume_count; i++)
-        recover->rows[i] = store_volume_find(store, &summary->volume[i]);
+        if ((recover->rows[i] = store_volume_find(store, &summary->volume[i])) < 0)
+            store_stranger_add(store, &summary->volume[i]);
     for (uint32_t i = 0; i < count; i++)
         recover_summary_page(recover, &summary->pages[i]);
     return true;
@@ -343,6 +345,8 @@ static void recover_scanned(struct recover *recover, struct store_found *found)
     record->damaged = !found->good;
     if (!store_summary_add(recover->segment->summary, record, found->page))
         recover->scan_lost = true;
+    if (store_volume_find(store, &record->volume) < 0)
+        store_stranger_add(store, &record->volume);
     recover_record(recover, record, found->page, store_volume_find(store, &record->volume));
 }
 

@@ -216,6 +216,7 @@ void store_close(struct store **store)
     free(own->reclaim.summary);
     free(own->volumes);
     free(own->salts);
+    free(own->strangers);
     own->magic = 0;
     free(own);
     *store = NULL;
@@ -309,11 +310,11 @@ void store_volume_stats(const struct store *store, uint32_t volume,
 {
     const struct store_volume *v = &store->volumes[volume];
 
-    check(volume < store->volume_count);
+    check(volume < STORE_VOLUMES_MAX);
     *out_stats = (struct store_volume_stats){
         .blocks = counter_get(&v->blocks),
         .bytes = counter_get(&v->bytes),
-        .quota_bytes = v->quota_bytes,
+        .quota_bytes = counter_get(&v->quota_bytes),
         .evictions = counter_get(&v->evictions),
     };
 }

@@ -104,22 +104,45 @@ void store_close(struct store **store);
 
 /* ---- volumes -------------------------------------------------------------------------------- */
 
+/* The life of a volume on a drive. It has a number, below 1,024, that it keeps until the store is
+ * closed.
+ *
+ *   FREE -> LIVE      store_open with it among the volumes of the options, or store_volume_begin
+ *   LIVE -> RETIRED   store_volume_retire: operations go on as before, but the drive has nothing
+ * for it any more: its segments are evicted before those of others RETIRED -> LIVE
+ * store_volume_begin with its UUID: what was not evicted is found again
+ *
+ * At the next open a volume that is not among the options has no number; its records are kept until
+ * their segments are evicted, before all others. A number is not used for another volume. */
+
+/* Begins a volume while the loop runs. BUSY: the drive has records of it that were not read at the
+ * open, where it was not configured; with them a key could have two records that count. EXISTS:
+ * another volume has the number. With a sentence; nothing is changed then. */
+icms_err store_volume_begin(struct store *store, uint32_t number, const struct uuid *uuid,
+                            struct err_why *why) ICMS_MUST_CHECK;
+/* Nothing happens when the number has no volume. */
+void store_volume_retire(struct store *store, uint32_t number);
+
 /* What a volume holds on several drives together: records that are live, and those that are being
  * written. Embedded by the owner of the stores; all zeros with bytes_max and share_min set before
  * store_volume_limit. The stores write it, each on its loop. */
 struct store_quota {
-    uint64_t bytes_max;       /* on all drives                                             */
-    uint64_t share_min;       /* of the drive that is to have the least                    */
-    _Atomic uint64_t bytes;   /* on all drives in service                                  */
-    _Atomic uint64_t waiting; /* bytes of writes that wait for it, the first of each drive */
+    _Atomic uint64_t bytes_max; /* on all drives                                           */
+    _Atomic uint64_t share_min; /* of the drive that is to have the least                  */
+    _Atomic uint64_t bytes;     /* on all drives in service                                  */
+    _Atomic uint64_t waiting;   /* bytes of writes that wait for it, the first of each drive */
 };
 
 /* Limits what a volume (by its number) holds. quota_bytes is this drive's part of the quota; 0:
  * there is no limit. shared: the quota of all drives that have a part, which stays until the last
  * store was closed; NULL: this drive's alone. A volume without a limit, or with a part of four
  * segments at least, gets an append stream of its own, as far as there are some (64, and one for 16
- * segments of the drive); the others share one. Once for each volume, before a loop of one of the
- * drives starts; one that is not limited shares. NO_MEMORY. */
+ * segments of the drive); the others share one. It keeps that stream when the limit changes. One
+ * that is not limited shares.
+ *
+ * Again, on the loop: another limit. The owner changes *shared before, and calls store_quota_look
+ * on each drive after. What the volume holds beyond a lower quota is evicted; a write that waits
+ * and is larger than the quota by now ends with QUOTA. NO_MEMORY: only the first time. */
 icms_err store_volume_limit(struct store *store, uint32_t volume, uint64_t quota_bytes,
                             struct store_quota *shared, struct err_why *why) ICMS_MUST_CHECK;
 

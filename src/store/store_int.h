@@ -35,6 +35,9 @@
 /* Own streams: at most one for so many segments, so that open segments stay a small part. */
 #define STORE_SEGMENTS_A_STREAM 16
 
+/* Volumes without a number whose UUIDs are kept. */
+#define STORE_STRANGERS_MAX 256
+
 /* No volume; a segment's records belong to several. */
 #define STORE_NO_VOLUME   UINT32_MAX
 #define STORE_ALL_VOLUMES (UINT32_MAX - 1)
@@ -154,8 +157,10 @@ struct store_stream {
 struct store_volume {
     struct uuid uuid;          /* its name on flash                                     */
     uint32_t stream;           /* of its own, or STORE_SHARED                           */
+    bool used;                 /* the number has a volume: LIVE or RETIRED              */
+    bool retired;              /* RETIRED                                               */
     bool limited;              /* store_volume_limit was called                         */
-    uint64_t quota_bytes;      /* its part of the quota; 0: there is none               */
+    uint64_t quota_bytes;      /* its part of the quota; 0: there is none. Any thread reads it */
     uint64_t need_bytes;       /* of the write that waits for the quota; 0: none        */
     uint64_t need_ns;          /* since when                                            */
     bool gives_all;            /* it waits too long: this drive gives whatever it holds */
@@ -389,7 +394,11 @@ struct store {
     struct store_segment *segments; /* by number */
     struct store_dead_df *dead;     /* their dead maps: what is on flash, or about to be */
     struct store_volume *volumes;   /* by number */
-    uint32_t volume_count;          /* of them */
+    uint32_t volume_count;          /* numbers in use are below it; STORE_VOLUMES_MAX fit      */
+    uint32_t volumes_live;          /* of them, LIVE                                          */
+    struct uuid *strangers;         /* at the open: volumes of records that have no number    */
+    uint32_t stranger_count;        /* of them; STORE_STRANGERS_MAX: perhaps more             */
+    uint32_t stranger_segments;     /* segments that may have such records                    */
     struct store_stream streams[STORE_STREAMS];
     uint32_t stream_count;                /* in use: the shared one and those of volumes */
     struct list free;                     /* FREE */
@@ -578,6 +587,9 @@ void store_quota_leave(struct store *store);
 
 /* The number of a configured volume; -1: it is not. */
 int store_volume_find(const struct store *store, const struct uuid *uuid);
+
+/* At the open: the drive has live records of a volume that is not configured. */
+void store_stranger_add(struct store *store, const struct uuid *uuid);
 
 /* Takes the volumes of the options; NO_MEMORY, LIMIT, EXISTS (one is named twice). */
 icms_err store_volumes_new(struct store *store, const struct store_opts *opts,

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Volumes of a drive: those of the options, by their number. On flash a volume is its uuid.
+ * Volumes of a drive by their number: those of the options, and those that began since (store.h has
+ * the life of one). On flash a volume is its uuid.
  *
- * Records of other volumes are not in the index; their segments, in the stream STORE_STRANGERS, are
- * evicted first. Before the loop starts.
+ * Records of volumes that had no number at the open are not in the index; their segments, in the
+ * stream STORE_STRANGERS, are evicted first. While there are any, such a volume cannot begin: the
+ * next open would find those records beside newer ones, or instead of deleted ones. The open, then
+ * the loop's thread.
  */
 #include <stdlib.h>
 
@@ -15,10 +18,27 @@ static_assert(LIMIT_VOLUMES <= STORE_VOLUMES_MAX, "a drive takes what is configu
 int store_volume_find(const struct store *store, const struct uuid *uuid)
 {
     for (uint32_t i = 0; i < store->volume_count; i++) {
-        if (uuid_equal(&store->volumes[i].uuid, uuid))
+        if (store->volumes[i].used && uuid_equal(&store->volumes[i].uuid, uuid))
             return (int)i;
     }
     return -1;
+}
+
+/* FREE -> LIVE. */
+static void volume_init(struct store *store, uint32_t number, const struct uuid *uuid)
+{
+    struct store_volume *volume = &store->volumes[number];
+
+    volume->uuid = *uuid;
+    volume->used = true;
+    volume->stream = STORE_SHARED;
+    list_init(&volume->parked);
+    list_init(&volume->link);
+    list_init(&volume->over_link);
+    store->salts[number] = hash64_seed(uuid->bytes, sizeof(uuid->bytes), store->hash_seed);
+    store->volumes_live++;
+    if (number >= store->volume_count)
+        store->volume_count = number + 1;
 }
 
 icms_err store_volumes_new(struct store *store, const struct store_opts *opts, struct err_why *why)
@@ -28,36 +48,82 @@ icms_err store_volumes_new(struct store *store, const struct store_opts *opts, s
     if (opts->volume_count > STORE_VOLUMES_MAX)
         return err_set(why, ICMS_LIMIT, "%s: a drive holds %d volumes at most, not %u", opts->path,
                        STORE_VOLUMES_MAX, opts->volume_count);
-    store->volumes = calloc(opts->volume_count + 1, sizeof(store->volumes[0]));
-    store->salts = calloc(opts->volume_count + 1, sizeof(store->salts[0]));
-    if (store->volumes == NULL || store->salts == NULL)
+    store->volumes = calloc(STORE_VOLUMES_MAX, sizeof(store->volumes[0]));
+    store->salts = calloc(STORE_VOLUMES_MAX, sizeof(store->salts[0]));
+    store->strangers = calloc(STORE_STRANGERS_MAX, sizeof(store->strangers[0]));
+    if (store->volumes == NULL || store->salts == NULL || store->strangers == NULL)
         return err_set(why, ICMS_NO_MEMORY, "%s: no memory for %u volumes", opts->path,
-                       opts->volume_count);
+                       STORE_VOLUMES_MAX);
     for (uint32_t i = 0; i < opts->volume_count; i++) {
-        struct store_volume *volume = &store->volumes[i];
-
         if (store_volume_find(store, &opts->volumes[i]) >= 0)
             return err_set(why, ICMS_EXISTS, "%s: volume %s is configured twice", opts->path,
                            uuid_format(&opts->volumes[i], text));
-        volume->uuid = opts->volumes[i];
-        volume->stream = STORE_SHARED;
-        list_init(&volume->parked);
-        list_init(&volume->link);
-        list_init(&volume->over_link);
-        store->salts[i] =
-            hash64_seed(volume->uuid.bytes, sizeof(volume->uuid.bytes), store->hash_seed);
-        store->volume_count = i + 1;
+        volume_init(store, i, &opts->volumes[i]);
     }
     return ICMS_OK;
+}
+
+void store_stranger_add(struct store *store, const struct uuid *uuid)
+{
+    for (uint32_t i = 0; i < store->stranger_count; i++) {
+        if (uuid_equal(&store->strangers[i], uuid))
+            return;
+    }
+    if (store->stranger_count < STORE_STRANGERS_MAX)
+        store->strangers[store->stranger_count++] = *uuid;
+}
+
+/* Whether the drive may have records of a volume that are not in the index. */
+static bool volume_is_stranger(const struct store *store, const struct uuid *uuid)
+{
+    bool found = store->stranger_count == STORE_STRANGERS_MAX;
+
+    for (uint32_t i = 0; i < store->stranger_count && !found; i++)
+        found = uuid_equal(&store->strangers[i], uuid);
+    return found && store->stranger_segments > 0;
+}
+
+icms_err store_volume_begin(struct store *store, uint32_t number, const struct uuid *uuid,
+                            struct err_why *why)
+{
+    int found = store_volume_find(store, uuid);
+    char text[UUID_TEXT_BYTES];
+
+    check(store->magic == STORE_MAGIC && number < STORE_VOLUMES_MAX);
+    (void)uuid_format(uuid, text);
+    if (found >= 0 ? (uint32_t)found != number : store->volumes[number].used)
+        return err_set(why, ICMS_EXISTS, "volume %s: number %u is another volume's", text, number);
+    if (found < 0 && volume_is_stranger(store, uuid))
+        return err_set(why, ICMS_BUSY,
+                       "volume %s: the drive has blocks of it from before the start, which only a "
+                       "start reads",
+                       text);
+    if (found < 0)
+        volume_init(store, number, uuid);
+    else
+        store->volumes_live += store->volumes[number].retired;
+    store->volumes[number].retired = false;
+    return ICMS_OK;
+}
+
+void store_volume_retire(struct store *store, uint32_t number)
+{
+    struct store_volume *volume = &store->volumes[number];
+
+    check(store->magic == STORE_MAGIC && number < STORE_VOLUMES_MAX);
+    store->volumes_live -= volume->used && !volume->retired;
+    volume->retired = volume->used;
 }
 
 double store_volume_share(const struct store *store, uint32_t volume)
 {
     double capacity = (double)store->super.segments * (double)store->super.segment_bytes;
 
+    if (!store->volumes[volume].used || store->volumes[volume].retired)
+        return 0;
     if (store->volumes[volume].quota_bytes != 0)
         return (double)store->volumes[volume].quota_bytes;
-    return capacity / store->volume_count;
+    return capacity / store->volumes_live;
 }
 
 void store_reserve_set(struct store *store)
@@ -91,34 +157,51 @@ static void volume_stream(struct store *store, uint32_t number)
     list_for_each_safe (link, &store->streams[STORE_SHARED].segments) {
         struct store_segment *segment = container_of(link, struct store_segment, link);
 
-        if (segment->volume != number)
+        if (segment->volume != number) /* a volume that begins later has none */
             continue;
         store_stream_remove(store, segment);
         store_stream_add(store, stream, segment);
     }
 }
 
+/* The volume's bytes count in this quota from now on, and not in the one before. */
+static void volume_quota(struct store *store, struct store_volume *volume,
+                         struct store_quota *quota)
+{
+    /* a drive that went out of service has given back what it held (store_quota_leave) */
+    uint64_t held = volume->flight_bytes + (store->down ? 0 : volume->bytes);
+
+    if (volume->quota == quota)
+        return;
+    if (volume->quota != NULL) {
+        store_quota_wait_end(volume);
+        store_quota_give(store, volume, held);
+    }
+    volume->quota = quota;
+    if (quota != NULL)
+        atomic_fetch_add(&quota->bytes, held);
+}
+
 icms_err store_volume_limit(struct store *store, uint32_t number, uint64_t quota_bytes,
                             struct store_quota *shared, struct err_why *why)
 {
     struct store_volume *volume = &store->volumes[number];
+    struct store_quota *quota = shared != NULL ? shared : &volume->own;
     char text[UUID_TEXT_BYTES];
 
-    check(store->magic == STORE_MAGIC && number < store->volume_count && !volume->limited);
-    volume->limited = true;
-    volume->quota_bytes = quota_bytes;
-    volume->own = (struct store_quota){.bytes_max = quota_bytes, .share_min = quota_bytes};
-    if (quota_bytes != 0) {
-        volume->quota = shared != NULL ? shared : &volume->own;
-        atomic_fetch_add(&volume->quota->bytes, volume->bytes);
-    }
-    if (volume_may_own(store, quota_bytes)) {
+    check(store->magic == STORE_MAGIC && number < store->volume_count && volume->used);
+    if (!volume->limited && volume_may_own(store, quota_bytes)) {
         if (!store_summary_pool_add(store) || !store_summary_pool_add(store))
             return err_set(why, ICMS_NO_MEMORY, "no memory for volume %s",
                            uuid_format(&volume->uuid, text));
         volume_stream(store, number);
     }
-    if (quota_bytes != 0 && volume->bytes > quota_bytes)
+    volume->limited = true;
+    counter_set(&volume->quota_bytes, quota_bytes);
+    atomic_store(&volume->own.bytes_max, quota_bytes);
+    atomic_store(&volume->own.share_min, quota_bytes);
+    volume_quota(store, volume, quota_bytes != 0 ? quota : NULL);
+    if (quota_bytes != 0 && volume->bytes > quota_bytes && list_empty(&volume->over_link))
         list_push(&store->over, &volume->over_link); /* when the loop runs */
     return ICMS_OK;
 }

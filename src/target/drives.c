@@ -115,17 +115,17 @@ static void drive_quota(void *arg)
 static icms_err drive_open(struct target_drive *drive, struct err_why *why)
 {
     struct target *target = drive->target;
-    struct uuid *volumes = calloc(u64_max(target->opts.volume_count, 1), sizeof(*volumes));
+    struct uuid *volumes = calloc(u64_max(target->volume_count, 1), sizeof(*volumes));
     struct store_opts opts;
     icms_err err;
 
     if (volumes == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    for (uint32_t v = 0; v < target->opts.volume_count; v++)
-        volumes[v] = target->opts.volumes[v].uuid;
+    for (uint32_t v = 0; v < target->volume_count; v++)
+        volumes[v] = target->volumes[v].spec.uuid;
     drive_opts(drive, &opts);
     opts.volumes = volumes;
-    opts.volume_count = target->opts.volume_count;
+    opts.volume_count = target->volume_count;
     err = store_open(drive->loop, &opts, why, &drive->store);
     free(volumes);
     if (err == ICMS_OK) {
@@ -182,7 +182,7 @@ static icms_err drives_copy_check(const struct target *target, struct err_why *w
 
 /* A quota that can never be reached limits nothing: it is a mistake. Of a drive that is out of
  * service the configuration knows the size, or nobody. */
-static icms_err drives_quota_check(const struct target *target, const struct volume_spec *volume,
+icms_err target_volume_quota_check(const struct target *target, const struct volume_spec *volume,
                                    struct err_why *why)
 {
     uint64_t bytes = 0;
@@ -199,44 +199,53 @@ static icms_err drives_quota_check(const struct target *target, const struct vol
     return target_quota_check(volume, bytes, why);
 }
 
-/* The part of a drive of a volume's quota, by weight. */
-static uint64_t drive_quota_part(const struct target_drive *drive, uint64_t quota_bytes, double sum)
+/* The part of a drive of a volume's quota, by weight; the drives in service share it. */
+static uint64_t drive_quota_part(const struct target_drive *drive, uint64_t quota_bytes)
 {
+    const struct target *target = drive->target;
+    double sum = 0;
+
+    if (quota_bytes == 0)
+        return 0;
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        if (i == drive->index || target_drive_in(target, i))
+            sum += target->drives[i].weight;
     return u64_max((uint64_t)((double)quota_bytes * (drive->weight / sum)), 1);
 }
 
-/* The drives in service share a volume's quota; more than its part is what one gives first. */
+/* More than a drive has: of a volume without a quota, while drives still count in it. */
+#define QUOTA_NONE ((uint64_t)1 << 62)
+
+void target_volume_quota(struct target *target, uint32_t volume, uint64_t quota_bytes)
+{
+    struct store_quota *quota = &target->quotas[volume];
+    uint64_t bytes_max = quota_bytes > 0 ? quota_bytes : QUOTA_NONE, share_min = bytes_max;
+
+    for (uint32_t i = 0; i < target->opts.drive_count && quota_bytes > 0; i++)
+        if (target_drive_in(target, i))
+            share_min = u64_min(share_min, drive_quota_part(&target->drives[i], quota_bytes));
+    atomic_store(&quota->bytes_max, bytes_max);
+    atomic_store(&quota->share_min, share_min);
+}
+
+icms_err target_drive_limit(struct target_drive *drive, uint32_t volume, uint64_t quota_bytes,
+                            struct err_why *why)
+{
+    if (!target_drive_in(drive->target, drive->index))
+        return ICMS_OK;
+    return store_volume_limit(drive->store, volume, drive_quota_part(drive, quota_bytes),
+                              &drive->target->quotas[volume], why);
+}
+
 static icms_err drives_volume_limit(struct target *target, uint32_t v, struct err_why *why)
 {
-    const struct volume_spec *volume = &target->opts.volumes[v];
-    struct store_quota *quota = &target->quotas[v];
-    double sum = 0;
-    icms_err err = drives_quota_check(target, volume, why);
+    const struct volume_spec *volume = &target->volumes[v].spec;
+    icms_err err = target_volume_quota_check(target, volume, why);
 
-    if (err != ICMS_OK)
-        return err;
-    for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        if (target_drive_in(target, i))
-            sum += target->drives[i].weight;
-    *quota =
-        (struct store_quota){.bytes_max = volume->quota_bytes, .share_min = volume->quota_bytes};
-    for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        if (target_drive_in(target, i))
-            quota->share_min = u64_min(
-                quota->share_min, drive_quota_part(&target->drives[i], volume->quota_bytes, sum));
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
-        struct target_drive *drive = &target->drives[i];
-        uint64_t part = 0;
-
-        if (!target_drive_in(target, i))
-            continue;
-        if (volume->quota_bytes > 0)
-            part = drive_quota_part(drive, volume->quota_bytes, sum);
-        err = store_volume_limit(drive->store, v, part, quota, why);
-        if (err != ICMS_OK)
-            return err;
-    }
-    return ICMS_OK;
+    target_volume_quota(target, v, volume->quota_bytes);
+    for (uint32_t i = 0; i < target->opts.drive_count && err == ICMS_OK; i++)
+        err = target_drive_limit(&target->drives[i], v, volume->quota_bytes, why);
+    return err;
 }
 
 /* Is it the operator who has to decide for the whole enclosure? A drive that broke, or whose
@@ -319,7 +328,7 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
         err = drives_left(target, why);
     if (err == ICMS_OK)
         err = drives_map(target, why);
-    for (uint32_t v = 0; v < target->opts.volume_count && err == ICMS_OK; v++)
+    for (uint32_t v = 0; v < target->volume_count && err == ICMS_OK; v++)
         err = drives_volume_limit(target, v, why);
     return err;
 }

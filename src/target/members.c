@@ -15,6 +15,13 @@
  * is on all of them before the mutation is answered, and stays until the drive is formatted, which
  * gives it another UUID. A list that is damaged is one with nobody in it. A drive that was never in
  * use has no list, no blocks and no say.
+ *
+ * So a drive that the configuration left out is one that was out: it stays in the lists. One whose
+ * list is damaged in both copies has nobody in it: the other drives are formatted. One that joined,
+ * or was formatted, while another was out is formatted once more when that one returns, which never
+ * heard of it. Two drives whose lists do not have each other are not of one enclosure: that is an
+ * error, and --format decides. A list has TARGET_NOTE_ROWS rows; when they are used up, a drive
+ * that is gone has none.
  */
 #include "base/check.h"
 #include "target/target_int.h"

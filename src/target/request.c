@@ -76,9 +76,7 @@ static struct target_drive *target_req_quick_drive(struct target_req *req)
 
 static uint32_t target_slot(const struct target_req *req, const struct key *key)
 {
-    const struct volume_spec *volume = &req->target->opts.volumes[req->nvmf->ns];
-
-    return place_slot(req->target->map, key, volume_has_runs(volume));
+    return place_slot(req->target->map, key, req->target->sealed[req->nvmf->ns]); /* has runs */
 }
 
 enum target_step target_req_answer(struct target_req *req, icms_err err, enum icms_miss reason)
@@ -456,7 +454,7 @@ static enum target_step target_kill_failed(struct target_req *req, icms_err err,
 static bool target_misses_nothing(const struct target_req *req)
 {
     return req->nvmf->only_record != 0 || ((req->nvmf->options & NVMF_TARGET_IF_ABSENT) != 0 &&
-                                           req->target->opts.volumes[req->nvmf->ns].sealed);
+                                           req->target->sealed[req->nvmf->ns]);
 }
 
 /* A delete kills on every drive in service; a store on all but the one that has the new value, as
@@ -672,7 +670,7 @@ static void target_kv(void *owner, struct nvmf_target_req *nvmf)
 void target_call(struct target *target, struct loop *loop, struct target_call *call)
 {
     static_assert(sizeof(struct target_req) <= sizeof(call->private_words), "room for a request");
-    check(loop_is_mine(loop) && call->req.ns < target->opts.volume_count);
+    check(loop_is_mine(loop) && call->req.ns < LIMIT_VOLUMES);
     call->req.loop = loop;
     call->req.map = call->req.done_bytes = 0;
     call->req.record = 0;

@@ -61,34 +61,20 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     const struct target_opts *opts = &target->opts;
     struct nvmf_target_ns *namespaces = calloc(u64_max(opts->volume_count, 1), sizeof(*namespaces));
     struct nvmf_target_tenant *tenants = calloc(TARGET_TENANTS, sizeof(*tenants));
+    struct target_tenants *listed = calloc(1, sizeof(*listed));
     struct nvmf_target_opts nvmf;
     char serial[21];
-    uint64_t capacity = 0;
     icms_err err;
 
-    if (namespaces == NULL || tenants == NULL) {
+    if (namespaces == NULL || tenants == NULL || listed == NULL) {
         free(namespaces);
         free(tenants);
+        free(listed);
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     }
-    for (uint32_t i = 0; i < opts->drive_count; i++)
-        capacity += opts->drives[i].bytes;
-    for (uint32_t i = 0; i < opts->volume_count; i++) {
-        const struct volume_spec *volume = &opts->volumes[i];
-
-        namespaces[i] = (struct nvmf_target_ns){
-            .volume = volume->uuid,
-            .size_bytes = volume->quota_bytes > 0 ? volume->quota_bytes
-                                                  : u64_max(capacity, (uint64_t)1 << 30),
-            .value_bytes_max = (uint32_t)volume_stored_bytes_max(volume),
-            .sealed = volume->sealed,
-            .encrypted = volume->encrypted,
-            .tenant = target_tenant_of(target, volume),
-            .host_count = volume->host_count,
-            .host_nqn = (const char(*)[LIMIT_NQN_BYTES])volume->host_nqn,
-            .require = volume->require,
-        };
-    }
+    target_volumes_init(target, listed);
+    for (uint32_t i = 0; i < opts->volume_count; i++)
+        target_volume_nvmf(target, &opts->volumes[i], target->volumes[i].tenant, &namespaces[i]);
     nvmf_target_opts_init(&nvmf);
     snprintf(serial, sizeof(serial), "%02X%02X%02X%02X%02X%02X%02X%02X", opts->uuid.bytes[0],
              opts->uuid.bytes[1], opts->uuid.bytes[2], opts->uuid.bytes[3], opts->uuid.bytes[4],
@@ -103,9 +89,9 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     nvmf.enclosure = opts->uuid;
     nvmf.namespaces = namespaces;
     nvmf.namespace_count = opts->volume_count;
-    target_tenants_nvmf(target, tenants);
+    target_tenants_nvmf(listed, tenants);
     nvmf.tenants = tenants;
-    nvmf.tenant_count = target->tenant_count;
+    nvmf.tenant_count = target->tenants_max;
     nvmf.hosts = opts->hosts;
     nvmf.host_count = opts->host_count;
     nvmf.require = opts->require;
@@ -133,6 +119,7 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     err = nvmf_target_new(&nvmf, why, &target->nvmf);
     free(namespaces);
     free(tenants);
+    free(listed);
     return err;
 }
 
@@ -198,10 +185,10 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
         target->drive_opts[i] = opts->drives[i];
     target->opts.drives = target->drive_opts;
     check(opts->tenant_count <= LIMIT_TENANTS);
-    for (uint32_t i = 0; i < opts->tenant_count; i++)
-        target->tenants[i] = opts->tenants[i];
-    target->tenant_count = opts->tenant_count;
+    check(pthread_mutex_init(&target->volumes_lock, NULL) == 0);
     err = target_make(target, why);
+    target->opts.volumes = NULL; /* they were copied */
+    target->opts.tenants = NULL;
     if (err != ICMS_OK) {
         target_free(&target);
         return err;
@@ -297,6 +284,7 @@ void target_free(struct target **target_ref)
     free(target->books);
     free(target->keys);
     free(target->lists);
+    target_volumes_fini(target);
     free(target);
 }
 
@@ -304,19 +292,24 @@ void target_free(struct target **target_ref)
 
 static bool target_quota_fine(const struct target *target, struct err_why *why)
 {
-    for (uint32_t v = 0; v < target->opts.volume_count; v++) {
-        const struct volume_spec *volume = &target->opts.volumes[v];
-        double used = (double)target_nvmf_ops.used_bytes((void *)(uintptr_t)target, v);
-        double limit = target->opts.ready_quota_percent_max;
+    double limit = target->opts.ready_quota_percent_max;
+    bool fine = true;
 
-        if (limit > 0 && volume->quota_bytes > 0 &&
-            used * 100 > limit * (double)volume->quota_bytes) {
+    target_volumes_lock(target);
+    for (uint32_t v = 0; v < target->volume_count && fine; v++) {
+        const struct volume_spec *volume = &target->volumes[v].spec;
+        double used;
+
+        if (!target->volumes[v].is_live || limit <= 0 || volume->quota_bytes == 0)
+            continue;
+        used = (double)target_nvmf_ops.used_bytes((void *)(uintptr_t)target, v);
+        fine = used * 100 <= limit * (double)volume->quota_bytes;
+        if (!fine)
             err_set(why, ICMS_LIMIT, "volume %s uses %.1f %% of its quota, the limit is %.1f %%",
                     volume->name, used * 100 / (double)volume->quota_bytes, limit);
-            return false;
-        }
     }
-    return true;
+    target_volumes_unlock(target);
+    return fine;
 }
 
 /* Appends the names of drives; a long list is cut. */
@@ -383,8 +376,13 @@ bool target_ready(const struct target *target, struct err_why *why)
 static void target_stats_volume(const struct target *target, uint32_t v,
                                 struct target_volume_stats *out)
 {
-    out->spec = &target->opts.volumes[v];
-    out->store.quota_bytes = out->spec->quota_bytes;
+    const struct volume_spec *spec = &target->volumes[v].spec;
+
+    out->number = v;
+    out->uuid = spec->uuid;
+    memcpy(out->name, spec->name, sizeof(out->name));
+    out->generation = spec->generation;
+    out->store.quota_bytes = spec->quota_bytes;
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         const struct target_drive *drive = &target->drives[i];
         struct store_volume_stats stats;
@@ -420,7 +418,6 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     for (uint32_t i = 0; i < target->opts.loops; i++)
         trace_stats_add(&target->books[i], state_names, TARGET_REQ_STATES, out_stats->states);
     nvmf_target_stats(target->nvmf, &out_stats->nvmf);
-    target_tenants_stats(target, out_stats);
     out_stats->quota_errors = atomic_load_explicit(&target->quota_errors, memory_order_relaxed);
     out_stats->drive_count = target->opts.drive_count;
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
@@ -442,16 +439,21 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         out_stats->capacity_bytes += out->store.capacity_bytes;
         out_stats->used_bytes += out->store.used_bytes;
     }
-    out_stats->volume_count = target->opts.volume_count;
-    for (uint32_t v = 0; v < target->opts.volume_count; v++)
-        target_stats_volume(target, v, &out_stats->volumes[v]);
+    target_volumes_lock(target);
+    target_tenants_stats(target, out_stats);
+    for (uint32_t v = 0; v < target->volume_count; v++)
+        if (target->volumes[v].is_live)
+            target_stats_volume(target, v, &out_stats->volumes[out_stats->volume_count++]);
+    target_volumes_unlock(target);
 }
 
+/* Called for one trace after the other, which copies the name. */
 static const char *target_trace_volume(void *arg, uint32_t volume)
 {
-    const struct target *target = arg;
+    static _Thread_local char name[LIMIT_NAME_BYTES];
 
-    return target->opts.volumes[volume].name;
+    target_volume_name(arg, volume, name);
+    return name;
 }
 
 static const char *target_trace_drive(void *arg, uint32_t drive)

@@ -63,10 +63,10 @@ struct target_opts {
     void (*warned)(const char *sentence);   /* what is not as it should be, for the log; or NULL */
     const struct target_drive_opts *drives; /* 1..LIMIT_DRIVES                                   */
     uint32_t drive_count;
-    const struct tenant_spec *tenants; /* 0..LIMIT_TENANTS; kept by the caller. Volumes may name
-                                          others, which have weight 1 and no limit             */
+    const struct tenant_spec *tenants; /* 0..LIMIT_TENANTS; copied. Volumes may name others, which
+                                          have weight 1 and no limit                           */
     uint32_t tenant_count;
-    const struct volume_spec *volumes; /* 0..LIMIT_VOLUMES; kept by the caller                   */
+    const struct volume_spec *volumes; /* 0..LIMIT_VOLUMES; copied                               */
     uint32_t volume_count;
     const struct nvmf_target_host *hosts; /* that are known; read by target_new                  */
     uint32_t host_count;
@@ -110,6 +110,45 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why,
 
 /* Listens and lets the loops run. */
 icms_err target_start(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
+
+/* ---- volumes that change ---------------------------------------------------------------------
+ *
+ * The life of a volume in an enclosure. It is known by its UUID, and has a number: its NSID is one
+ * more, and its number on every drive is the same (store.h).
+ *
+ *   unknown -> live     target_new, or a change that lists a UUID that it does not know
+ *   live -> live        a change: other hosts, quota, tenant, requirements
+ *   live -> retired     a change that does not list it. Commands that began are answered as before;
+ *                       its NSID is gone for all others; its segments are evicted first
+ *   retired -> live     a change that lists it again: its NSID is back, with what was not evicted
+ *
+ * A volume that is reset has another generation, so another UUID: the one of before is retired, and
+ * the other one begins, empty, under another NSID. As records carry their UUID, nothing of before
+ * is found again on any drive, whenever that comes back. Numbers are not used again: after
+ * LIMIT_VOLUMES of them only a restart helps. */
+
+/* What of a change is refused. */
+struct target_refused {
+    uint32_t volume; /* its place in opts.volumes; UINT32_MAX: none of them */
+    const char *key; /* of the configuration: "quota"; ""                  */
+};
+
+/* Begins a change: opts.volumes and opts.tenants as they shall be; the rest of opts is not read.
+ * What it needs is copied. Refused as a whole, with a sentence: CONFIG: a generation that goes
+ * back, a flag that records depend on without another generation, a value or quota that is too
+ * large; LIMIT: no number is left; BUSY: the change before is not over; NO_MEMORY. One control
+ * thread. */
+icms_err target_volumes_change(struct target *target, const struct target_opts *opts,
+                               struct target_refused *out_refused,
+                               struct err_why *why) ICMS_MUST_CHECK;
+
+/* Whether the change that was begun is over; *out_err: OK, or why it was refused after all: BUSY, a
+ * drive has blocks of a volume that was not configured at the start; NO_MEMORY. Nothing has changed
+ * then. True once for each change. The same thread. */
+bool target_volumes_changed(struct target *target, icms_err *out_err, struct err_why *why);
+
+/* The name of the volume with a number, also of one that is retired; "": none. Any thread. */
+void target_volume_name(const struct target *target, uint32_t number, char out[LIMIT_NAME_BYTES]);
 
 /* Where it listens. After target_start. */
 void target_addr(const struct target *target, struct loop_addr *out_addr);
@@ -165,7 +204,10 @@ struct target_drive_stats {
 };
 
 struct target_volume_stats {
-    const struct volume_spec *spec;
+    uint32_t number; /* its NSID is one more                        */
+    struct uuid uuid;
+    char name[LIMIT_NAME_BYTES];
+    uint32_t generation;
     struct store_volume_stats store; /* all drives together         */
     uint64_t hits;                   /* loads that found the block  */
 };
@@ -174,7 +216,7 @@ struct target_volume_stats {
 #define TARGET_TENANTS (LIMIT_TENANTS + LIMIT_VOLUMES)
 
 struct target_tenant_stats {
-    const struct tenant_spec *spec;
+    struct tenant_spec spec;
     struct nvmf_target_tenant_stats nvmf;
 };
 
@@ -189,7 +231,7 @@ struct target_stats {
     uint32_t drive_count;
     struct target_drive_stats drives[LIMIT_DRIVES];
     uint32_t volume_count;
-    struct target_volume_stats volumes[LIMIT_VOLUMES];
+    struct target_volume_stats volumes[LIMIT_VOLUMES]; /* live ones, by number */
     uint32_t tenant_count;
     struct target_tenant_stats tenants[TARGET_TENANTS];
 };

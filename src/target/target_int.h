@@ -6,6 +6,7 @@
 #define TARGET_TARGET_INT_H
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/bytes.h"
@@ -47,6 +48,21 @@ struct target_note_df {
     uint8_t reserved[STORE_NOTE_BYTES - TARGET_NOTE_ROWS * 17]; /* zeros */
 };
 static_assert(sizeof(struct target_note_df) == STORE_NOTE_BYTES, "no padding");
+
+/* ---- volumes -------------------------------------------------------------------------------- */
+
+/* Tenants of volumes that begin later and name none that is known. */
+#define TARGET_TENANTS_SPARE 64
+
+/* What goes by the number of a volume. */
+struct target_volume {
+    bool is_known; /* the number has a volume                                    */
+    bool is_live;  /* it is not retired                                          */
+    uint32_t tenant;
+    struct volume_spec spec; /* its hosts are nvmf/target's                      */
+};
+
+struct target_change; /* volumes.c */
 
 /* ---- drives --------------------------------------------------------------------------------- */
 
@@ -193,12 +209,22 @@ struct target {
     struct loop *loops[LIMIT_LOOPS];
     struct nvmf_target *nvmf;
     struct target_drive drives[LIMIT_DRIVES];
-    struct store_quota quotas[LIMIT_VOLUMES]; /* of volumes that have one                  */
-    struct place_map *map;  /* order of drives; immutable                           */
-    _Atomic uint32_t out;   /* bit i: drive i is out of service                     */
-    _Atomic uint32_t slow;  /* bit i: drive i is passed over for now                       */
-    _Atomic uint32_t noted; /* drives (bits) that were out when all in service noted who is;
-                               UINT32_MAX: not since the start                             */
+    struct store_quota quotas[LIMIT_VOLUMES];    /* of volumes that have one                  */
+    bool sealed[LIMIT_VOLUMES];                  /* of each volume; never changes              */
+    pthread_mutex_t volumes_lock;                /* of the next four, to read them elsewhere    */
+    struct target_volume volumes[LIMIT_VOLUMES]; /* by number; the control thread writes     */
+    uint32_t volume_count;                       /* numbers below it were used; likewise     */
+    uint32_t tenant_count;                       /* likewise                                 */
+    struct tenant_spec tenants[TARGET_TENANTS];  /* likewise                                 */
+    bool is_tenant_listed[TARGET_TENANTS];       /* likewise: else a volume named it         */
+    uint32_t tenants_max;         /* that nvmf/target knows                                    */
+    uint64_t value_bytes_max;     /* largest stored value that drives and buffers are made for */
+    struct target_change *change; /* the control thread's: not over                        */
+    struct place_map *map;        /* order of drives; immutable                           */
+    _Atomic uint32_t out;         /* bit i: drive i is out of service                     */
+    _Atomic uint32_t slow;        /* bit i: drive i is passed over for now                       */
+    _Atomic uint32_t noted;       /* drives (bits) that were out when all in service noted who is;
+                                     UINT32_MAX: not since the start                             */
     _Atomic uint64_t flying_bytes[2]; /* of buffers at stores: loads, stores                   */
     struct list *keys; /* key.c: TARGET_KEY_CHAINS chains (target_req.key_link) a loop  */
     _Atomic uint64_t key_wait_bytes; /* of buffers that wait for keys                         */
@@ -212,8 +238,6 @@ struct target {
     uint32_t started;          /* loops that run                                       */
     char serial[21];           /* of the subsystem                                     */
     struct target_drive_opts drive_opts[LIMIT_DRIVES]; /* copy of opts.drives                    */
-    uint32_t tenant_count;
-    struct tenant_spec tenants[TARGET_TENANTS];
 };
 
 static_assert(LIMIT_DRIVES <= 32, "target.out is a map of 32 bits");
@@ -227,6 +251,17 @@ static inline uint32_t target_loop_index(const struct target *target, const stru
         i++;
     check(i < target->opts.loops);
     return i;
+}
+
+/* To read volumes and tenants on another thread than the one that changes them. */
+static inline void target_volumes_lock(const struct target *target)
+{
+    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&target->volumes_lock);
+}
+
+static inline void target_volumes_unlock(const struct target *target)
+{
+    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&target->volumes_lock);
 }
 
 /* Every state but FREE is noted with its time (/trace). */
@@ -256,12 +291,38 @@ icms_err target_drive_look(const struct target_opts *opts, uint32_t drive, struc
 
 /* ---- tenant.c ------------------------------------------------------------------------------- */
 
-/* Number of the tenant that a volume belongs to; makes the one that is not listed. */
-uint32_t target_tenant_of(struct target *target, const struct volume_spec *volume);
+/* Tenants, by number. */
+struct target_tenants {
+    uint32_t count;
+    bool is_listed[TARGET_TENANTS]; /* else a volume named it */
+    struct tenant_spec spec[TARGET_TENANTS];
+};
 
-/* All of them, as nvmf/target takes them. */
-void target_tenants_nvmf(const struct target *target, struct nvmf_target_tenant *out);
+/* Those of a configuration, with the numbers that they have among was: the others are of weight 1.
+ */
+void target_tenants_list(const struct tenant_spec *listed, uint32_t count,
+                         const struct tenant_spec *was, uint32_t was_count,
+                         struct target_tenants *out);
+
+/* Number of the tenant that a volume belongs to; makes the one that is not listed. TARGET_TENANTS:
+ * there is no place. */
+uint32_t target_tenant_of(struct target_tenants *tenants, const struct volume_spec *volume);
+
+/* All of them, as nvmf/target takes them: TARGET_TENANTS places. */
+void target_tenants_nvmf(const struct target_tenants *tenants, struct nvmf_target_tenant *out);
 void target_tenants_stats(const struct target *target, struct target_stats *out_stats);
+
+/* ---- volumes.c ------------------------------------------------------------------------------ */
+
+/* Before the drives are opened: the volumes of the options get their numbers, and their tenants. */
+void target_volumes_init(struct target *target, struct target_tenants *out_tenants);
+
+/* A volume as nvmf/target takes it. */
+void target_volume_nvmf(const struct target *target, const struct volume_spec *spec,
+                        uint32_t tenant, struct nvmf_target_ns *out_ns);
+
+/* After the loops were freed. */
+void target_volumes_fini(struct target *target);
 
 /* ---- drives.c ------------------------------------------------------------------------------- */
 
@@ -280,6 +341,17 @@ static inline bool target_drive_slow(const struct target *target, uint32_t drive
 {
     return (atomic_load_explicit(&target->slow, memory_order_acquire) >> drive & 1) != 0;
 }
+
+/* Whether a volume's quota can be reached. CONFIG. */
+icms_err target_volume_quota_check(const struct target *target, const struct volume_spec *volume,
+                                   struct err_why *why) ICMS_MUST_CHECK;
+
+/* The quota of a volume is this from now on, for drives that count in it. */
+void target_volume_quota(struct target *target, uint32_t volume, uint64_t quota_bytes);
+
+/* The part that a drive in service has of it: on the drive's loop, or before it runs. */
+icms_err target_drive_limit(struct target_drive *drive, uint32_t volume, uint64_t quota_bytes,
+                            struct err_why *why) ICMS_MUST_CHECK;
 
 /* Does one step with each drive in service; those that do not work are left out. */
 icms_err target_drives_each(struct target *target,

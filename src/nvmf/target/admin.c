@@ -73,13 +73,14 @@ static uint16_t feature_ns(const struct nvmft_ctrl *ctrl, uint32_t nsid,
                            struct nvmft_ns_set *out_set)
 {
     if (nsid == NVME_NSID_ALL) {
-        *out_set = ctrl->allowed;
+        for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++)
+            atomic_init(&out_set->word[i], atomic_load(&ctrl->allowed.word[i]));
         return NVME_SC_SUCCESS;
     }
     if (nsid == 0 || !nvmft_ns_has(&ctrl->allowed, nsid - 1))
         return NVME_SC_NAMESPACE;
-    *out_set = (struct nvmft_ns_set){{0}};
-    out_set->word[(nsid - 1) / 64] = (uint64_t)1 << (nsid - 1) % 64;
+    for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++)
+        atomic_init(&out_set->word[i], i == (nsid - 1) / 64 ? (uint64_t)1 << (nsid - 1) % 64 : 0);
     return NVME_SC_SUCCESS;
 }
 
@@ -249,35 +250,59 @@ static void admin_async_event(struct nvmft_req *req)
     req->state = NVMFT_REQ_HELD;
 }
 
-/* Answers a held request when a critical warning began that the host enabled in feature 0Bh.
- * Checked with each admin command, so a host that sends keep-alives is notified within their
- * interval. */
-static void admin_tell_warning(struct nvmft_qpair *qpair, const struct nvmft_req *current)
+/* Answers the oldest slot with a held request; false: there is none. */
+static bool admin_event(struct nvmft_qpair *qpair, const struct nvmft_req *current, uint32_t dw0)
 {
-    struct nvmft_ctrl *ctrl = qpair->ctrl;
-    uint8_t fresh;
-
-    if (ctrl->discovery || qpair->reqs_held == 0 ||
-        (ctrl->async_config & NVME_ASYNC_CRITICAL_WARNINGS) == 0)
-        return;
-    fresh = nvmft_warnings(qpair->shard->target);
-    ctrl->warned &= fresh; /* a warning that ended is an event when it begins again */
-    fresh &= (uint8_t)(ctrl->async_config & NVME_ASYNC_CRITICAL_WARNINGS & ~ctrl->warned);
-    if (fresh == 0)
-        return;
-    for (uint32_t i = 0; i < qpair->slots_touched; i++) {
+    for (uint32_t i = 0; i < qpair->slots_touched && qpair->reqs_held > 0; i++) {
         struct nvmft_req *req = nvmft_qpair_slot(qpair, i);
 
         if (req->state != NVMFT_REQ_HELD)
             continue;
         qpair->reqs_held--;
-        ctrl->warned |= fresh & NVME_HEALTH_DEGRADED ? NVME_HEALTH_DEGRADED : NVME_HEALTH_SPARE;
-        req->dw0 = fresh & NVME_HEALTH_DEGRADED ? NVME_AEN_DEGRADED : NVME_AEN_SPARE;
+        req->dw0 = dw0;
         req->state = NVMFT_REQ_RESPOND;
         if (req != current)
             nvmft_req_run(req);
-        return;
+        return true;
     }
+    return false;
+}
+
+/* A critical warning that began and that the host enabled in feature 0Bh. Looked at with each admin
+ * command, so a host that sends keep-alives is notified within their interval. */
+static void admin_tell_warning(struct nvmft_qpair *qpair, const struct nvmft_req *current)
+{
+    struct nvmft_ctrl *ctrl = qpair->ctrl;
+    uint8_t fresh;
+
+    if ((ctrl->async_config & NVME_ASYNC_CRITICAL_WARNINGS) == 0)
+        return;
+    fresh = nvmft_warnings(qpair->shard->target);
+    ctrl->warned &= fresh; /* a warning that ended is an event when it begins again */
+    fresh &= (uint8_t)(ctrl->async_config & NVME_ASYNC_CRITICAL_WARNINGS & ~ctrl->warned);
+    if (fresh != 0 &&
+        admin_event(qpair, current,
+                    fresh & NVME_HEALTH_DEGRADED ? NVME_AEN_DEGRADED : NVME_AEN_SPARE))
+        ctrl->warned |= fresh & NVME_HEALTH_DEGRADED ? NVME_HEALTH_DEGRADED : NVME_HEALTH_SPARE;
+}
+
+/* What the host has to be told, as far as it holds requests for it. current: the command that is
+ * being executed, or NULL. */
+static void admin_tell(struct nvmft_qpair *qpair, const struct nvmft_req *current)
+{
+    struct nvmft_ctrl *ctrl = qpair->ctrl;
+
+    if (ctrl->discovery || qpair->reqs_held == 0)
+        return;
+    if ((ctrl->async_config & NVME_OAES_NS_CHANGED) != 0 && nvmft_spaces_news(ctrl) &&
+        admin_event(qpair, current, NVME_AEN_NS_CHANGED))
+        ctrl->is_ns_told = true;
+    admin_tell_warning(qpair, current);
+}
+
+void nvmft_admin_tell(struct nvmft_qpair *qpair)
+{
+    admin_tell(qpair, NULL);
 }
 
 /* ---- fabrics -------------------------------------------------------------------------------- */
@@ -306,6 +331,8 @@ static uint16_t property_set_cc(struct nvmft_ctrl *ctrl, uint32_t cc)
         return NVME_SC_FIELD;
     if (enable != enabled)
         ctrl->csts = enable ? NVME_CSTS_READY : 0;
+    if (enable && !enabled)
+        nvmft_spaces_forget(ctrl); /* the host looks at all of them next */
     if (NVME_CC_SHN(cc) != 0)
         ctrl->csts |= NVME_CSTS_SHUTDOWN;
     ctrl->cc = cc;
@@ -429,5 +456,5 @@ void nvmft_admin_execute(struct nvmft_req *req)
     default:
         nvmft_req_fail(req, NVME_SC_OPCODE);
     }
-    admin_tell_warning(qpair, req);
+    admin_tell(qpair, req);
 }

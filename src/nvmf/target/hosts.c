@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of hosts: those that may use a namespace, and those that are connected now. Called at start
- * and by registry.c on loop 0.
+ * Names of hosts: those that may use a namespace, and those that are connected now. Called at
+ * start, by a change of namespaces on its thread, and by registry.c on loop 0.
  *
  * Both are hash tables, so that a Connect does not compare its name with all others. They are sized
  * at start: a set by its names, the table by the connections there may be. The hash has no secret:
@@ -46,13 +46,15 @@ icms_err nvmft_host_set_init(struct nvmft_host_set *set, const char (*nqn)[LIMIT
                              uint32_t count)
 {
     check(count <= LIMIT_VOLUME_HOSTS);
-    *set = (struct nvmft_host_set){.nqn = nqn};
+    *set = (struct nvmft_host_set){.nqn = NULL};
     if (count == 0)
         return ICMS_OK;
     set->slots = slots_for(count);
     set->slot = calloc(set->slots, sizeof(set->slot[0]));
-    if (set->slot == NULL)
+    set->nqn = calloc(count, sizeof(set->nqn[0]));
+    if (set->slot == NULL || set->nqn == NULL)
         return ICMS_NO_MEMORY;
+    memcpy(set->nqn, nqn, count * sizeof(set->nqn[0]));
     for (uint32_t i = 0; i < count; i++)
         *set_slot(set, nqn[i], name_hash(nqn[i])) = i + 1;
     return ICMS_OK;
@@ -61,29 +63,30 @@ icms_err nvmft_host_set_init(struct nvmft_host_set *set, const char (*nqn)[LIMIT
 void nvmft_host_set_fini(struct nvmft_host_set *set)
 {
     free(set->slot);
-    set->slot = NULL;
+    free(set->nqn);
+    *set = (struct nvmft_host_set){.nqn = NULL};
 }
 
-struct nvmft_ns_set nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn,
-                                     uint8_t proven)
+void nvmft_ns_allowed(const struct nvmft_spaces *spaces, const char *hostnqn, uint8_t proven,
+                      struct nvmft_ns_set *out_allowed)
 {
-    struct nvmft_ns_set allowed = {{0}};
-    uint64_t hash = name_hash(hostnqn);
+    uint64_t words[NVMFT_NS_WORDS] = {0}, hash = name_hash(hostnqn);
 
-    for (uint32_t i = 0; i < target->opts.namespace_count; i++) {
-        const struct nvmft_host_set *set = &target->ns_hosts[i];
-        bool found = (target->ns[i].require & ~proven) == 0 &&
+    for (uint32_t i = 0; i < spaces->count; i++) {
+        const struct nvmft_host_set *set = &spaces->hosts[i];
+        bool found = !spaces->ns[i].is_gone && (spaces->ns[i].require & ~proven) == 0 &&
                      (set->slots == 0 || *set_slot(set, hostnqn, hash) != 0);
 
-        found = found && (target->ns[i].require & ~proven) == 0;
-        allowed.word[i / 64] |= (uint64_t)found << i % 64;
+        words[i / 64] |= (uint64_t)found << i % 64;
     }
-    return allowed;
+    for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++)
+        atomic_store_explicit(&out_allowed->word[i], words[i], memory_order_release);
 }
 
 bool nvmft_ns_has(const struct nvmft_ns_set *set, uint32_t ns)
 {
-    return ns < LIMIT_VOLUMES && (set->word[ns / 64] >> ns % 64 & 1) != 0;
+    return ns < LIMIT_VOLUMES &&
+           (atomic_load_explicit(&set->word[ns / 64], memory_order_acquire) >> ns % 64 & 1) != 0;
 }
 
 uint32_t nvmft_ns_first(const struct nvmft_ns_set *set)

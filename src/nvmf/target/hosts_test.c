@@ -27,61 +27,64 @@ static int group_setup(void **state)
     return 0;
 }
 
-static uint64_t first_64(const struct nvmf_target *target, const char *hostnqn)
+static uint64_t first_64(const struct nvmft_spaces *spaces, const char *hostnqn)
 {
-    return nvmft_ns_allowed(target, hostnqn, 0).word[0];
+    struct nvmft_ns_set set;
+
+    nvmft_ns_allowed(spaces, hostnqn, 0, &set);
+    return set.word[0];
 }
 
 /* Of three namespaces: one for the first host, one for all in the list, one for anybody. */
 static void a_list_may_have_4096_names(void **state)
 {
     static const uint32_t counts[3] = {1, LIMIT_VOLUME_HOSTS, 0};
-    struct nvmf_target *target = calloc(1, sizeof(*target));
+    struct nvmft_spaces *spaces = calloc(1, sizeof(*spaces));
 
     (void)state;
-    assert_non_null(target);
-    target->opts.namespace_count = 3;
+    assert_non_null(spaces);
+    spaces->count = 3;
     for (int i = 0; i < 3; i++)
-        assert_int_equal(nvmft_host_set_init(&target->ns_hosts[i],
+        assert_int_equal(nvmft_host_set_init(&spaces->hosts[i],
                                              (const char(*)[LIMIT_NQN_BYTES])names, counts[i]),
                          ICMS_OK);
     for (uint32_t i = 0; i <= LIMIT_VOLUME_HOSTS; i++)
-        assert_int_equal(first_64(target, names[i]), i == 0 ? 7 : i < LIMIT_VOLUME_HOSTS ? 6 : 4);
-    assert_int_equal(first_64(target, "nqn.2026-01.org.icms:host-"), 4);
-    assert_int_equal(first_64(target, ""), 4);
+        assert_int_equal(first_64(spaces, names[i]), i == 0 ? 7 : i < LIMIT_VOLUME_HOSTS ? 6 : 4);
+    assert_int_equal(first_64(spaces, "nqn.2026-01.org.icms:host-"), 4);
+    assert_int_equal(first_64(spaces, ""), 4);
     for (int i = 0; i < 3; i++)
-        nvmft_host_set_fini(&target->ns_hosts[i]);
-    free(target);
+        nvmft_host_set_fini(&spaces->hosts[i]);
+    free(spaces);
 }
 
 /* Of 1,024 namespaces: each fifth for the first host, each other one for the second. */
 static void there_may_be_1024_lists(void **state)
 {
-    struct nvmf_target *target = calloc(1, sizeof(*target));
+    struct nvmft_spaces *spaces = calloc(1, sizeof(*spaces));
     struct nvmft_ns_set set;
 
     (void)state;
-    assert_non_null(target);
+    assert_non_null(spaces);
     assert_int_equal(LIMIT_VOLUMES, 1024);
-    target->opts.namespace_count = LIMIT_VOLUMES;
+    spaces->count = LIMIT_VOLUMES;
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
         assert_int_equal(
-            nvmft_host_set_init(&target->ns_hosts[i],
+            nvmft_host_set_init(&spaces->hosts[i],
                                 (const char(*)[LIMIT_NQN_BYTES])names[i % 5 == 4 ? 0 : 1], 1),
             ICMS_OK);
     for (uint32_t host = 0; host < 2; host++) {
-        set = nvmft_ns_allowed(target, names[host], 0);
+        nvmft_ns_allowed(spaces, names[host], 0, &set);
         assert_int_equal(nvmft_ns_first(&set), host == 0 ? 4 : 0);
         for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
             assert_int_equal(nvmft_ns_has(&set, i), (i % 5 == 4) == (host == 0));
         assert_false(nvmft_ns_has(&set, LIMIT_VOLUMES));
         assert_false(nvmft_ns_has(&set, UINT32_MAX));
     }
-    set = nvmft_ns_allowed(target, names[2], 0);
+    nvmft_ns_allowed(spaces, names[2], 0, &set);
     assert_int_equal(nvmft_ns_first(&set), LIMIT_VOLUMES);
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
-        nvmft_host_set_fini(&target->ns_hosts[i]);
-    free(target);
+        nvmft_host_set_fini(&spaces->hosts[i]);
+    free(spaces);
 }
 
 static void hosts_come_and_go(void **state)

@@ -2,9 +2,10 @@
 /*
  * What the target says about itself: Identify, log pages, discovery.
  *
- * Called by admin.c on the admin queue's loop. Reads only what does not change after start, and
- * the owner's count of used bytes. A namespace that a host may not use looks absent to it, and NN
- * is the same for everybody, so a stranger learns nothing from the numbers.
+ * Called by admin.c on the admin queue's loop. Reads what does not change after start, namespaces
+ * as they are in this turn, and the owner's count of used bytes. A namespace that a host may not
+ * use looks absent to it, and NN is the same for everybody, so a stranger learns nothing from the
+ * numbers.
  */
 #include <stdio.h>
 
@@ -60,24 +61,26 @@ static uint64_t identify_used_bytes(struct nvmf_target *target, uint32_t i)
 {
     if (target->opts.ops->used_bytes == NULL)
         return 0;
-    return u64_min(target->opts.ops->used_bytes(target->opts.owner, i), target->ns[i].size_bytes);
+    return u64_min(target->opts.ops->used_bytes(target->opts.owner, i),
+                   nvmft_ns(target, i)->size_bytes);
 }
 
 static void identify_ns(struct nvmf_target *target, uint32_t i, uint8_t *page)
 {
+    const struct nvmf_target_ns *ns = nvmft_ns(target, i);
     struct nvme_ns identity = {
-        .size_bytes = target->ns[i].size_bytes,
+        .size_bytes = ns->size_bytes,
         .used_bytes = identify_used_bytes(target, i),
         .shared = true,
     };
 
-    identify_nguid(target, &target->ns[i], identity.nguid);
+    identify_nguid(target, ns, identity.nguid);
     nvme_ns_encode(&identity, page);
 }
 
 static void identify_kv_ns(struct nvmf_target *target, uint32_t i, uint8_t *page)
 {
-    const struct nvmf_target_ns *ns = &target->ns[i];
+    const struct nvmf_target_ns *ns = nvmft_ns(target, i);
     struct nvme_kv_ns identity = {
         .size_bytes = ns->size_bytes,
         .used_bytes = identify_used_bytes(target, i),
@@ -98,17 +101,16 @@ static void identify_ns_ids(const struct nvmf_target *target, uint32_t i, uint8_
 {
     struct nvme_ns_ids ids = {.has_nguid = true, .has_csi = true, .csi = NVME_CSI_KV};
 
-    identify_nguid(target, &target->ns[i], ids.nguid);
+    identify_nguid(target, nvmft_ns(target, i), ids.nguid);
     nvme_ns_ids_encode(&ids, page);
 }
 
-static void identify_list(const struct nvmft_ctrl *ctrl, const struct nvmf_target *target,
-                          uint32_t after, uint8_t *page)
+static void identify_list(const struct nvmft_ctrl *ctrl, uint32_t after, uint8_t *page)
 {
     uint32_t nsids[LIMIT_VOLUMES];
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < target->opts.namespace_count; i++)
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
         if (nvmft_ns_has(&ctrl->allowed, i))
             nsids[count++] = i + 1;
     nvme_ns_list_encode(nsids, count, after, page);
@@ -168,7 +170,7 @@ uint16_t nvmft_identify(const struct nvmft_ctrl *ctrl, struct nvmf_target *targe
         if (what.cns == NVME_CNS_NS_ACTIVE_CS && what.csi != NVME_CSI_KV)
             nvme_ns_list_encode(NULL, 0, 0, out_page);
         else
-            identify_list(ctrl, target, what.nsid, out_page);
+            identify_list(ctrl, what.nsid, out_page);
         return NVME_SC_SUCCESS;
     case NVME_CNS_CTRL_CSI:
         if (what.csi != NVME_CSI_NVM && what.csi != NVME_CSI_KV)
@@ -271,8 +273,8 @@ static void log_health(const struct nvmf_target *target, struct nvme_health *out
     }
 }
 
-uint16_t nvmft_log(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
-                   const struct nvme_log *log, void *out)
+uint16_t nvmft_log(struct nvmft_ctrl *ctrl, struct nvmf_target *target, const struct nvme_log *log,
+                   void *out)
 {
     uint32_t bytes = (uint32_t)log->bytes;
     struct nvme_health health;
@@ -294,7 +296,7 @@ uint16_t nvmft_log(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
         err = nvme_log_quiet_read(log->page, target->opts.firmware, log->offset, out, bytes);
         break;
     case NVME_LOG_NS_CHANGED:
-        err = nvme_log_ns_changed_read(NULL, 0, log->offset, out, bytes);
+        err = nvmft_spaces_log(ctrl, log, out);
         break;
     case NVME_LOG_EFFECTS:
         err = nvme_log_effects_read(log->csi, IDENTIFY_EXT, log->offset, out, bytes);

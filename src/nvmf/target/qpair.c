@@ -217,6 +217,15 @@ void nvmft_qpair_killed(struct loop_msg *msg)
     loop_send(qpair->shard->target->opts.loops[0], &qpair->kill_msg, nvmft_registry_killed);
 }
 
+void nvmft_qpair_tell(struct loop_msg *msg)
+{
+    struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, tell_msg);
+
+    if (qpair->state == NVMFT_QPAIR_READY && qpair->qid == 0)
+        nvmft_admin_tell(qpair);
+    loop_send(qpair->shard->target->opts.loops[0], &qpair->tell_msg, nvmft_registry_told);
+}
+
 void nvmft_qpair_watch(struct nvmft_qpair *qpair)
 {
     struct nvmft_shard *shard = qpair->shard;
@@ -326,7 +335,7 @@ static icms_err qpair_capsule(struct nvmf_conn *conn, const struct nvme_sqe_wf *
         return ICMS_OK;
     }
     if (qpair->state == NVMFT_QPAIR_READY && qpair->qid != 0 && sqe->opcode != NVME_FABRICS)
-        tenant = qpair->shard->target->ns[qpair->incoming_kv.ns].tenant;
+        tenant = nvmft_ns(qpair->shard->target, qpair->incoming_kv.ns)->tenant;
     qpair->incoming_class = class;
     qpair->incoming_buffer = nvmft_buffers_try(qpair, tenant, class, bytes);
     qpair->incoming_bytes = bytes_align(bytes, NVMFT_POOL_PAGE);

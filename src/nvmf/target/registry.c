@@ -53,7 +53,7 @@ void nvmft_registry_accept(struct nvmf_listener *listener)
             best = &target->shards[i];
     check(best != NULL && !list_empty(&best->free));
     qpair = container_of(list_pop(&best->free), struct nvmft_qpair, free_link);
-    check(!qpair->kill_busy && qpair->reg_ctrl == NULL);
+    check(!qpair->kill_busy && !qpair->tell_busy && qpair->reg_ctrl == NULL);
     best->used++;
     atomic_fetch_add_explicit(&target->connections, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&target->connections_total, 1, memory_order_relaxed);
@@ -67,7 +67,7 @@ static void registry_slot_free(struct nvmft_qpair *qpair)
 {
     struct nvmft_shard *shard = qpair->shard;
 
-    if (!qpair->left || qpair->kill_busy)
+    if (!qpair->left || qpair->kill_busy || qpair->tell_busy)
         return;
     check(qpair->state == NVMFT_QPAIR_LEAVING && shard->used > 0);
     qpair->state = NVMFT_QPAIR_FREE;
@@ -267,6 +267,72 @@ void nvmft_registry_kato(struct nvmft_ctrl *ctrl, uint32_t kato_ms)
         loop_send(ctrl->target->opts.loops[0], &ctrl->kato_msg, registry_kato_changed);
 }
 
+/* ---- namespaces that change ----------------------------------------------------------------- */
+
+/* The host of an admin queue has to be told: by message, one at a time. */
+static void registry_tell(struct nvmft_qpair *qpair)
+{
+    qpair->tell_again = qpair->tell_busy;
+    if (qpair->tell_busy)
+        return;
+    qpair->tell_busy = true;
+    loop_send(qpair->shard->loop, &qpair->tell_msg, nvmft_qpair_tell);
+}
+
+void nvmft_registry_told(struct loop_msg *msg)
+{
+    struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, tell_msg);
+
+    check(qpair->tell_busy);
+    qpair->tell_busy = false;
+    if (qpair->tell_again && !qpair->left)
+        registry_tell(qpair);
+    else
+        registry_slot_free(qpair);
+}
+
+/* Whether Identify says something else of it. */
+static bool registry_ns_differs(const struct nvmf_target_ns *a, const struct nvmf_target_ns *b)
+{
+    return a->size_bytes != b->size_bytes || a->value_bytes_max != b->value_bytes_max ||
+           a->sealed != b->sealed || a->encrypted != b->encrypted;
+}
+
+/* What the host of a controller may use from now on, and what of it is news. */
+static void registry_ctrl_spaces(struct nvmft_ctrl *ctrl, const struct nvmft_spaces *was,
+                                 const struct nvmft_spaces *is)
+{
+    struct nvmft_ns_set before = {{0}};
+    bool news = false;
+
+    for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++)
+        atomic_store(&before.word[i], atomic_load(&ctrl->allowed.word[i]));
+    nvmft_ns_allowed(is, ctrl->hostnqn, ctrl->proven, &ctrl->allowed);
+    for (uint32_t i = 0; i < is->count; i++) {
+        bool had = nvmft_ns_has(&before, i), has = nvmft_ns_has(&ctrl->allowed, i);
+
+        if (had == has && !(has && registry_ns_differs(&was->ns[i], &is->ns[i])))
+            continue;
+        atomic_fetch_or(&ctrl->changed.word[i / 64], (uint64_t)1 << i % 64);
+        news = true;
+    }
+    if (!news || ctrl->discovery)
+        return;
+    list_for_each (link, &ctrl->qpairs) {
+        struct nvmft_qpair *qpair = container_of(link, struct nvmft_qpair, ctrl_link);
+
+        if (qpair->reg_qid == 0)
+            registry_tell(qpair);
+    }
+}
+
+void nvmft_registry_spaces(struct nvmf_target *target, const struct nvmft_spaces *was)
+{
+    for (uint32_t i = 0; i < target->opts.connections_max; i++)
+        if (target->ctrls[i].live)
+            registry_ctrl_spaces(&target->ctrls[i], was, nvmft_spaces(target));
+}
+
 /* ---- Connect -------------------------------------------------------------------------------- */
 
 static uint16_t registry_refuse(struct nvmft_qpair *qpair, uint16_t status, uint32_t dw0)
@@ -334,12 +400,14 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
                       : lacks_tls ? REQUIRE_CHAP
                                   : nvmft_auth_require(&target->auth_hosts, connect->hostnqn);
     uint8_t proven = (require & REQUIRE_CHAP) | (qpair->reg_tls ? REQUIRE_TLS : 0);
-    struct nvmft_ns_set allowed = nvmft_ns_allowed(target, connect->hostnqn, proven);
+    struct nvmft_ns_set allowed;
     struct nvmft_ctrl *ctrl = NULL;
+
+    nvmft_ns_allowed(nvmft_spaces(target), connect->hostnqn, proven, &allowed);
 
     if (!discovery && (strcmp(connect->subnqn, target->opts.nqn) != 0 ||
                        (nvmft_ns_first(&allowed) == LIMIT_VOLUMES &&
-                        target->opts.namespace_count > 0 && (require & REQUIRE_CHAP) == 0)))
+                        nvmft_spaces(target)->active > 0 && (require & REQUIRE_CHAP) == 0)))
         return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
                                NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN));
     if (!discovery && connect->cntlid != NVME_CNTLID_ANY)
@@ -363,7 +431,10 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
         (nvmft_auth_require(&target->auth_hosts, connect->hostnqn) & REQUIRE_CHAP) != 0;
     ctrl->tls = qpair->reg_tls;
     ctrl->qids = 0;
-    ctrl->allowed = allowed;
+    ctrl->proven = proven;
+    for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++)
+        atomic_store(&ctrl->allowed.word[i], atomic_load(&allowed.word[i]));
+    nvmft_spaces_forget(ctrl);
     ctrl->is_auth_wanted = (require & REQUIRE_CHAP) != 0;
     ctrl->lacks_tls = lacks_tls;
     ctrl->auth_host = lacks_tls ? NULL : nvmft_auth_host(&target->auth_hosts, connect->hostnqn);

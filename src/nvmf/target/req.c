@@ -112,7 +112,7 @@ static bool req_op(uint8_t opcode, enum nvmf_target_op *out_op)
 static uint16_t req_kv_check_store(const struct nvmft_qpair *qpair, const struct nvmft_kv *kv,
                                    uint32_t capsule_bytes)
 {
-    const struct nvmf_target_ns *ns = &qpair->shard->target->ns[kv->ns];
+    const struct nvmf_target_ns *ns = nvmft_ns(qpair->shard->target, kv->ns);
 
     if (kv->cmd.bytes == 0 || kv->cmd.bytes > ns->value_bytes_max)
         return NVME_SC_KV_VALUE_SIZE;
@@ -214,7 +214,7 @@ bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf 
 static uint32_t req_tenant(const struct nvmft_req *req)
 {
     return req->is_admin ? nvmft_tenant_admin(req->qpair->shard)
-                         : req->qpair->shard->target->ns[req->pub.ns].tenant;
+                         : nvmft_ns(req->qpair->shard->target, req->pub.ns)->tenant;
 }
 
 static enum req_step req_wait_buffer(struct nvmft_req *req, enum nvmft_wait_class class,

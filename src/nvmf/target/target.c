@@ -204,7 +204,7 @@ static icms_err target_tenants_init(struct nvmf_target *target)
         opts->tenant_count = 1;
     }
     for (uint32_t i = 0; i < opts->namespace_count; i++)
-        check(target->ns[i].tenant < opts->tenant_count);
+        check(opts->namespaces[i].tenant < opts->tenant_count);
     target->rates = calloc(opts->tenant_count + 1, sizeof(*target->rates));
     if (target->rates == NULL)
         return ICMS_NO_MEMORY;
@@ -231,9 +231,6 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     target->opts = *opts;
     check(pthread_mutex_init(&target->slow_lock, NULL) == 0);
-    for (uint32_t i = 0; i < opts->namespace_count; i++)
-        target->ns[i] = opts->namespaces[i];
-    target->opts.namespaces = target->ns;
     check(pthread_mutex_init(&target->auth_events.lock, NULL) == 0);
     err = nvmft_auth_hosts_init(&target->auth_hosts, opts, why);
     if (err == ICMS_OK)
@@ -243,9 +240,12 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
     target->opts.hosts = NULL; /* they were read */
     if (err == ICMS_OK)
         err = target_sizes(target, why, &part_bytes);
-    for (uint32_t i = 0; i < opts->namespace_count && err == ICMS_OK; i++)
-        err = nvmft_host_set_init(&target->ns_hosts[i], target->ns[i].host_nqn,
-                                  target->ns[i].host_count);
+    if (err == ICMS_OK) {
+        struct nvmft_spaces *spaces = NULL;
+
+        err = nvmft_spaces_new(opts->namespaces, opts->namespace_count, &spaces);
+        atomic_store(&target->spaces, spaces);
+    }
     if (err == ICMS_OK)
         err = loop_region_new(loop_env(opts->loops[0]), "icms-buffers",
                               part_bytes * opts->loop_count, true, why, &target->region);
@@ -258,6 +258,7 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
         err = target_shard_init(target, i, memory, part_bytes);
     }
     target->opts.tenants = NULL; /* the caller's */
+    target->opts.namespaces = NULL;
     if (err != ICMS_OK) {
         if (err == ICMS_NO_MEMORY)
             err_set(why, err, "out of memory for %u connections", opts->connections_max);
@@ -342,6 +343,7 @@ bool nvmf_target_idle(const struct nvmf_target *target)
 void nvmf_target_free(struct nvmf_target **target_ref)
 {
     struct nvmf_target *target = *target_ref;
+    struct nvmft_spaces *spaces;
 
     *target_ref = NULL;
     if (target == NULL)
@@ -360,8 +362,8 @@ void nvmf_target_free(struct nvmf_target **target_ref)
     free(target->rates);
     free(target->ctrls);
     nvmft_hosts_fini(&target->hosts);
-    for (uint32_t i = 0; i < target->opts.namespace_count; i++)
-        nvmft_host_set_fini(&target->ns_hosts[i]);
+    spaces = atomic_load(&target->spaces);
+    nvmft_spaces_free(&spaces);
     nvmft_keys_free(&target->keys);
     nvmft_auth_hosts_fini(&target->auth_hosts);
     pthread_mutex_destroy(&target->auth_events.lock);

@@ -240,7 +240,7 @@ struct nvmft_req {
 static_assert(LIMIT_VOLUMES % 64 == 0, "sets of namespaces are whole words");
 
 struct nvmft_ns_set {
-    uint64_t word[NVMFT_NS_WORDS];
+    _Atomic uint64_t word[NVMFT_NS_WORDS];
 };
 
 /* An association of one host. Owned by loop 0; the admin queue's loop owns the part below. Others
@@ -263,7 +263,9 @@ struct nvmft_ctrl {
     _Atomic uint32_t joined; /* queue pairs; loop 0 writes it                             */
     struct list qpairs;      /* those                                                             */
     uint64_t qids;           /* bit i: I/O queue i + 1 is joined                                  */
-    struct nvmft_ns_set allowed; /* namespaces that are visible to the host                       */
+    uint8_t proven;          /* REQUIRE_*: what its host has proven, or has to                */
+    struct nvmft_ns_set allowed; /* namespaces that are visible to the host; loop 0 writes it     */
+    struct nvmft_ns_set changed; /* that it has to be told of; loop 0 adds, the admin queue takes */
     struct nvmf_target *target; /* whose                                                          */
     struct loop_timer timer; /* registry_look, while there is a keep-alive timeout                */
     struct loop_msg kato_msg; /* the timeout changed                                              */
@@ -283,16 +285,18 @@ struct nvmft_ctrl {
     _Atomic bool ready;        /* CSTS.RDY: I/O queues are served                             */
     _Atomic uint64_t ednek[NVMFT_NS_WORDS]; /* as nvmft_ns_set: Delete of a missing key fails */
     /* the admin queue's loop */
-    uint32_t cc;            /* controller configuration register                           */
-    uint32_t csts;          /* controller status register                                  */
-    uint32_t async_config;  /* feature 0Bh                                                 */
-    uint8_t warned;         /* critical warnings that the host was told, and that last     */
-    uint32_t io_queues;     /* granted by feature 07h                                      */
-    bool differs;           /* its host told a value that others do not have               */
-    bool has_told[2];       /* its host told its enclosures; their weights                 */
-    uint32_t told[2];       /* which                                                       */
-    bool has_agreed[2];     /* and others had the same                                     */
-    uint64_t changed_ns[2]; /* when it became another one than others have; 0: never      */
+    uint32_t cc;                /* controller configuration register                           */
+    uint32_t csts;              /* controller status register                                  */
+    uint32_t async_config;      /* feature 0Bh                                                 */
+    uint8_t warned;             /* critical warnings that the host was told, and that last     */
+    bool is_ns_told;            /* the host was told of changed; not again before it read them */
+    struct nvmft_ns_set listed; /* taken from changed, and not read by the host             */
+    uint32_t io_queues;         /* granted by feature 07h                                      */
+    bool differs;               /* its host told a value that others do not have               */
+    bool has_told[2];           /* its host told its enclosures; their weights                 */
+    uint32_t told[2];           /* which                                                       */
+    bool has_agreed[2];         /* and others had the same                                     */
+    uint64_t changed_ns[2];     /* when it became another one than others have; 0: never      */
 };
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */
@@ -366,6 +370,9 @@ struct nvmft_qpair {
     icms_err kill_why;           /* of the close: DEADLINE, CLOSED                          */
     icms_err reg_why;            /* LEAVE: how the connection ended                         */
     bool kill_busy;              /* kill_msg is on its way there and back                   */
+    struct loop_msg tell_msg;    /* admin queue: its host has to be told of namespaces      */
+    bool tell_busy;              /* that is on its way there and back                       */
+    bool tell_again;             /* and there are more by now                               */
     bool left;                   /* LEAVE came                                              */
     struct list free_link;       /* registry: free slots of a shard                         */
     bool reg_tls;                /* JOIN: the connection is encrypted, its host proven       */
@@ -448,9 +455,9 @@ struct nvmft_auth_hosts {
 
 /* Hosts that may use a namespace: a hash table of places in its list of names. */
 struct nvmft_host_set {
-    const char (*nqn)[LIMIT_NQN_BYTES]; /* the list; kept by the owner of the target            */
-    uint32_t *slot;                     /* place + 1; 0: none. Open addressing                  */
-    uint32_t slots;                     /* a power of two; 0: any host may                      */
+    char (*nqn)[LIMIT_NQN_BYTES]; /* the list                                             */
+    uint32_t *slot;               /* place + 1; 0: none. Open addressing                  */
+    uint32_t slots;               /* a power of two; 0: any host may                      */
 };
 
 /* A host that is connected. */
@@ -474,10 +481,18 @@ struct nvmft_hosts {
     uint32_t unused;         /* number + 1 of the first that is unused                        */
 };
 
+/* All namespaces, as they are for some time: nothing in it changes. A change puts another one in
+ * its place (spaces.c); a loop reads the pointer anew in each turn. */
+struct nvmft_spaces {
+    uint32_t count;  /* places that were ever used          */
+    uint32_t active; /* of them: not gone                   */
+    struct nvmf_target_ns ns[LIMIT_VOLUMES];
+    struct nvmft_host_set hosts[LIMIT_VOLUMES]; /* who may use each of them */
+};
+
 struct nvmf_target {
     struct nvmf_target_opts opts;
-    struct nvmf_target_ns ns[LIMIT_VOLUMES];
-    struct nvmft_host_set ns_hosts[LIMIT_VOLUMES]; /* who may use each of them                 */
+    struct nvmft_spaces *_Atomic spaces; /* owned                                              */
     struct nvmft_rates *rates;  /* one a tenant, the last for admin commands: without limits */
     struct loop_region *region; /* all data buffers                                       */
     uint32_t capsule_bytes_max; /* data with a command; at least what fabrics asks for    */
@@ -518,6 +533,35 @@ struct nvmf_target {
  * others have. */
 uint16_t nvmft_setting_tell(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
                             const struct nvme_feature *feature, uint32_t *out_kept);
+
+/* ---- spaces.c ------------------------------------------------------------------------------- */
+
+/* Namespaces for a target that starts, or a change. NO_MEMORY. */
+icms_err nvmft_spaces_new(const struct nvmf_target_ns *namespaces, uint32_t count,
+                          struct nvmft_spaces **out_spaces) ICMS_MUST_CHECK;
+void nvmft_spaces_free(struct nvmft_spaces **spaces);
+
+/* As they are in this turn of the loop. */
+static inline const struct nvmft_spaces *nvmft_spaces(const struct nvmf_target *target)
+{
+    return atomic_load_explicit(&target->spaces, memory_order_acquire);
+}
+
+/* The namespace in a place that a command may have or had. */
+static inline const struct nvmf_target_ns *nvmft_ns(const struct nvmf_target *target, uint32_t ns)
+{
+    return &nvmft_spaces(target)->ns[ns];
+}
+
+/* The Changed Namespace List: a piece of it; the host read it unless it wants to keep it. On the
+ * admin queue's loop. */
+icms_err nvmft_spaces_log(struct nvmft_ctrl *ctrl, const struct nvme_log *log, void *out);
+
+/* Whether the host has something to read there, of which it was not told. */
+bool nvmft_spaces_news(const struct nvmft_ctrl *ctrl);
+
+/* The controller begins anew: nothing has changed. */
+void nvmft_spaces_forget(struct nvmft_ctrl *ctrl);
 
 /* ---- keys.c --------------------------------------------------------------------------------- */
 
@@ -585,14 +629,15 @@ void nvmft_auth_retry(struct loop_timer *timer);
 
 /* ---- hosts.c -------------------------------------------------------------------------------- */
 
-/* Who may use a namespace: the names of a list that stays, or with none any host. NO_MEMORY. */
+/* Who may use a namespace: the names of a list, which is copied, or with none any host. NO_MEMORY.
+ */
 icms_err nvmft_host_set_init(struct nvmft_host_set *set, const char (*nqn)[LIMIT_NQN_BYTES],
                              uint32_t count) ICMS_MUST_CHECK;
 void nvmft_host_set_fini(struct nvmft_host_set *set);
 
 /* Namespaces that a host may use that has proven this: REQUIRE_*. */
-struct nvmft_ns_set nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn,
-                                     uint8_t proven);
+void nvmft_ns_allowed(const struct nvmft_spaces *spaces, const char *hostnqn, uint8_t proven,
+                      struct nvmft_ns_set *out_allowed);
 
 /* Whether namespace number ns is in the set; the lowest number in it, LIMIT_VOLUMES: it is empty.
  */
@@ -681,6 +726,7 @@ icms_err nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard,
 void nvmft_qpair_open(struct loop_msg *msg);
 void nvmft_qpair_joined(struct loop_msg *msg);
 void nvmft_qpair_killed(struct loop_msg *msg);
+void nvmft_qpair_tell(struct loop_msg *msg);
 void nvmft_qpair_close(struct nvmft_qpair *qpair, icms_err why);
 
 /* A request is over: its slot is free, and whatever waited for that goes on. */
@@ -719,6 +765,11 @@ void nvmft_qpair_fini(struct nvmft_qpair *qpair);
 icms_err nvmft_registry_init(struct nvmf_target *target);
 void nvmft_registry_accept(struct nvmf_listener *listener);
 
+/* Other namespaces are there: what hosts may use is worked out anew, and they are told. was: those
+ * before. */
+void nvmft_registry_spaces(struct nvmf_target *target, const struct nvmft_spaces *was);
+void nvmft_registry_told(struct loop_msg *msg);
+
 /* A queue pair's message: NVMFT_REG_JOIN or NVMFT_REG_LEAVE. */
 void nvmft_registry_join(struct loop_msg *msg);
 void nvmft_registry_proven(struct loop_msg *msg);
@@ -740,6 +791,9 @@ uint32_t nvmft_admin_room(const struct nvmft_req *req);
  * leave the request in HELD. */
 void nvmft_admin_execute(struct nvmft_req *req);
 
+/* Answers held async event requests with what the host has to be told. On the queue pair's loop. */
+void nvmft_admin_tell(struct nvmft_qpair *qpair);
+
 /* ---- identify.c ----------------------------------------------------------------------------- */
 
 /* Data of Identify into a page; the status to answer. */
@@ -750,7 +804,7 @@ uint16_t nvmft_identify(const struct nvmft_ctrl *ctrl, struct nvmf_target *targe
 uint8_t nvmft_warnings(const struct nvmf_target *target);
 
 /* A piece of a log page; the status to answer. */
-uint16_t nvmft_log(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
-                   const struct nvme_log *log, void *out);
+uint16_t nvmft_log(struct nvmft_ctrl *ctrl, struct nvmf_target *target, const struct nvme_log *log,
+                   void *out);
 
 #endif
