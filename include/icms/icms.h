@@ -135,6 +135,14 @@ struct icms_volume_info {
     uint32_t encrypted;       /* 1: and are encrypted by libicms                        */
 };
 
+/* Reset. A volume of a pod map can get another generation while it is open, which is another uuid:
+ * everything of before is gone at once. Requests in flight then end with what they had, with a miss
+ * no_volume or with NO_VOLUME; while the agent forgets the blocks, calls answer NO_VOLUME. The next
+ * call uses the new identity, and icms_volume_info tells it; nothing has to be opened again. Chains
+ * that were begun before go on with keys of the old uuid: their blocks are misses, and what is put
+ * under such keys is found by no other chain. Begin chains anew when the uuid is another one than
+ * when they were begun. Leases stay valid until they are given back. Puts that were not flushed
+ * fail the next flush, once. A volume that leaves the map answers NO_VOLUME until it comes back. */
 ICMS_API void icms_volume_info(const struct icms_volume *volume, struct icms_volume_info *out_info);
 
 /* ---- keys ----------------------------------------------------------------------------------- */

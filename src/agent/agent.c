@@ -122,7 +122,7 @@ static icms_err agent_opts_check(const struct agent_opts *opts, struct err_why *
         if (spec->run_blocks == 0)
             return err_set(why, ICMS_CONFIG, "volume %s: runs of 0 blocks", spec->name);
         for (uint32_t j = 0; j < i; j++)
-            if (uuid_equal(&spec->uuid, &opts->volumes[j].uuid) ||
+            if ((uuid_equal(&spec->uuid, &opts->volumes[j].uuid) && !uuid_is_nil(&spec->uuid)) ||
                 strcmp(spec->name, opts->volumes[j].name) == 0)
                 return err_set(why, ICMS_CONFIG, "volumes %s and %s have the same name or UUID",
                                opts->volumes[j].name, spec->name);

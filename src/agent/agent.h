@@ -116,31 +116,43 @@ void agent_wait_tried(struct agent *agent, uint32_t timeout_ms);
 
 /* ---- the pod -------------------------------------------------------------------------------- */
 
+/* Which content a volume of agent_opts.volumes has. */
+struct agent_identity {
+    struct uuid uuid;    /* zeros: the pod has no such volume       */
+    uint32_t generation; /* that the UUID was made of; for people   */
+};
+
 /* Uses these enclosures from now on, instead of those that it has. They are known by their UUIDs:
  * one that stays keeps its connections, unless its address, NQN, keys or `require` changed; then
  * they are closed and opened anew. What is in flight at one that leaves goes on with the next one;
  * stores there that were not flushed are an error of their client's next flush.
  *
  * All or nothing: CONFIG (the list is not possible, or nothing in it would take blocks), INVALID
- * (an epoch that is older than the one in use, or the same with other enclosures, of which only
- * addresses may differ; an agent with a drive of its own), LIMIT (too many enclosures), BUSY
- * (another call is not over), and errors of keys, each with a sentence.
+ * (an epoch that is older than the one in use, or the same with other volumes or enclosures, of
+ * which only addresses may differ; an agent with a drive of its own), LIMIT (too many enclosures),
+ * BUSY (another call is not over), and errors of keys, each with a sentence.
  *
  * Blocks. Whom a load, exist or match misses at their owner is asked of the enclosure that owned
  * them before JOINING ones came and DRAINING ones went. What a load found there is stored at its
  * owner.
  *
+ * Volumes. volumes[i] is the identity of opts.volumes[i]; NULL: all keep theirs. One whose UUID
+ * changes is reset: what the agent has of it is found by nobody any more, what is in flight ends as
+ * it can, at the latest with a miss no_volume, and enclosures are asked for the namespace of the
+ * new UUID. Clients' leases stay valid until they are given back. What was stored and not flushed
+ * fails the client's next flush, once.
+ *
  * Control threads, between agent_start and agent_stop; blocks until all reactors use it. */
 icms_err agent_pod_apply(struct agent *agent, uint64_t epoch,
                          const struct agent_enclosure_opts *enclosures, uint32_t count,
-                         struct err_why *why) ICMS_MUST_CHECK;
+                         const struct agent_identity *volumes, struct err_why *why) ICMS_MUST_CHECK;
 
 /* The same without waiting. Returns ICMS_OK: done is called exactly once, later, on a loop of the
  * agent; returns anything else: done is never called. done may be NULL. */
 icms_err agent_pod_apply_start(struct agent *agent, uint64_t epoch,
                                const struct agent_enclosure_opts *enclosures, uint32_t count,
-                               struct err_why *why, void (*done)(void *arg),
-                               void *arg) ICMS_MUST_CHECK;
+                               const struct agent_identity *volumes, struct err_why *why,
+                               void (*done)(void *arg), void *arg) ICMS_MUST_CHECK;
 
 /* The epoch that all reactors use. Any thread. */
 uint64_t agent_epoch(const struct agent *agent);
@@ -256,6 +268,7 @@ struct agent_enclosure_stats {
 
 struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
+    struct agent_identity identity; /* that all reactors use */
     uint32_t run_blocks;
     bool encrypted;
     uint64_t slots, slots_used, slots_leased;

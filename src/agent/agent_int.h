@@ -48,10 +48,11 @@
 #define AGENT_SLABS        256 /* of memory that volumes share, of a reactor: at most */
 #define AGENT_SLAB_TRIES   4   /* slabs that are asked for, for one request */
 #define AGENT_SLAB_BLOCKS                                                                          \
-    1024                    /* blocks that are evicted at a time, of a slab that changes hands     \
-                             */
-#define AGENT_KEY_LISTS 256 /* lists of operations by key, of a volume                          */
-#define AGENT_WAKE_MAX  32  /* requests that get an operation before others have their turn     */
+    1024 /* blocks that are evicted at a time, of a slab that changes hands                        \
+          */
+#define AGENT_IDENTITY_SLICE 1024 /* slots of a volume that is reset, before others have a turn */
+#define AGENT_KEY_LISTS      256 /* lists of operations by key, of a volume                          */
+#define AGENT_WAKE_MAX       32 /* requests that get an operation before others have their turn     */
 
 /* How often a ring is looked at without being asked, and its heartbeat. */
 #define AGENT_HEARTBEAT_NS ((uint64_t)50 * 1000 * 1000)
@@ -136,6 +137,7 @@ struct agent_req {
     uint32_t lease;       /* GET: entry of the lease table; SHM_SLOT_NONE: wants no lease */
     uint8_t op;           /* enum shm_op                                                  */
     uint8_t flags;        /* enum shm_flag                                                */
+    uint8_t identity;     /* low bits of the shard's, as the client knows it              */
     /* work */
     uint64_t space;             /* GET: bytes that the stored block needs; 0: nobody said         */
     struct agent_op *waits;     /* LOCAL, POD, WAIT_KEY: the operation                          */
@@ -185,6 +187,7 @@ struct agent_op {
     uint32_t match_key;        /* which key of it                                           */
     struct agent_shard *shard;
     struct agent_user_share *user; /* for whom it was begun; NULL: for the agent itself      */
+    uint32_t identity;             /* the shard's when it was made: agent_op_is_stale             */
     struct key key;                /* all but FLUSH                                               */
     enum io_class io_class;        /* counted against it; whose queue pair                        */
     uint32_t slot;                 /* LOAD, STORE; SHM_SLOT_NONE else                             */
@@ -263,6 +266,7 @@ struct agent_match {
     struct agent_shard *shard;
     struct agent_req *req;         /* who waits; NULL: nobody any more                          */
     struct agent_user_share *user; /* of who waited                                     */
+    uint32_t identity;             /* the shard's when it began                                 */
     uint32_t count;                /* keys, of this reactor                                     */
     uint32_t left;                 /* of them, not KNOWN                                        */
     uint32_t out;    /* commands, operations and `more` in flight                    */
@@ -409,17 +413,20 @@ struct agent_shard {
     uint32_t slabs_min, slabs_max; /* its floor and its ceiling                                  */
     uint32_t slab_first[AGENT_SLABS]; /* a slot whose extent begins there; NONE: there is none    */
     uint32_t number;                  /* of the volume                                            */
-    struct volume_spec spec;          /* the volume's                                             */
-    uint64_t stored_bytes_max;        /* likewise                                                 */
-    uint64_t bytes_max;               /* memory that its blocks have at most                      */
-    uint64_t bytes;                   /* that they have now                                       */
-    bool in_place;                    /* an own drive reads and writes records in slots           */
-    struct shm_arena arena;           /* our view of its part of the region                       */
-    struct shm_arena_header *header;  /* writable                                             */
-    _Atomic uint32_t *heads;          /* writable                                                 */
-    struct shm_slot *slots;           /* writable                                                 */
-    uint8_t *data;                    /* writable                                                 */
-    struct agent_slot *meta;          /* [slot_count]                                             */
+    struct volume_spec spec;          /* the volume's, with its newest UUID                       */
+    uint32_t identity;            /* header->identity; odd: blocks of another UUID are going     */
+    uint32_t identity_at;         /* slots before it have gone                                    */
+    struct loop_msg identity_msg; /* goes on with that after others had their turn            */
+    uint64_t stored_bytes_max;    /* likewise                                                 */
+    uint64_t bytes_max;           /* memory that its blocks have at most                      */
+    uint64_t bytes;               /* that they have now                                       */
+    bool in_place;                /* an own drive reads and writes records in slots           */
+    struct shm_arena arena;       /* our view of its part of the region                       */
+    struct shm_arena_header *header; /* writable                                             */
+    _Atomic uint32_t *heads;         /* writable                                                 */
+    struct shm_slot *slots;          /* writable                                                 */
+    uint8_t *data;                   /* writable                                                 */
+    struct agent_slot *meta;         /* [slot_count]                                             */
     uint32_t meta_used;          /* slots from this one on were never used, and are not in free */
     struct extents extents;      /* who has which bytes of the data                          */
     uint32_t margin;             /* bytes of an extent in front of the value                 */
@@ -827,6 +834,16 @@ static inline struct sealed_place agent_shard_sealed_place(const struct agent_sh
 bool agent_shard_is_sealed(struct agent_shard *shard, uint32_t slot, const struct key *key,
                            uint32_t value_bytes);
 
+/* The volume has another UUID, or is the same: then nothing happens. Its blocks go, which takes
+ * turns. True: it has another one. */
+bool agent_shard_identity_set(struct agent_shard *shard, const struct uuid *uuid);
+
+/* The shard has blocks, and the pod has the volume. */
+static inline bool agent_shard_is_there(const struct agent_shard *shard)
+{
+    return shard->identity % 2 == 0 && !uuid_is_nil(&shard->spec.uuid);
+}
+
 /* The reactor has another view, in which these enclosures (bits) are not any more: what was stored
  * there and not flushed is lost, which the client's next flush says. */
 void agent_shard_view_changed(struct agent_shard *shard, uint64_t left);
@@ -846,6 +863,9 @@ void agent_enclosure_relink(struct agent_enclosure *enclosure, struct agent_link
 /* There are other enclosures, which is told to it. On its reactor. */
 void agent_enclosure_settings_set(struct agent_enclosure *enclosure,
                                   const struct nvmf_settings *settings);
+
+/* A volume has another UUID: its namespace is looked for. On its reactor. */
+void agent_enclosure_volume_set(struct agent_enclosure *enclosure, uint32_t volume);
 
 /* Slow ones are used again where too few others are left. On the loop. */
 void agent_enclosures_slow_release(struct agent_reactor *reactor);
@@ -876,6 +896,12 @@ void agent_reactor_ops_init(struct agent_reactor *reactor);
 struct agent_op *agent_op_new(struct agent_shard *shard, struct agent_user_share *user,
                               enum agent_op_kind kind, const struct key *key,
                               enum io_class io_class);
+
+/* It was made for another UUID of its volume: it asks nobody and publishes nothing any more. */
+static inline bool agent_op_is_stale(const struct agent_op *op)
+{
+    return op->identity != op->shard->identity;
+}
 
 /* Gives back one that was not started. */
 void agent_op_free(struct agent_op *op);

@@ -220,8 +220,8 @@ icms_err rig_pod(struct agent_rig *rig, uint64_t epoch,
                  const struct agent_enclosure_opts *enclosures, uint32_t count, struct err_why *why)
 {
     volatile bool over = false;
-    icms_err err = agent_pod_apply_start(rig->agent, epoch, enclosures, count, why, rig_pod_done,
-                                         (void *)(uintptr_t)&over);
+    icms_err err = agent_pod_apply_start(rig->agent, epoch, enclosures, count, rig->identities, why,
+                                         rig_pod_done, (void *)(uintptr_t)&over);
 
     for (uint32_t steps = 0; err == ICMS_OK && !over; steps++)
         check(steps < 3000000 && sim_step(rig->sim));
@@ -245,6 +245,14 @@ static void rig_client_view(struct rig_client *client, uint32_t reactor)
                              client->rings[reactor].header->arena_offsets[i], &arena) == ICMS_OK);
         client->shards[reactor][arena.volume] = arena;
     }
+}
+
+void rig_identify(struct rig_client *client)
+{
+    for (uint32_t r = 0; r < client->attached.reactor_count; r++)
+        for (uint32_t i = 0; i < RIG_VOLUMES; i++)
+            if (client->shards[r][i].header != NULL)
+                check(shm_arena_identify(&client->shards[r][i]));
 }
 
 struct rig_client *rig_client_as(struct agent_rig *rig, const struct agent_user *user,
@@ -355,6 +363,8 @@ uint64_t rig_submit(struct rig_client *client, struct shm_submit *entry)
 
     check(tag < RIG_ANSWERS);
     memcpy(key.bytes, entry->key, sizeof(key.bytes));
+    if (entry->volume < RIG_VOLUMES)
+        entry->identity = (uint8_t)client->arenas[entry->volume].identity;
     client->wanted[tag] = 1;
     if (entry->op == SHM_OP_FLUSH || entry->op == SHM_OP_EXISTS_MANY) {
         client->wanted[tag] = client->attached.reactor_count;

@@ -48,7 +48,8 @@ struct agent_rig {
     struct sim_node *node; /* of the agent                                     */
     struct agent *agent;
     struct agent_opts opts;
-    struct volume_spec volumes[RIG_VOLUMES];
+    struct volume_spec volumes[RIG_VOLUMES]; /* with the UUIDs that clients put under */
+    const struct agent_identity *identities; /* of rig_pod; NULL: as they are         */
     struct agent_enclosure_opts enclosures[RIG_ENCLOSURES];
     uint32_t enclosure_count;
     struct sim_node *fake_node[RIG_ENCLOSURES];
@@ -87,6 +88,9 @@ uint64_t rig_now_ns(const struct agent_rig *rig);
 icms_err rig_pod(struct agent_rig *rig, uint64_t epoch,
                  const struct agent_enclosure_opts *enclosures, uint32_t count,
                  struct err_why *why);
+
+/* Clients of other processes learn the identities of volumes at their next call; this one here. */
+void rig_identify(struct rig_client *client);
 
 /* Runs a function on the loop of an enclosure. */
 void rig_on_fake(struct agent_rig *rig, uint32_t enclosure,

@@ -234,8 +234,11 @@ static const char *enclosure_kind(bool sealed, bool encrypted)
 static const struct nvmf_volume *enclosure_volume_find(struct agent_enclosure *enclosure,
                                                        const struct volume_spec *spec)
 {
-    const struct nvmf_volume *found = nvmf_ctrl_volume(enclosure->link.ctrl, &spec->uuid);
+    const struct nvmf_volume *found = NULL;
     char text[LIMIT_REASON_BYTES];
+
+    if (!uuid_is_nil(&spec->uuid)) /* the pod has it */
+        found = nvmf_ctrl_volume(enclosure->link.ctrl, &spec->uuid);
 
     if (found == NULL || !found->icms ||
         (found->sealed == spec->sealed && found->encrypted == spec->encrypted))
@@ -274,7 +277,7 @@ static void enclosure_volumes_read(struct agent_enclosure *enclosure)
 
         enclosure->nsid[i] = found == NULL ? 0 : found->nsid;
         enclosure->value_bytes_max[i] = found == NULL ? 0 : found->value_bytes_max;
-        if (found == NULL)
+        if (found == NULL && !uuid_is_nil(&shard->spec.uuid))
             enclosure_look_arm(enclosure);
         /* Whoever stood in for it may have its blocks. */
         if (agent_shard_missing_set(shard, enclosure->number, found == NULL) && found != NULL)
@@ -289,6 +292,25 @@ static void enclosure_volume_lost(struct agent_enclosure *enclosure, struct agen
     enclosure->nsid[shard->number] = 0;
     (void)agent_shard_missing_set(shard, enclosure->number, true);
     enclosure_look_arm(enclosure);
+}
+
+void agent_enclosure_volume_set(struct agent_enclosure *enclosure, uint32_t volume)
+{
+    struct agent_shard *shard = &enclosure->reactor->shards[volume];
+
+    for (int i = 0; i < 2; i++)
+        if (enclosure->asked[i].nsid == enclosure->nsid[volume])
+            enclosure->asked[i].nsid = 0;
+    enclosure->nsid[volume] = 0;
+    enclosure->value_bytes_max[volume] = 0;
+    atomic_store_explicit(&enclosure->appeared_ns[volume], 0, memory_order_relaxed);
+    (void)agent_shard_missing_set(shard, enclosure->number, uuid_is_nil(&shard->spec.uuid));
+    if (enclosure->next.ctrl != NULL)
+        nvmf_ctrl_wanted_set(enclosure->next.ctrl, volume, &shard->spec.uuid);
+    if (enclosure->link.ctrl == NULL)
+        return;
+    nvmf_ctrl_wanted_set(enclosure->link.ctrl, volume, &shard->spec.uuid);
+    nvmf_ctrl_look(enclosure->link.ctrl);
 }
 
 static void enclosure_auths_read(struct agent_enclosure *enclosure)
@@ -625,7 +647,7 @@ bool agent_enclosure_was_away(const struct agent_enclosure *enclosure,
 
 icms_err agent_link_new(struct agent_reactor *reactor, uint32_t number,
                         const struct agent_enclosure_opts *opts, struct agent_keys *keys,
-                        const struct nvmf_settings *settings, struct err_why *why,
+                        const struct agent_view *view, struct err_why *why,
                         struct agent_link *out_link)
 {
     const struct agent *agent = reactor->agent;
@@ -636,7 +658,7 @@ icms_err agent_link_new(struct agent_reactor *reactor, uint32_t number,
     icms_err err;
 
     for (uint32_t i = 0; i < agent->volume_count; i++)
-        volumes[i] = agent->volumes[i].spec.uuid;
+        volumes[i] = view->volumes[i].uuid;
     nvmf_ctrl_opts_init(&ctrl_opts);
     ctrl_opts.addr = opts->addr;
     ctrl_opts.subnqn = opts->nqn;
@@ -657,7 +679,7 @@ icms_err agent_link_new(struct agent_reactor *reactor, uint32_t number,
     ctrl_opts.volumes = volumes;
     ctrl_opts.volume_count = agent->volume_count;
     if (reactor->index == 0) /* one of them is enough */
-        ctrl_opts.settings = settings;
+        ctrl_opts.settings = &view->settings;
     ctrl_opts.ops = &enclosure_ctrl_ops;
     ctrl_opts.owner = &reactor->enclosures[number];
     err = nvmf_ctrl_new(reactor->loop, &ctrl_opts, why, &link.ctrl);

@@ -62,6 +62,7 @@ struct agent_match *agent_match_new(struct agent_shard *shard, struct agent_user
     match->shard = shard;
     match->req = NULL;
     match->user = user;
+    match->identity = shard->identity;
     match->count = match->left = match->out = match->next = match->looked = 0;
     match->more_sent = false;
     memset(match->open, 0, sizeof(match->open));
@@ -186,6 +187,10 @@ static struct line *match_ask(struct agent_match *match, uint32_t i)
     struct agent_shard *shard = match->shard;
     struct agent_enclosure *enclosure;
 
+    if (match->identity != shard->identity) { /* reset meanwhile */
+        match_known(match, i, ICMS_MISS_NO_VOLUME);
+        return NULL;
+    }
     if (shard->agent->local != NULL) {
         match_known(match, i, agent_local_exists(shard->agent->local, shard, &match->keys[i]));
         return NULL;
@@ -312,6 +317,10 @@ static void cmd_key_answered(const struct agent_match_cmd *cmd, uint32_t k, icms
     struct agent_search *search = &match->searches[i];
     bool is_there = (cmd->map >> k & 1) != 0;
 
+    if (match->identity != match->shard->identity) { /* reset since it was asked */
+        match_known(match, i, ICMS_MISS_NO_VOLUME);
+        return;
+    }
     if (err == ICMS_OK)
         agent_search_count(match->shard, search, is_there);
     if (err == ICMS_OK && is_there) {

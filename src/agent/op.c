@@ -63,6 +63,7 @@ struct agent_op *agent_op_new(struct agent_shard *shard, struct agent_user_share
         .shard = shard,
         .user = user,
         .io_class = io_class,
+        .identity = shard->identity,
         .slot = SHM_SLOT_NONE,
         .answered = op_answered,
     };
@@ -97,7 +98,8 @@ struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
     list_for_each (link, op_key_list(shard, key)) {
         struct agent_op *op = container_of(link, struct agent_op, key_link);
 
-        if (op->kind == kind && !op->drop && op->direct == NULL && key_equal(&op->key, key))
+        if (op->kind == kind && !op->drop && op->direct == NULL && !agent_op_is_stale(op) &&
+            key_equal(&op->key, key))
             return op;
     }
     return NULL;
@@ -332,6 +334,8 @@ static bool op_ask(struct agent_op *op)
 {
     struct agent *agent = op->shard->agent;
 
+    if (agent_op_is_stale(op))
+        return false;
     if (agent->local != NULL) {
         if ((op->search.tried & 1) != 0)
             return false;
@@ -804,6 +808,18 @@ static void op_done_store(struct agent_op *op)
     }
 }
 
+/* Its volume was reset meanwhile: whatever it brought is not of the volume as it is now. A load
+ * into the memory of a request from before keeps what it has. */
+static void op_stale(struct agent_op *op)
+{
+    if (op->kind == AGENT_OP_LOAD && op->direct != NULL && op->err == ICMS_OK)
+        return;
+    op->err = op->kind == AGENT_OP_LOAD || op->kind == AGENT_OP_EXIST ? ICMS_MISS : ICMS_NO_VOLUME;
+    op->reason = ICMS_MISS_NO_VOLUME;
+    op->drop = false;
+    op->wanted = 0; /* FLUSH: agent_shard_identity_set counts what is lost */
+}
+
 /* Nobody will be asked any more, nothing touches the slot: tells all that wait. */
 static void op_done(struct agent_op *op)
 {
@@ -815,6 +831,8 @@ static void op_done(struct agent_op *op)
         op->err = ICMS_MISS; /* what the owner said counts, but for a block that is there */
         op->reason = op->first_reason;
     }
+    if (agent_op_is_stale(op))
+        op_stale(op);
     if (op->kind == AGENT_OP_FLUSH)
         op_done_flush(op);
     else if (op->kind == AGENT_OP_LOAD)

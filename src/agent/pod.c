@@ -135,9 +135,28 @@ static bool pod_is(const struct agent_pod *pod, const struct agent_enclosure_opt
     return true;
 }
 
+static bool volumes_equal(const struct agent *agent, const struct agent_identity *volumes)
+{
+    for (uint32_t i = 0; volumes != NULL && i < agent->volume_count; i++)
+        if (!uuid_equal(&agent->pod.view->volumes[i].uuid, &volumes[i].uuid))
+            return false;
+    return true;
+}
+
+static icms_err pod_check_volumes(const struct agent *agent, const struct agent_identity *volumes,
+                                  struct err_why *why)
+{
+    for (uint32_t i = 0; volumes != NULL && i < agent->volume_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (!uuid_is_nil(&volumes[i].uuid) && uuid_equal(&volumes[i].uuid, &volumes[j].uuid))
+                return err_set(why, ICMS_CONFIG, "volumes %s and %s have the same UUID",
+                               agent->volumes[j].spec.name, agent->volumes[i].spec.name);
+    return ICMS_OK;
+}
+
 static icms_err pod_check_epoch(const struct agent *agent, uint64_t epoch,
                                 const struct agent_enclosure_opts *enclosures, uint32_t count,
-                                struct err_why *why)
+                                const struct agent_identity *volumes, struct err_why *why)
 {
     const struct agent_pod *pod = &agent->pod;
     icms_err err;
@@ -149,6 +168,8 @@ static icms_err pod_check_epoch(const struct agent *agent, uint64_t epoch,
                        "no enclosure is left: without one every block is a miss; stop the agent "
                        "instead, or leave one");
     err = agent_pod_check(enclosures, count, why);
+    if (err == ICMS_OK)
+        err = pod_check_volumes(agent, volumes, why);
     if (err != ICMS_OK)
         return err;
     if (epoch < pod->view->epoch)
@@ -157,6 +178,10 @@ static icms_err pod_check_epoch(const struct agent *agent, uint64_t epoch,
     if (epoch == pod->view->epoch && !pod_is(pod, enclosures, count))
         return err_set(why, ICMS_INVALID,
                        "epoch %llu is in use with other enclosures: each change needs a higher one",
+                       (unsigned long long)epoch);
+    if (epoch == pod->view->epoch && !volumes_equal(agent, volumes))
+        return err_set(why, ICMS_INVALID,
+                       "epoch %llu is in use with other volumes: each change needs a higher one",
                        (unsigned long long)epoch);
     return ICMS_OK;
 }
@@ -227,7 +252,8 @@ static icms_err view_maps(struct agent_view *view, const struct agent_enclosure_
 
 static icms_err view_new(const struct agent *agent, uint64_t epoch,
                          const struct agent_enclosure_opts *enclosures, const uint8_t *slots,
-                         uint32_t count, struct err_why *why, struct agent_view **out_view)
+                         uint32_t count, const struct agent_identity *volumes, struct err_why *why,
+                         struct agent_view **out_view)
 {
     struct agent_view *view = calloc(1, sizeof(*view));
     icms_err err;
@@ -235,6 +261,8 @@ static icms_err view_new(const struct agent *agent, uint64_t epoch,
     if (view == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for a set of enclosures");
     view->epoch = epoch;
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        view->volumes[i] = volumes != NULL ? volumes[i] : agent->pod.volumes[i];
     for (uint32_t i = 0; i < count; i++) {
         view->numbers[i] = slots[i];
         view->members |= (uint64_t)1 << slots[i];
@@ -255,6 +283,7 @@ static icms_err view_new(const struct agent *agent, uint64_t epoch,
 struct pod_draft {
     const struct agent_enclosure_opts *enclosures;
     uint32_t count;
+    const struct agent_identity *volumes;      /* NULL: as they are                      */
     uint8_t slots[LIMIT_ENCLOSURES];           /* by place in the list                   */
     struct agent_keys *keys[LIMIT_ENCLOSURES]; /* likewise; NULL: those that it has stay */
     struct agent_view *view;
@@ -346,8 +375,8 @@ static icms_err draft_links(struct pod_draft *draft, struct agent *agent, uint32
         if (!agent->pod.members[slot].is_member)
             err = agent_enclosure_make(&reactor->enclosures[slot], reactor, slot, why);
         if (err == ICMS_OK)
-            err = agent_link_new(reactor, slot, &draft->enclosures[i], draft->keys[i],
-                                 &draft->view->settings, why, &draft->plan->parts[r].links[slot]);
+            err = agent_link_new(reactor, slot, &draft->enclosures[i], draft->keys[i], draft->view,
+                                 why, &draft->plan->parts[r].links[slot]);
     }
     return err;
 }
@@ -385,8 +414,8 @@ static icms_err draft_make(struct pod_draft *draft, struct agent *agent, uint64_
     if (err == ICMS_OK)
         err = draft_keys(draft, agent, why);
     if (err == ICMS_OK)
-        err = view_new(agent, epoch, draft->enclosures, draft->slots, draft->count, why,
-                       &draft->view);
+        err = view_new(agent, epoch, draft->enclosures, draft->slots, draft->count, draft->volumes,
+                       why, &draft->view);
     if (err == ICMS_OK)
         err = draft_plan(draft, agent, why);
     return err;
@@ -425,6 +454,7 @@ static struct agent_plan *pod_commit(struct agent *agent, struct pod_draft *draf
         agent_keys_rele(&member->keys);
         member->keys = draft->keys[i];
     }
+    memcpy(pod->volumes, pod->view->volumes, sizeof(pod->volumes));
     atomic_store_explicit(&pod->mask, pod->view->members, memory_order_release);
     pthread_mutex_unlock(&pod->lock);
     *draft = (struct pod_draft){0};
@@ -455,6 +485,13 @@ static void reactor_view_set(struct agent_reactor *reactor, const struct agent_v
     slow_all_set(&reactor->slow_exists, all);
 }
 
+/* All enclosures look for the namespace of its UUID. */
+static void reactor_volume_set(struct agent_reactor *reactor, uint32_t volume)
+{
+    for (uint64_t left = reactor->view->members; left != 0; left &= left - 1)
+        agent_enclosure_volume_set(&reactor->enclosures[__builtin_ctzll(left)], volume);
+}
+
 static void pod_take(struct loop_msg *msg)
 {
     struct agent_plan_part *part = container_of(msg, struct agent_plan_part, msg);
@@ -471,8 +508,11 @@ static void pod_take(struct loop_msg *msg)
         else if ((stay >> i & 1) != 0)
             agent_enclosure_settings_set(enclosure, &plan->view->settings);
     }
-    for (uint32_t i = 0; i < reactor->shard_count; i++)
+    for (uint32_t i = 0; i < reactor->shard_count; i++) {
         agent_shard_view_changed(&reactor->shards[i], plan->leaves);
+        if (agent_shard_identity_set(&reactor->shards[i], &plan->view->volumes[i].uuid))
+            reactor_volume_set(reactor, i);
+    }
     agent_enclosures_slow_release(reactor);
     if (atomic_fetch_sub_explicit(&plan->left, 1, memory_order_acq_rel) == 1)
         pod_applied(plan);
@@ -480,15 +520,16 @@ static void pod_take(struct loop_msg *msg)
 
 icms_err agent_pod_apply_start(struct agent *agent, uint64_t epoch,
                                const struct agent_enclosure_opts *enclosures, uint32_t count,
-                               struct err_why *why, void (*done)(void *arg), void *arg)
+                               const struct agent_identity *volumes, struct err_why *why,
+                               void (*done)(void *arg), void *arg)
 {
-    struct pod_draft draft = {.enclosures = enclosures, .count = count};
+    struct pod_draft draft = {.enclosures = enclosures, .count = count, .volumes = volumes};
     struct agent_plan *plan;
     icms_err err;
 
     if (atomic_exchange_explicit(&agent->pod.is_applying, true, memory_order_acq_rel))
         return err_set(why, ICMS_BUSY, "another set of enclosures is being taken: try again");
-    err = pod_check_epoch(agent, epoch, enclosures, count, why);
+    err = pod_check_epoch(agent, epoch, enclosures, count, volumes, why);
     if (err != ICMS_OK)
         draft.count = 0;
     else
@@ -513,13 +554,14 @@ static void pod_applied_post(void *arg)
 
 icms_err agent_pod_apply(struct agent *agent, uint64_t epoch,
                          const struct agent_enclosure_opts *enclosures, uint32_t count,
-                         struct err_why *why)
+                         const struct agent_identity *volumes, struct err_why *why)
 {
     sem_t over;
     icms_err err;
 
     check(sem_init(&over, 0, 0) == 0);
-    err = agent_pod_apply_start(agent, epoch, enclosures, count, why, pod_applied_post, &over);
+    err = agent_pod_apply_start(agent, epoch, enclosures, count, volumes, why, pod_applied_post,
+                                &over);
     while (err == ICMS_OK && sem_wait(&over) != 0)
         ;
     sem_destroy(&over);
@@ -534,9 +576,13 @@ icms_err agent_pod_init(struct agent *agent, const struct agent_opts *opts, stru
         .enclosures = opts->enclosures,
         .count = opts->local_path != NULL ? 0 : opts->enclosure_count,
     };
-    icms_err err = draft_make(&draft, agent, opts->epoch, why);
     struct agent_plan *plan;
+    icms_err err;
 
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        agent->pod.volumes[i] =
+            (struct agent_identity){agent->volumes[i].spec.uuid, agent->volumes[i].spec.generation};
+    err = draft_make(&draft, agent, opts->epoch, why);
     if (err != ICMS_OK) {
         draft_fini(&draft);
         return err;

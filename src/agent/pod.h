@@ -37,6 +37,7 @@ struct agent_view {
     struct place_map *former; /* who had them: UP and DRAINING; NULL: the same, or nobody  */
     uint8_t numbers[LIMIT_ENCLOSURES]; /* of the enclosure, by member of both maps         */
     struct nvmf_settings settings;     /* what all agents have to agree about              */
+    struct agent_identity volumes[LIMIT_AGENT_VOLUMES]; /* by the agent's number           */
 };
 
 /* The enclosure of a rank of a slot (place_slot(), the same in both maps); UINT32_MAX: none. */
@@ -94,7 +95,7 @@ struct agent_link {
 /* One that is not opened yet. Any thread. */
 icms_err agent_link_new(struct agent_reactor *reactor, uint32_t number,
                         const struct agent_enclosure_opts *opts, struct agent_keys *keys,
-                        const struct nvmf_settings *settings, struct err_why *why,
+                        const struct agent_view *view, struct err_why *why,
                         struct agent_link *out_link) ICMS_MUST_CHECK;
 
 /* It is closed, or was never opened, or is empty. It is empty then. */
@@ -133,8 +134,9 @@ struct agent_plan {
 };
 
 struct agent_pod {
-    pthread_mutex_t lock; /* of members: control threads                           */
+    pthread_mutex_t lock; /* of members and volumes: control threads               */
     struct agent_member members[LIMIT_ENCLOSURES];
+    struct agent_identity volumes[LIMIT_AGENT_VOLUMES]; /* of the newest view        */
     struct agent_view *view;  /* the newest; changed by the one call that is not over   */
     struct agent_plan *plan;  /* of the last call; NULL: none yet; likewise             */
     _Atomic bool is_applying; /* a call is not over                                     */

@@ -637,16 +637,17 @@ static void an_agent_with_a_drive_takes_no_enclosures_and_one_call_at_a_time_is_
     rig_free(rig);
 
     rig = rig_new(&all_four);
-    assert_int_equal(agent_pod_apply_start(rig->agent, 2, rig->enclosures, 3, &why, NULL, NULL),
-                     ICMS_OK);
-    assert_int_equal(agent_pod_apply_start(rig->agent, 3, rig->enclosures, 2, &why, NULL, NULL),
-                     ICMS_BUSY);
+    assert_int_equal(
+        agent_pod_apply_start(rig->agent, 2, rig->enclosures, 3, NULL, &why, NULL, NULL), ICMS_OK);
+    assert_int_equal(
+        agent_pod_apply_start(rig->agent, 3, rig->enclosures, 2, NULL, &why, NULL, NULL),
+        ICMS_BUSY);
     rig_run(rig, 100 * MS);
     assert_int_equal(agent_epoch(rig->agent), 2);
     assert_pod(rig, 3, rig->enclosures, 2);
     /* One that is not over when the agent ends. */
-    assert_int_equal(agent_pod_apply_start(rig->agent, 4, rig->enclosures, 4, &why, NULL, NULL),
-                     ICMS_OK);
+    assert_int_equal(
+        agent_pod_apply_start(rig->agent, 4, rig->enclosures, 4, NULL, &why, NULL, NULL), ICMS_OK);
     rig_free(rig);
 }
 

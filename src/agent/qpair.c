@@ -229,6 +229,7 @@ static void qpair_entry_begin(struct agent_qpair *qpair, const struct shm_submit
     req->tag = entry->tag;
     req->op = entry->op;
     req->flags = entry->flags;
+    req->identity = entry->identity;
     req->offset = entry->offset;
     req->aside = entry->aside;
     req->bytes = entry->bytes;

@@ -579,12 +579,23 @@ static enum step req_new_suspect(struct agent_req *req)
 
 /* ---- the state machine ---------------------------------------------------------------------- */
 
+/* The pod has no such volume now, or the client knows it by another identity: that it learns before
+ * its next request. */
+static enum step req_no_volume(struct agent_req *req)
+{
+    return req->op == SHM_OP_EXISTS_MANY
+               ? req_match_none(req, ICMS_MISS_NO_VOLUME)
+               : req_answer_reason(req, ICMS_NO_VOLUME, ICMS_MISS_NO_VOLUME);
+}
+
 static enum step req_new(struct agent_req *req)
 {
     if (reactor_now_ns(req->shard->reactor) >= req->deadline_ns)
         return req->op == SHM_OP_EXISTS_MANY
                    ? req_match_none(req, ICMS_MISS_DEADLINE)
                    : req_answer_reason(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+    if (!agent_shard_is_there(req->shard) || req->identity != (uint8_t)req->shard->identity)
+        return req_no_volume(req);
     switch (req->op) {
     case SHM_OP_GET:
         return req_new_get(req);

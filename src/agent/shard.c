@@ -144,6 +144,53 @@ void agent_shard_view_changed(struct agent_shard *shard, uint64_t left)
                           memory_order_release);
 }
 
+/* ---- identity ------------------------------------------------------------------------------- */
+
+/* Takes the next blocks out of the index; when all are gone the new UUID counts. Nothing comes
+ * meanwhile: requests are refused, operations are stale. */
+static void shard_identity_run(struct loop_msg *msg)
+{
+    struct agent_shard *shard = container_of(msg, struct agent_shard, identity_msg);
+    uint32_t end = (uint32_t)u64_min(shard->identity_at + AGENT_IDENTITY_SLICE, shard->meta_used);
+
+    for (; shard->identity_at < end; shard->identity_at++)
+        if (shard->meta[shard->identity_at].state == AGENT_SLOT_LIVE)
+            agent_shard_unpublish(shard, shard->identity_at);
+    if (shard->identity_at < shard->meta_used) {
+        loop_send(shard->reactor->loop, &shard->identity_msg, shard_identity_run);
+        return;
+    }
+    shm_arena_identity_end(shard->header, &shard->spec.uuid);
+    shard->identity++;
+}
+
+/* What clients stored under the UUID of before and did not flush is lost. What is in flight fails
+ * by itself. */
+static void shard_shares_lose(struct agent_shard *shard)
+{
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
+        struct agent_share *share = &shard->shares[i];
+
+        share->failed += share->dirty != 0;
+        share->dirty = 0;
+    }
+}
+
+bool agent_shard_identity_set(struct agent_shard *shard, const struct uuid *uuid)
+{
+    if (uuid_equal(&shard->spec.uuid, uuid))
+        return false;
+    shard->spec.uuid = *uuid;
+    shard_shares_lose(shard);
+    if (shard->identity % 2 != 0)
+        return true; /* blocks are going already */
+    shard->identity++;
+    shm_arena_identity_begin(shard->header);
+    shard->identity_at = 0;
+    loop_send(shard->reactor->loop, &shard->identity_msg, shard_identity_run);
+    return true;
+}
+
 void agent_shard_client_gone(struct agent_shard *shard, uint32_t number)
 {
     struct agent_share *share = &shard->shares[number];

@@ -110,6 +110,9 @@ static void volume_stats(struct agent *agent, uint32_t volume, struct agent_stat
     struct agent_volume_stats *out = &all->volumes[volume];
 
     memcpy(out->name, agent->volumes[volume].spec.name, sizeof(out->name));
+    pthread_mutex_lock(&agent->pod.lock);
+    out->identity = agent->pod.volumes[volume];
+    pthread_mutex_unlock(&agent->pod.lock);
     out->run_blocks = agent->volumes[volume].spec.run_blocks;
     out->encrypted = agent->volumes[volume].spec.encrypted;
     out->slots_leased = volume_leases_count(agent, volume);

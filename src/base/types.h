@@ -29,6 +29,13 @@ struct uuid {
     uint8_t bytes[16];
 };
 
+static inline bool uuid_is_nil(const struct uuid *uuid)
+{
+    static const struct uuid nil;
+
+    return memcmp(uuid->bytes, nil.bytes, sizeof(nil.bytes)) == 0;
+}
+
 static inline bool uuid_equal(const struct uuid *a, const struct uuid *b)
 {
     return memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;

@@ -63,6 +63,7 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
         .state = REQUEST_RUN,
         .icms = icms,
         .volume = volume,
+        .view = client_view(volume),
         .link_used = icms->link,
         .op = order->op,
         .lease_index = CLIENT_LEASE_NONE,
@@ -127,7 +128,7 @@ static icms_err calls_begin(struct icms_volume *volume, const struct calls_order
 {
     icms_err err = client_call_begin(volume->icms);
 
-    if (err == ICMS_OK && volume->gone) {
+    if (err == ICMS_OK && !client_volume_look(volume)) {
         client_call_look(volume->icms);
         client_call_end(volume->icms);
         err = ICMS_NO_VOLUME;

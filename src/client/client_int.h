@@ -208,7 +208,8 @@ struct icms_request {
     enum request_state state; /* set by its thread with the lock held                   */
     struct icms *icms;
     struct icms_volume *volume;
-    struct client_link *link_used; /* the handle's link when it began                        */
+    const struct volume_view *view; /* of the volume, when it began                          */
+    struct client_link *link_used;  /* the handle's link when it began                        */
     enum shm_op op;
     uint8_t flags;               /* enum shm_flag                                          */
     bool async;                  /* from the pool, reported by icms_poll                   */
@@ -263,21 +264,37 @@ struct client_account {
     _Atomic bool lost;        /* the next flush says so, once               */
 };
 
+/* What a volume is known by. Immutable: a volume that is reset, or whose agent is replaced, gets
+ * another one; requests keep the one that they began with. */
+struct volume_view {
+    struct icms_volume_info info; /* gone: as it was before                                    */
+    bool gone;                    /* the agent, or the pod, does not have the volume            */
+    struct shm_arena arena;       /* the first shard                                            */
+    struct volume_view *before;   /* the one before: all live as long as the volume             */
+    uint32_t shard_count;         /* reactors of the agent; 0: it does not have the volume      */
+    struct shm_arena shards[];    /* [shard_count] views of the link                            */
+};
+
+/* Views of one volume at most; one more reset, and it is gone until it is opened again. */
+#define CLIENT_VIEWS_MAX 4096
+
 struct icms_volume {
     uint32_t magic;
     struct icms *icms;
     struct client_account *account; /* of the handle                                             */
     struct client_keys *keys;       /* it is encrypted, whatever an agent says; NULL: it is not  */
-    struct icms_volume_info info;
-    struct uuid uuid;
-    struct shm_arena arena;         /* the first shard; changes only while no call is under way */
-    const struct shm_arena *shards; /* [reactor_count] views of the current link. As arena       */
+    _Atomic(struct volume_view *) view; /* the newest; written with the lock                     */
+    uint32_t view_count;                /* that were made; lock                                  */
     _Atomic uint64_t *checked; /* [reactor_count * arena.slot_count]: version whose value passed its
-                                  check here, 0: none; NULL: no memory for it, all are checked. As
-                                  arena                                                          */
-    bool gone;        /* the agent that came back does not have it; as arena               */
-    struct list link; /* in icms.volumes; lock                                             */
+                                  check here, 0: none; NULL: no memory for it, all are checked.
+                                  Changes only while no call is under way                        */
+    struct list link;          /* in icms.volumes; lock                                          */
 };
+
+static inline const struct volume_view *client_view(const struct icms_volume *volume)
+{
+    return atomic_load_explicit(&volume->view, memory_order_acquire);
+}
 
 enum icms_state {
     ICMS_STATE_OPEN,    /* takes calls                                                       */
@@ -431,8 +448,9 @@ void client_publish(struct icms *icms);
  * trailer not counted. */
 static inline uint64_t client_value_bytes_max(const struct icms_volume *volume)
 {
-    return volume->keys == NULL ? volume->arena.value_bytes_max
-                                : sealed_plain_bytes(volume->arena.value_bytes_max);
+    uint64_t carried = client_view(volume)->arena.value_bytes_max;
+
+    return volume->keys == NULL ? carried : sealed_plain_bytes(carried);
 }
 
 static inline uint64_t client_carried_bytes(const struct icms_volume *volume, uint64_t bytes)
@@ -494,6 +512,10 @@ void client_accounts_lose(struct icms *icms);
 
 /* Volumes move to the link that replaced theirs. Lock. */
 void client_volumes_refresh(struct icms *icms);
+
+/* Takes the identity that the volume has now, if it has another one than is known here. False: the
+ * agent or the pod does not have the volume now. In a call. */
+bool client_volume_look(struct icms_volume *volume);
 
 /* volume.c: frees a volume that is in no list. */
 void client_volume_free(struct icms_volume *volume);

@@ -19,7 +19,7 @@
 static uint64_t counted(const struct client_rig *rig, const struct icms_volume *volume,
                         uint32_t count)
 {
-    return atomic_load(&rig->icms->link->rings[0].counts[volume->arena.volume][count]);
+    return atomic_load(&rig->icms->link->rings[0].counts[client_view(volume)->arena.volume][count]);
 }
 
 static void hits_in_the_arena_are_counted_without_a_message(void **state)

@@ -126,8 +126,8 @@ static struct icms_key twin_of(uint64_t number)
 
 static uint64_t collisions(const struct icms_volume *volume)
 {
-    return atomic_load(
-        &volume->icms->link->rings[0].counts[volume->arena.volume][SHM_COUNT_COLLISIONS]);
+    return atomic_load(&volume->icms->link->rings[0]
+                            .counts[client_view(volume)->arena.volume][SHM_COUNT_COLLISIONS]);
 }
 
 /* Also where this handle has checked the value before. The agent is not told: the value is whole.

@@ -410,6 +410,11 @@ static void serve_one(struct agent *agent, struct fake_client *client, struct sh
         in->op != SHM_OP_EXISTS_MANY) /* every entry of a key is in its owner's ring */
         check(shard_of(agent, in->volume, &key) ==
               in->volume * agent->reactor_count + (uint32_t)(ring - client->rings));
+    if (in->op <= SHM_OP_FLUSH || in->op == SHM_OP_EXISTS_MANY) /* hints may come late */
+        check(in->identity ==
+              (uint8_t)atomic_load(
+                  &agent->views[in->volume * agent->reactor_count + (ring - client->rings)]
+                       .header->identity));
     if (atomic_load(&fake.delay_us) != 0)
         usleep(atomic_load(&fake.delay_us));
     switch (in->op) {
@@ -623,7 +628,7 @@ void agent_wait_tried(struct agent *agent, uint32_t timeout_ms)
 
 icms_err agent_pod_apply(struct agent *agent, uint64_t epoch,
                          const struct agent_enclosure_opts *enclosures, uint32_t count,
-                         struct err_why *why)
+                         const struct agent_identity *volumes, struct err_why *why)
 {
     return ICMS_OK;
 }
@@ -806,6 +811,27 @@ static void block_unload(struct agent *agent, const struct fake_block *block)
 
     if (slot != SHM_SLOT_NONE)
         (void)slot_evict(agent, shard, slot);
+}
+
+void fake_agent_reset(struct agent *agent, uint32_t volume, const struct uuid *uuid)
+{
+    check(pthread_mutex_lock(&agent->lock) == 0);
+    for (uint32_t r = 0; r < agent->reactor_count; r++) {
+        uint32_t shard = volume * agent->reactor_count + r;
+        const struct shm_arena *view = &agent->views[shard];
+        struct shm_arena_header *header = (void *)(uintptr_t)view->header;
+
+        if (atomic_load(&header->identity) % 2 == 0)
+            shm_arena_identity_begin(header);
+        for (uint32_t i = 0; i < slot_count(view); i++)
+            (void)slot_evict(agent, shard, i);
+        if (uuid != NULL)
+            shm_arena_identity_end(header, uuid);
+    }
+    for (int i = 0; i < FAKE_BLOCKS; i++)
+        if (agent->blocks[i].used && agent->blocks[i].volume == volume)
+            agent->blocks[i].used = false;
+    check(pthread_mutex_unlock(&agent->lock) == 0);
 }
 
 uint32_t fake_agent_value_take(struct agent *agent, uint32_t volume, const struct key *key,

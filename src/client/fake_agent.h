@@ -64,6 +64,10 @@ struct agent *fake_agent_start(void);
 /* Says of a volume that no enclosure has it, or that one does. */
 void fake_agent_volume_missing_set(struct agent *agent, uint32_t volume, bool missing);
 
+/* The volume is being reset: its blocks are gone, and it has no identity. With a UUID that is over;
+ * zeros: the pod has no such volume any more. */
+void fake_agent_reset(struct agent *agent, uint32_t volume, const struct uuid *uuid);
+
 /* Says of a volume that it is encrypted, or that it is not, to who attaches from now on. */
 void fake_agent_encrypted_set(struct agent *agent, uint32_t volume, bool encrypted);
 

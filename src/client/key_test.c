@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,11 +29,17 @@ EVP_MD_CTX *__wrap_EVP_MD_CTX_new(void)
 
 static struct icms_volume test_volume(uint32_t run_blocks)
 {
+    static struct volume_view *views; /* of all volumes, to be found */
+    struct volume_view *view = calloc(1, sizeof(*view));
     struct icms_volume volume = {.magic = CLIENT_VOLUME_MAGIC};
 
+    assert_non_null(view);
+    view->before = views;
+    views = view;
+    view->info.run_blocks = run_blocks;
     for (uint8_t i = 0; i < 16; i++)
-        volume.info.uuid[i] = i;
-    volume.info.run_blocks = run_blocks;
+        view->info.uuid[i] = i;
+    atomic_init(&volume.view, view);
     return volume;
 }
 
@@ -194,7 +201,7 @@ static void every_field_of_the_layout_makes_another_key(void **state)
     /* The same bytes, divided otherwise between two neighbours. */
     layouts[n].tenant = "acmeSmol";
     layouts[n++].model = "LM2-135M-Instruct";
-    other_volume.info.uuid[15] ^= 1;
+    atomic_load(&other_volume.view)->info.uuid[15] ^= 1;
     first_key(&volume, &base, &keys[count++]);
     first_key(&other_volume, &base, &keys[count++]);
     first_key(&other_run, &base, &keys[count++]);

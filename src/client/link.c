@@ -31,8 +31,7 @@ static bool link_is_alike(const struct shm_arena *a, const struct shm_arena *b)
 {
     return a->slot_count == b->slot_count && a->volume == b->volume && a->sealed == b->sealed &&
            a->encrypted == b->encrypted && a->value_bytes_max == b->value_bytes_max &&
-           a->run_blocks == b->run_blocks && uuid_equal(&a->uuid, &b->uuid) &&
-           strcmp(a->name, b->name) == 0;
+           a->run_blocks == b->run_blocks && strcmp(a->name, b->name) == 0;
 }
 
 /* Of each arena the shards of all reactors. */

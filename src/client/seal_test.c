@@ -135,7 +135,8 @@ static void volume_refused(struct icms *icms, const char *name, icms_err err, co
 
 static uint64_t counted(const struct icms_volume *volume, enum shm_count count)
 {
-    return atomic_load(&volume->icms->link->rings[0].counts[volume->arena.volume][count]);
+    return atomic_load(
+        &volume->icms->link->rings[0].counts[client_view(volume)->arena.volume][count]);
 }
 
 static void wait_suspects(unsigned wanted)
@@ -282,10 +283,10 @@ static void forge(const struct fixture *f, uint64_t number, const uint8_t *seale
 
     memcpy(value, sealed, bytes);
     if (cipher != NULL)
-        sealed_trailer_make_encrypted(&f->vault->arena.uuid, &key, icms_key.digest, bytes,
-                                      crc32c(value, bytes), cipher, value + bytes);
+        sealed_trailer_make_encrypted(&client_view(f->vault)->arena.uuid, &key, icms_key.digest,
+                                      bytes, crc32c(value, bytes), cipher, value + bytes);
     else
-        sealed_trailer_make(&f->vault->arena.uuid, &key, icms_key.digest, bytes,
+        sealed_trailer_make(&client_view(f->vault)->arena.uuid, &key, icms_key.digest, bytes,
                             crc32c(value, bytes), value + bytes);
     fake_agent_value_give(f->rig.agent, FAKE_VAULT, &key, value, bytes);
     free(value);

@@ -49,7 +49,7 @@ uint32_t client_reactor(const struct icms_request *request, const struct icms_ke
     if (reactor_count == 1)
         return 0; /* looking for many keys comes here for each */
     wire = client_key(key);
-    return shm_reactor(&wire, request->volume->arena.sealed, reactor_count);
+    return shm_reactor(&wire, request->view->arena.sealed, reactor_count);
 }
 
 static enum client_room send_room(const struct icms_request *request)
@@ -129,8 +129,7 @@ static void send_room_taken(struct icms_request *request)
 }
 
 /* Puts the entry into the ring of its reactor, or into all; false: not into each that was meant. */
-static bool send_entry(struct icms_request *request, struct client_op *op,
-                       const struct shm_submit *entry)
+static bool send_entry(struct icms_request *request, struct client_op *op, struct shm_submit *entry)
 {
     struct client_link *link = request->icms->link;
     uint32_t wanted = 1;
@@ -141,9 +140,14 @@ static bool send_entry(struct icms_request *request, struct client_op *op,
         wanted = link->reactor_count;
     else
         op->reactor = client_reactor(request, client_request_key(request, op->block));
-    while (op->left < wanted && !link->down &&
-           shm_submit_push(&link->rings[op->reactor + op->left], entry))
+    while (op->left < wanted && !link->down) {
+        uint32_t reactor = op->reactor + op->left;
+
+        entry->identity = (uint8_t)request->view->shards[reactor].identity;
+        if (!shm_submit_push(&link->rings[reactor], entry))
+            break;
         op->left++;
+    }
     return op->left == wanted;
 }
 
@@ -156,7 +160,7 @@ static void send_push(struct icms_request *request, struct client_op *op)
         .tag = (uint64_t)op->generation << 32 | (uint64_t)(op - icms->ops),
         .deadline_ns = request->deadline_ns,
         .offset = op->staging_offset,
-        .volume = request->volume->arena.volume,
+        .volume = request->view->arena.volume,
         .lease = op->lease,
         .op = (uint8_t)request->op,
         .flags = request->flags,
@@ -267,7 +271,7 @@ static bool send_put_direct(struct icms_request *request, struct client_op *op)
 static void send_put_encrypt(struct icms_request *request, const struct client_op *op, uint8_t *to)
 {
     const struct icms_block *block = &request->blocks[op->block];
-    const struct shm_arena *arena = &request->volume->arena;
+    const struct shm_arena *arena = &request->view->arena;
     const struct client_key *volume_key = &request->volume->keys->keys[0];
     const uint32_t carried = (uint32_t)sealed_bytes(block->bytes);
     struct sealed_cipher cipher = {.key_id = volume_key->id};
@@ -290,7 +294,7 @@ static void send_put_encrypt(struct icms_request *request, const struct client_o
 static void send_put_copy(struct icms_request *request, struct client_op *op)
 {
     const struct icms_block *block = &request->blocks[op->block];
-    const struct shm_arena *arena = &request->volume->arena;
+    const struct shm_arena *arena = &request->view->arena;
     uint8_t *to = request->icms->link->rings[0].staging + op->staging_offset;
 
     if (request->volume->keys != NULL) {
@@ -337,8 +341,10 @@ static enum client_step send_put(struct icms_request *request, size_t index)
 static void send_touch(struct icms_request *request, const struct icms_key *key, uint32_t reactor)
 {
     struct icms *icms = request->icms;
-    struct shm_submit entry = {
-        .volume = request->volume->arena.volume, .op = SHM_OP_TOUCH, .key_length = key->length};
+    struct shm_submit entry = {.volume = request->view->arena.volume,
+                               .identity = (uint8_t)request->view->shards[reactor].identity,
+                               .op = SHM_OP_TOUCH,
+                               .key_length = key->length};
 
     memcpy(entry.key, key->bytes, sizeof(entry.key));
     if (!client_trylock(icms))
@@ -356,7 +362,7 @@ static bool send_get_local(struct icms_request *request, size_t index, uint32_t 
     const struct icms_key *icms_key = client_request_key(request, index);
     struct key key = client_key(icms_key);
     uint32_t reactor = client_reactor(request, icms_key), slot, value_bytes;
-    const struct shm_arena *shard = &request->volume->shards[reactor];
+    const struct shm_arena *shard = &request->view->shards[reactor];
     uint64_t version;
 
     atomic_store_explicit(&link->rings[0].lease_shards[lease], shard->shard, memory_order_release);
@@ -375,7 +381,7 @@ static bool send_get_local(struct icms_request *request, size_t index, uint32_t 
 static void send_direct(struct icms_request *request, struct client_op *op)
 {
     const struct icms_block *block = &request->blocks[op->block];
-    const struct shm_arena *arena = &request->volume->arena;
+    const struct shm_arena *arena = &request->view->arena;
 
     if (request->link_used->inside == NULL || request->lease_wanted || block->data == NULL ||
         block->bytes < CLIENT_DIRECT_BYTES || !arena->sealed || request->volume->keys != NULL)
@@ -457,7 +463,7 @@ static icms_err send_key_check(const struct icms_request *request, size_t index)
     for (uint32_t i = key->length; i < ICMS_KEY_BYTES; i++)
         if (key->bytes[i] != 0)
             return ICMS_INVALID;
-    if (request->volume->arena.sealed && memcmp(key->digest, none, sizeof(none)) == 0)
+    if (request->view->arena.sealed && memcmp(key->digest, none, sizeof(none)) == 0)
         return ICMS_INVALID;
     return ICMS_OK;
 }
@@ -519,7 +525,7 @@ static void send_exists_local(struct icms_request *request)
         struct key keys[SHM_PROBE_KEYS];
         uint32_t reactor = 0;
         size_t n = send_probe_keys(request, keys, &reactor);
-        size_t found = n == 0 ? 0 : shm_arena_has_first(&request->volume->shards[reactor], keys, n);
+        size_t found = n == 0 ? 0 : shm_arena_has_first(&request->view->shards[reactor], keys, n);
 
         for (size_t i = 0; i < found; i++)
             client_block_done(request, request->next++, ICMS_OK, ICMS_MISS_NONE);

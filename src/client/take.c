@@ -50,7 +50,7 @@ static uint32_t count_bits(uint64_t n)
 void client_count(struct icms_request *request)
 {
     struct shm_ring *ring = &request->link_used->rings[0];
-    uint32_t volume = request->volume->arena.volume, bucket;
+    uint32_t volume = request->view->arena.volume, bucket;
     bool match = request->keys != NULL;
     uint64_t found;
 
@@ -90,7 +90,7 @@ static enum icms_miss take_check(const struct icms_request *request, const struc
                                  uint32_t value_bytes, uint32_t value_crc, const uint8_t *trailer)
 {
     struct key wire = client_key(key);
-    const struct sealed_place place = {.volume = &request->volume->arena.uuid,
+    const struct sealed_place place = {.volume = &request->view->arena.uuid,
                                        .key = &wire,
                                        .encrypted = request->volume->keys != NULL};
 
@@ -105,7 +105,7 @@ static enum icms_miss take_verify(struct icms_request *request, const struct icm
                                   const uint8_t *value, uint32_t slot, uint32_t value_bytes)
 {
     uint32_t reactor = client_reactor(request, key);
-    const struct shm_arena *arena = &request->volume->shards[reactor];
+    const struct shm_arena *arena = &request->view->shards[reactor];
     const uint8_t *trailer = value + value_bytes;
     _Atomic uint64_t *checked = request->volume->checked;
     uint64_t version = take_version(arena, slot);
@@ -128,7 +128,7 @@ static enum icms_miss take_verify(struct icms_request *request, const struct icm
 static enum icms_miss take_copy(const struct icms_request *request, const struct icms_key *key,
                                 void *to, const uint8_t *value, uint32_t value_bytes)
 {
-    const struct shm_arena *arena = &request->volume->arena;
+    const struct shm_arena *arena = &request->view->arena;
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint32_t crc;
 
@@ -159,7 +159,7 @@ static enum icms_miss take_decrypt(const struct icms_request *request, const str
     const struct icms_volume *volume = request->volume;
     const struct client_key *volume_key = client_keys_find(volume->keys, cipher->key_id);
     struct key wire = client_key(key);
-    struct seal_block bound = {.volume = &volume->arena.uuid,
+    struct seal_block bound = {.volume = &request->view->arena.uuid,
                                .key = &wire,
                                .digest = key->digest,
                                .key_id = cipher->key_id};
@@ -202,12 +202,15 @@ static enum icms_miss take_open(const struct icms_request *request, const struct
 static void take_suspect(struct icms_request *request, const struct icms_key *key)
 {
     struct icms *icms = request->icms;
-    struct shm_submit entry = {
-        .volume = request->volume->arena.volume, .op = SHM_OP_SUSPECT, .key_length = key->length};
+    uint32_t reactor = client_reactor(request, key);
+    struct shm_submit entry = {.volume = request->view->arena.volume,
+                               .identity = (uint8_t)request->view->shards[reactor].identity,
+                               .op = SHM_OP_SUSPECT,
+                               .key_length = key->length};
 
     memcpy(entry.key, key->bytes, sizeof(entry.key));
     client_lock(icms);
-    if (client_push_hint(icms, client_reactor(request, key), &entry))
+    if (client_push_hint(icms, reactor, &entry))
         client_publish(icms);
     client_unlock(icms);
 }
@@ -278,7 +281,7 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
                        uint32_t value_bytes, enum icms_source source)
 {
     struct icms_block *block = &request->blocks[index];
-    const struct shm_arena *shard = &request->volume->shards[client_reactor(request, &block->key)];
+    const struct shm_arena *shard = &request->view->shards[client_reactor(request, &block->key)];
     const uint8_t *value = shm_arena_value(shard, slot, value_bytes);
     enum icms_miss wrong = ICMS_MISS_NONE;
     uint64_t room = block->bytes;
@@ -356,7 +359,7 @@ static void take_direct(struct icms_request *request, struct client_op *op)
 /* The agent found the block and holds its slot in our lease entry. */
 static void take_get(struct icms_request *request, struct client_op *op)
 {
-    const struct shm_arena *arena = &request->volume->arena;
+    const struct shm_arena *arena = &request->view->arena;
     const struct shm_complete *answer = &op->answer;
     enum icms_source source = answer->source;
 

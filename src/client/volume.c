@@ -2,7 +2,11 @@
 /*
  * client/volume.c: volumes of a handle.
  *
- * Any thread. A volume is found among the arenas of the link. A "dir:" makes one that is missing:
+ * Any thread. A view (struct volume_view) is what a volume is known by: its shards with their
+ * identity, and what icms_volume_info says. Each call looks whether the newest one still holds
+ * (client_volume_look), which a reset of the volume ends; views never change.
+ *
+ * A volume is found among the arenas of the link. A "dir:" makes one that is missing:
  * its agent takes all volumes at its start, so it is replaced, in between requests, by one that
  * knows the new volume; leases and buffers keep it from being replaced.
  */
@@ -43,12 +47,87 @@ static void volume_names(const struct client_link *link, char *out, size_t bytes
                                link->shards[i * link->reactor_count].name);
 }
 
-/* The volume lies in these shards now. */
-static void volume_shards_set(struct icms_volume *volume, const struct client_link *link,
-                              const struct shm_arena *shards)
+/* ---- what it is known by -------------------------------------------------------------------- */
+
+/* A view of shards; NULL: none. NULL when there is no memory, or there were too many. Lock. */
+static struct volume_view *view_new(struct icms_volume *volume, const struct shm_arena *shards,
+                                    uint32_t count)
 {
-    volume->arena = *shards;
-    volume->shards = shards;
+    struct volume_view *view;
+
+    if (volume->view_count == CLIENT_VIEWS_MAX)
+        return NULL;
+    view = calloc(1, sizeof(*view) + count * sizeof(view->shards[0]));
+    if (view == NULL)
+        return NULL;
+    volume->view_count++;
+    view->shard_count = count;
+    view->before = atomic_load(&volume->view);
+    view->gone = true;
+    if (view->before != NULL) {
+        view->info = view->before->info;
+        view->arena = view->before->arena;
+    }
+    if (count > 0) {
+        memcpy(view->shards, shards, count * sizeof(view->shards[0]));
+        view->arena = shards[0];
+    }
+    return view;
+}
+
+/* Asks all shards. False: they are changing, or some have changed and others have not. */
+static bool view_identify(struct volume_view *view)
+{
+    for (uint32_t r = 0; r < view->shard_count; r++)
+        if (!shm_arena_identify(&view->shards[r]) ||
+            !uuid_equal(&view->shards[r].uuid, &view->shards[0].uuid))
+            return false;
+    view->arena = view->shards[0];
+    return true;
+}
+
+static bool view_is_current(const struct volume_view *view)
+{
+    for (uint32_t r = 0; r < view->shard_count; r++)
+        if (!shm_arena_is_current(&view->shards[r]))
+            return false;
+    return true;
+}
+
+/* The volume of a view can be used with the keys that there are. */
+static bool view_fits(const struct volume_view *view, const struct client_keys *keys)
+{
+    const struct shm_arena *arena = &view->arena;
+
+    return view->shard_count > 0 && !uuid_is_nil(&arena->uuid) &&
+           arena->encrypted == (keys != NULL) &&
+           (!arena->encrypted || sealed_plain_bytes(arena->value_bytes_max) != 0);
+}
+
+/* The view is what the volume is known by from now on. Lock. */
+static void view_set(struct icms_volume *volume, struct volume_view *view)
+{
+    const struct shm_arena *arena = &view->arena;
+
+    view->gone = !view_fits(view, volume->keys);
+    if (!view->gone) {
+        memcpy(view->info.name, arena->name, sizeof(view->info.name));
+        memcpy(view->info.uuid, arena->uuid.bytes, sizeof(view->info.uuid));
+        view->info.value_bytes_max = volume->keys == NULL
+                                         ? arena->value_bytes_max
+                                         : sealed_plain_bytes(arena->value_bytes_max);
+        view->info.run_blocks = arena->run_blocks;
+        view->info.sealed = arena->sealed;
+        view->info.encrypted = arena->encrypted;
+        volume->account->uuid = arena->uuid;
+    }
+    atomic_store_explicit(&volume->view, view, memory_order_release);
+}
+
+/* No call is under way, or the volume is new. */
+static void volume_checked_reset(struct icms_volume *volume, const struct client_link *link,
+                                 const struct shm_arena *shards)
+{
     free(volume->checked);
     volume->checked =
         calloc((size_t)link->reactor_count * shards->slot_count, sizeof(*volume->checked));
@@ -58,14 +137,41 @@ void client_volumes_refresh(struct icms *icms)
 {
     list_for_each (at, &icms->volumes) {
         struct icms_volume *volume = container_of(at, struct icms_volume, link);
-        const struct shm_arena *arena = volume_find(icms->link, volume->info.name);
+        const struct shm_arena *shards = volume_find(icms->link, client_view(volume)->info.name);
+        struct volume_view *view =
+            view_new(volume, shards, shards == NULL ? 0 : icms->link->reactor_count);
 
-        volume->gone = arena == NULL || arena->encrypted != (volume->keys != NULL) ||
-                       (arena->encrypted && sealed_plain_bytes(arena->value_bytes_max) == 0) ||
-                       memcmp(arena->uuid.bytes, volume->info.uuid, sizeof(volume->info.uuid)) != 0;
-        if (!volume->gone)
-            volume_shards_set(volume, icms->link, arena);
+        if (view == NULL) { /* shards of the link before are not there any more */
+            atomic_load(&volume->view)->shard_count = 0;
+            atomic_load(&volume->view)->gone = true;
+            continue;
+        }
+        if (shards != NULL)
+            volume_checked_reset(volume, icms->link, shards);
+        (void)view_identify(view); /* changing: it is gone until client_volume_look finds it */
+        view_set(volume, view);
     }
+}
+
+bool client_volume_look(struct icms_volume *volume)
+{
+    const struct volume_view *now = client_view(volume);
+    struct volume_view *view;
+
+    if (view_is_current(now))
+        return !now->gone;
+    client_lock(volume->icms);
+    now = client_view(volume); /* another thread may have looked */
+    view = view_is_current(now) ? NULL : view_new(volume, now->shards, now->shard_count);
+    if (view != NULL && view_identify(view)) {
+        view_set(volume, view);
+        now = view;
+    } else if (view != NULL) { /* not for long: the next call looks again */
+        volume->view_count--;
+        free(view);
+    }
+    client_unlock(volume->icms);
+    return view_is_current(now) && !now->gone;
 }
 
 void client_accounts_lose(struct icms *icms)
@@ -201,28 +307,30 @@ static icms_err volume_keys_check(const struct icms *icms, const struct shm_aren
 }
 
 /* With OK the volume has the keys. Lock. */
-static icms_err volume_new(struct icms *icms, const struct shm_arena *arena,
+static icms_err volume_new(struct icms *icms, const struct shm_arena *shards,
                            struct client_keys *keys, struct icms_volume **out_volume)
 {
-    struct client_account *account = volume_account(icms, &arena->uuid);
-    struct icms_volume *volume;
+    struct icms_volume *volume = calloc(1, sizeof(*volume));
+    struct volume_view *view =
+        volume == NULL ? NULL : view_new(volume, shards, icms->link->reactor_count);
+    icms_err err = ICMS_OK;
 
-    if (account == NULL)
-        return ICMS_LIMIT;
-    volume = calloc(1, sizeof(*volume));
-    if (volume == NULL)
-        return ICMS_NO_MEMORY;
+    if (view == NULL)
+        err = ICMS_NO_MEMORY;
+    else if (!view_identify(view) || uuid_is_nil(&view->arena.uuid))
+        err = ICMS_NO_VOLUME;
+    else if ((volume->account = volume_account(icms, &view->arena.uuid)) == NULL)
+        err = ICMS_LIMIT;
+    if (err != ICMS_OK) {
+        free(view);
+        free(volume);
+        return err;
+    }
     volume->magic = CLIENT_VOLUME_MAGIC;
     volume->icms = icms;
-    volume->account = account;
-    volume_shards_set(volume, icms->link, arena);
-    memcpy(volume->info.name, arena->name, sizeof(volume->info.name));
-    memcpy(volume->info.uuid, arena->uuid.bytes, sizeof(volume->info.uuid));
     volume->keys = keys;
-    volume->info.value_bytes_max = client_value_bytes_max(volume);
-    volume->info.run_blocks = arena->run_blocks;
-    volume->info.sealed = arena->sealed;
-    volume->info.encrypted = arena->encrypted;
+    volume_checked_reset(volume, icms->link, shards);
+    view_set(volume, view);
     list_push(&icms->volumes, &volume->link);
     *out_volume = volume;
     return ICMS_OK;
@@ -257,6 +365,11 @@ static icms_err volume_open(struct icms *icms, const char *name, struct client_k
         err = volume_keys_check(icms, arena, keys, why);
         if (err == ICMS_OK)
             err = volume_new(icms, arena, keys, out_volume);
+        if (err == ICMS_NO_VOLUME)
+            err = err_set(why, err,
+                          "cannot open volume %s: the pod does not have it now, or it is being "
+                          "reset; look at `icms pod volume list`, and try again",
+                          name);
     } else {
         volume_names(icms->link, names, sizeof(names));
         err = err_set(why, ICMS_NO_VOLUME,
@@ -325,8 +438,16 @@ icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t
 
 void client_volume_free(struct icms_volume *volume)
 {
+    struct volume_view *view = atomic_load(&volume->view);
+
     volume->magic = 0;
     client_keys_free(&volume->keys);
+    while (view != NULL) {
+        struct volume_view *before = view->before;
+
+        free(view);
+        view = before;
+    }
     free(volume->checked);
     free(volume);
 }
@@ -355,5 +476,5 @@ void icms_volume_close(struct icms_volume **volume)
 
 void icms_volume_info(const struct icms_volume *volume, struct icms_volume_info *out_info)
 {
-    *out_info = volume->info;
+    *out_info = client_view(volume)->info;
 }

@@ -63,13 +63,6 @@ static void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES])
                    uuid_format(uuid, text));
 }
 
-static bool uuid_unset(const struct uuid *uuid)
-{
-    static const struct uuid zero;
-
-    return uuid_equal(uuid, &zero);
-}
-
 /* ---- this machine and user ------------------------------------------------------------------ */
 
 /* Of the agent that root or the service manager runs. */
@@ -133,7 +126,7 @@ static void agent_complete(struct conf_agent *agent)
 {
     if (agent->name[0] == '\0')
         host_name(agent->name);
-    if (uuid_unset(&agent->host_id))
+    if (uuid_is_nil(&agent->host_id))
         host_id_of(agent->name, &agent->host_id);
     if (agent->host_nqn[0] == '\0')
         conf_uuid_nqn(&agent->host_id, agent->host_nqn);
@@ -213,7 +206,7 @@ icms_err conf_volume_rules(const struct conf_source *source, const struct conf_n
 
     if (err != ICMS_OK)
         return err;
-    if (uuid_unset(&volume->uuid))
+    if (uuid_is_nil(&volume->uuid))
         conf_volume_uuid(volume->name, &volume->uuid);
     volume->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
     volume_generation_apply(volume);
@@ -251,7 +244,7 @@ icms_err conf_enclosure_rules(const struct conf_source *source, const struct con
 {
     struct conf_enclosure *enclosure = object;
 
-    if (uuid_unset(&enclosure->uuid))
+    if (uuid_is_nil(&enclosure->uuid))
         conf_enclosure_uuid(enclosure->name, &enclosure->uuid);
     if (enclosure->nqn[0] == '\0')
         conf_uuid_nqn(&enclosure->uuid, enclosure->nqn);
@@ -615,7 +608,7 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
     uint64_t record;
     icms_err err;
 
-    if (uuid_unset(&target->uuid))
+    if (uuid_is_nil(&target->uuid))
         conf_enclosure_uuid(target->name, &target->uuid);
     if (target->nqn[0] == '\0')
         conf_uuid_nqn(&target->uuid, target->nqn);

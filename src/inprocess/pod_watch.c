@@ -61,7 +61,7 @@ static icms_err watch_apply(void *arg, uint64_t epoch,
 {
     struct pod_watch *watch = arg;
 
-    return agent_pod_apply(watch->agent, epoch, enclosures, count, why);
+    return agent_pod_apply(watch->agent, epoch, enclosures, count, NULL, why);
 }
 
 static bool watch_is_down(void *arg, const struct uuid *uuid)

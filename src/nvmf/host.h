@@ -255,6 +255,10 @@ struct nvmf_volume {
  * For targets that say nothing. Harmless when it is not up. */
 void nvmf_ctrl_look(struct nvmf_ctrl *ctrl);
 
+/* Another volume is looked for instead of volume `index` of opts.volumes, from the next look on;
+ * zeros: none. On the loop. */
+void nvmf_ctrl_wanted_set(struct nvmf_ctrl *ctrl, uint32_t index, const struct uuid *uuid);
+
 /* One of the volumes that were found, LIMIT_AGENT_VOLUMES at most, while it is up. */
 const struct nvmf_volume *nvmf_ctrl_volume_at(const struct nvmf_ctrl *ctrl, uint32_t index);
 

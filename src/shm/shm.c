@@ -67,6 +67,27 @@ uint64_t shm_part_bytes(uint64_t shards_bytes, uint64_t data_bytes)
     return bytes_align(shards_bytes + data_bytes, SHM_PART_ALIGN);
 }
 
+static void uuid_words_set(struct shm_arena_header *header, const struct uuid *uuid)
+{
+    uint64_t words[2];
+
+    _Static_assert(sizeof(words) == sizeof(uuid->bytes), "a UUID is two words");
+    memcpy(words, uuid->bytes, sizeof(words));
+    for (int i = 0; i < 2; i++)
+        atomic_store_explicit(&header->volume_uuid[i], words[i], memory_order_release);
+}
+
+void shm_arena_identity_begin(struct shm_arena_header *header)
+{
+    atomic_fetch_add_explicit(&header->identity, 1, memory_order_seq_cst);
+}
+
+void shm_arena_identity_end(struct shm_arena_header *header, const struct uuid *uuid)
+{
+    uuid_words_set(header, uuid);
+    atomic_fetch_add_explicit(&header->identity, 1, memory_order_seq_cst);
+}
+
 void shm_shard_format(void *base, const struct volume_spec *volume, const struct shm_shard *shard)
 {
     struct shm_arena_header *header = base;
@@ -81,7 +102,7 @@ void shm_shard_format(void *base, const struct volume_spec *volume, const struct
     header->volume = shard->number;
     header->reactor = shard->reactor;
     header->reactor_count = shard->reactor_count;
-    memcpy(header->volume_uuid, volume->uuid.bytes, sizeof(header->volume_uuid));
+    uuid_words_set(header, &volume->uuid);
     header->value_bytes_max = volume_carried_bytes_max(volume);
     header->sealed = volume->sealed;
     header->encrypted = volume->encrypted;
@@ -162,7 +183,7 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint
                         uint64_t offset, struct shm_arena *out_arena)
 {
     const uint64_t header_bytes = sizeof(struct shm_arena_header);
-    struct shm_arena_header h;
+    struct shm_arena_header h = {0};
     struct shm_arena arena = {0};
 
     check(reactor < reactor_count);
@@ -171,7 +192,7 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint
         return ICMS_PROTOCOL;
     base = (const uint8_t *)base + reactor * bytes + offset;
     bytes -= offset;
-    memcpy(&h, base, sizeof(h));
+    memcpy(&h, base, offsetof(struct shm_arena_header, volume_missing)); /* what stays as it is */
     if (h.magic != SHM_ARENA_MAGIC || h.version != SHM_VERSION || h.volume >= LIMIT_AGENT_VOLUMES ||
         h.reactor != reactor || h.reactor_count != reactor_count || h.sealed > 1 ||
         h.encrypted > h.sealed || h.run_blocks == 0)
@@ -203,10 +224,27 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint
     arena.run_blocks = h.run_blocks;
     arena.sealed = h.sealed != 0;
     arena.encrypted = h.encrypted != 0;
-    memcpy(arena.uuid.bytes, h.volume_uuid, sizeof(arena.uuid.bytes));
     memcpy(arena.name, h.name, sizeof(arena.name));
+    (void)!shm_arena_identify(&arena); /* changing: an odd one, which is never current for long */
     *out_arena = arena;
     return ICMS_OK;
+}
+
+bool shm_arena_identify(struct shm_arena *io_arena)
+{
+    const struct shm_arena_header *header = io_arena->header;
+    uint32_t identity = atomic_load_explicit(&header->identity, memory_order_acquire);
+    uint64_t words[2];
+
+    for (int i = 0; i < 2; i++)
+        words[i] = atomic_load_explicit(&header->volume_uuid[i], memory_order_acquire);
+    io_arena->identity = identity;
+    io_arena->uuid = (struct uuid){{0}};
+    if (identity % 2 != 0 ||
+        atomic_load_explicit(&header->identity, memory_order_acquire) != identity)
+        return false;
+    memcpy(io_arena->uuid.bytes, words, sizeof(words));
+    return true;
 }
 
 uint32_t shm_reactor_count(const void *base, uint64_t bytes)
@@ -332,7 +370,7 @@ bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atom
     if (atomic_load_explicit(&slot->version, memory_order_seq_cst) == version) {
         /* Leased: nothing of the slot changes from here on. */
         value_bytes = atomic_load_explicit(&slot->value_bytes, memory_order_relaxed);
-        if (shm_slot_key_equal(slot, key) && value_bytes != 0 &&
+        if (shm_arena_is_current(arena) && shm_slot_key_equal(slot, key) && value_bytes != 0 &&
             value_bytes <= arena->value_bytes_max &&
             shm_arena_value(arena, at, value_bytes) != NULL) {
             *out_slot = at;
@@ -377,9 +415,11 @@ size_t shm_arena_has_first(const struct shm_arena *arena, const struct key *keys
     }
     for (size_t i = 0; i < count; i++)
         if (!arena_find_from(arena, slots[i], &keys[i], &at, &version) ||
-            atomic_load_explicit(&arena->slots[at].version, memory_order_acquire) != version)
-            return i;
-    return count;
+            atomic_load_explicit(&arena->slots[at].version, memory_order_acquire) != version) {
+            count = i;
+            break;
+        }
+    return shm_arena_is_current(arena) ? count : 0;
 }
 
 /* ---- reactors ------------------------------------------------------------------------------- */

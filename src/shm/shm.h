@@ -34,6 +34,12 @@
  * entry in which the agent shall hold the slot for it, so a client that dies loses its leases with
  * its region.
  *
+ * Identity. The UUID says which content a volume has. When it changes (the volume was reset), the
+ * agent makes the shard's identity odd, takes every block out of the index, writes the UUID and
+ * makes the identity even. A client compares the identity with the one that it knows after each
+ * lease of its own, and names it in each entry: with another one nothing is found. It learns the
+ * new one at its next call (shm_arena_identify); leases that it holds stay what they are.
+ *
  * The order of the two sides' stores and loads is carried by sequentially consistent operations on
  * the version and on the lease entry, not by fences, so that ThreadSanitizer understands it.
  *
@@ -49,7 +55,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      9
+#define SHM_VERSION      10
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
@@ -70,7 +76,6 @@ struct shm_arena_header {
     uint32_t volume;  /* the agent's number of the volume                 */
     uint32_t reactor; /* whose shard it is, of reactor_count              */
     uint32_t reactor_count;
-    uint8_t volume_uuid[16];  /* bound into every trailer                         */
     uint64_t value_bytes_max; /* without the trailer; encrypted: pieces and tags  */
     uint32_t sealed;          /* 1: a trailer follows each value                  */
     uint32_t run_blocks;      /* for key derivation                               */
@@ -81,9 +86,14 @@ struct shm_arena_header {
     uint64_t slots_offset;    /* struct shm_slot [slot_count]                     */
     uint64_t data_offset;     /* from this header, page-aligned; slots' offsets count from here */
     uint64_t hash_seed;       /* of the heads                                     */
-    _Atomic uint32_t volume_missing; /* 1: no enclosure has the volume for this host    */
-    uint32_t encrypted;              /* 1: sealed, by clients with keys                 */
+    uint32_t encrypted;       /* 1: sealed, by clients with keys                  */
     char name[LIMIT_NAME_BYTES];
+    /* All above stays as it was formatted; what follows changes while the agent runs. */
+    _Atomic uint32_t volume_missing; /* 1: no enclosure has the volume for this host         */
+    _Atomic uint32_t identity;       /* raised when the UUID changes; odd: it is changing, and what
+                                        the shard holds counts for nobody                        */
+    _Atomic uint64_t volume_uuid[2]; /* bound into every trailer; zeros: the pod has no such volume
+                                      */
 };
 
 struct shm_slot {
@@ -134,7 +144,7 @@ struct shm_submit {
     uint8_t op;           /* enum shm_op                                           */
     uint8_t flags;        /* enum shm_flag                                         */
     uint8_t key_length;
-    uint8_t pad;
+    uint8_t identity; /* low bits of the shard's, by which the client knows the volume */
     uint8_t key[LIMIT_KEY_BYTES];
     uint64_t aside; /* DIRECT: address. GET: of LIMIT_TRAILER_BYTES for what is behind `bytes`; PUT:
                        of the block's digest                                                     */
@@ -262,6 +272,7 @@ struct shm_arena {
     uint32_t volume, run_blocks;
     uint32_t shard; /* its number: volume * reactors + reactor */
     bool sealed, encrypted;
+    uint32_t identity; /* when uuid was read */
     struct uuid uuid;
     char name[LIMIT_NAME_BYTES];
 };
@@ -270,6 +281,20 @@ struct shm_arena {
  * fit. */
 icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint32_t reactor_count,
                         uint64_t offset, struct shm_arena *out_arena) ICMS_MUST_CHECK;
+
+/* Whether the volume has the identity still by which it is known here. Any thread. */
+static inline bool shm_arena_is_current(const struct shm_arena *arena)
+{
+    return arena->identity % 2 == 0 &&
+           atomic_load_explicit(&arena->header->identity, memory_order_seq_cst) == arena->identity;
+}
+
+/* Takes the identity and the UUID that the shard has now. False: they are changing. */
+bool shm_arena_identify(struct shm_arena *io_arena) ICMS_MUST_CHECK;
+
+/* Agent: another identity. Between the two nothing of the shard counts for clients. */
+void shm_arena_identity_begin(struct shm_arena_header *header);
+void shm_arena_identity_end(struct shm_arena_header *header, const struct uuid *uuid);
 
 /* Looks a key up and leases its slot through *lease (an own, free entry). True: leased, with the
  * slot, its version and the value's bytes; shm_arena_value() gives it. False: not there, or no

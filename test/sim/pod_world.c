@@ -301,7 +301,7 @@ static void agent_epoch_take(struct pod_agent *agent)
     if (agent->state != POD_MACHINE_UP || agent_epoch(agent->agent) == world->epoch ||
         pod_chance(world, 16) != 0)
         return;
-    err = agent_pod_apply_start(agent->agent, world->epoch, members, count, &why, NULL, NULL);
+    err = agent_pod_apply_start(agent->agent, world->epoch, members, count, NULL, &why, NULL, NULL);
     if (err != ICMS_OK && err != ICMS_BUSY)
         pod_fail(world, POD_FAULT_HEAL, "agent %u does not take epoch %llu: %s", agent->number,
                  (unsigned long long)world->epoch, why.text);

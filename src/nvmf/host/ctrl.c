@@ -374,10 +374,16 @@ static bool ns_wanted(const struct nvmf_ctrl *ctrl, const struct uuid *uuid)
     for (uint32_t i = 0; i < ctrl->found_count; i++)
         if (uuid_equal(&ctrl->found[i].uuid, uuid))
             return false;
-    for (uint32_t i = 0; i < ctrl->wanted_count; i++)
+    for (uint32_t i = 0; i < ctrl->wanted_count && !uuid_is_nil(uuid); i++)
         if (uuid_equal(&ctrl->wanted[i], uuid))
             return true;
     return false;
+}
+
+void nvmf_ctrl_wanted_set(struct nvmf_ctrl *ctrl, uint32_t index, const struct uuid *uuid)
+{
+    check(index < ctrl->wanted_count);
+    ctrl->wanted[index] = *uuid;
 }
 
 static void ns_kv_start(struct nvmf_ctrl *ctrl)
