@@ -6,6 +6,40 @@
  * A slot (a number below LIMIT_ENCLOSURES, a bit of masks) belongs to one enclosure, by its UUID,
  * for as long as it is in the pod. What reactors use for placement is a view: immutable, made by
  * control, taken by each reactor in a turn of its loop, used inside one turn only.
+ *
+ * An epoch. agent_pod_apply() gives the agent another set of enclosures. All of it is checked, keys
+ * are read and memory is taken before anything changes; then each reactor takes the new view
+ * (struct agent_view) in one turn of its loop, and the old one is freed after the last has. Nothing
+ * on the data path locks.
+ *
+ *   epoch n  owners = UP + JOINING (new blocks)     former = UP + DRAINING (NULL: the same)
+ *   load     owner -- misses --> former owner -- has it --> answered, stored at the owner
+ *   match    the same in batches: a command an enclosure for the owners, one for the former
+ *   store    owner only           delete  owner and next in order of both
+ *   flush    where stores are dirty
+ *
+ * - An enclosure has a slot, by its UUID, while it is in the pod. One that stays keeps it, with
+ *   association and health. One whose address, NQN or keys changed is closed and opened anew
+ *   (agent_enclosure_relink()), in its slot.
+ * - One that leaves is closed: what is in flight there comes back as lost and goes on with the
+ *   next. Stores there that were not flushed fail the client's next flush, once. Its slot is
+ *   used again when all reactors have closed it.
+ * - A block is moved when a load finds it at the former owner: stored if absent, in the class of
+ *   stores, if its trailer is right, and while stores leave half of backlog, operations and
+ *   memory (op_move_fits()); else it is counted and read there again the next time. Loads into
+ *   the memory of a caller go through the arena for keys whose owner changed: nothing may read
+ *   that memory after the answer.
+ * - `former` has one step of history: an enclosure that joins while another one is joining takes
+ *   blocks that only that one has. Let one be up before the next joins. A weight that changes
+ *   moves runs without a former owner.
+ * - Two agents have another epoch for a moment. Each finds what the other stored: owners of one
+ *   are owners or former owners of the other. Targets and agents tell of different enclosures
+ *   when that lasts (AGENT_SETTLE_NS).
+ * - An agent that loads a block from its former owner while another one deletes it may store it
+ *   again.
+ * - A volume whose UUID is another one in the view is reset (agent_shard_identity_set()):
+ *   requests in flight end by themselves, and each association looks for the namespace of the
+ *   new UUID at once.
  */
 #ifndef AGENT_POD_H
 #define AGENT_POD_H

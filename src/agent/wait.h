@@ -2,7 +2,33 @@
 /*
  * agent/wait.h: who waits for something of which there is not enough, and whose turn it is.
  *
- * Members of a line's groups are users (README.md, "Shares"). On a reactor's loop.
+ * Members of a line's groups are users (below). On a reactor's loop.
+ *
+ * Shares. All clients of one uid are one user (struct agent_user_share); root and the agent's own
+ * user are one, too. A share is a user of a volume. Where shares wait for something, volumes take
+ * turns by their `weight` and by bytes, the users of a volume alike, and requests of one share in
+ * order: base/line.h. Who comes while another share waits waits behind it. What nobody else waits
+ * for is free: one share alone may have all of it.
+ *
+ * What is scarce, who waits for it, and where:
+ * - the backlog of stores (`store_backlog`): nobody. While it is full, stores of a share are
+ *   shed if it holds more than its part (agent_backlog_take()). One value of a share is always
+ *   taken
+ * - operations of a reactor, by class: requests, in agent_reactor.wait_op
+ * - batches of exists and their commands: requests and batches, in wait_match, wait_cmd and
+ *   wait_alone
+ * - space in the arena of a volume: requests of its users, in agent_shard.wait_slot and
+ *   wait_share
+ * - places in a queue pair to an enclosure: commands, by nvmf_req.share. What the enclosure has
+ *   already is not taken back: 127 commands a queue pair by default
+ * - buffers of an own drive: operations, in agent_local.waiting
+ * - time of a reactor: nobody. Rings are polled in turn, of one at most AGENT_TAKE_ROUND times
+ *   before others have theirs (qpair_run())
+ *
+ * Not shared by user: which blocks of a volume stay in its arena (the least recently used goes,
+ * whoever stored it: blocks of a volume serve all of its users; between volumes `memory_min` and
+ * `memory_max` decide), and leases: a client holds 512 slots at most, and `user_clients_max` bounds
+ * the clients of a user.
  */
 #ifndef AGENT_WAIT_H
 #define AGENT_WAIT_H
