@@ -51,6 +51,25 @@ static json_t *enclosures_json(const struct conf_pod *map)
     return list;
 }
 
+static json_t *volumes_json(const struct conf_pod *map)
+{
+    json_t *list = json_array();
+    char uuid[UUID_TEXT_BYTES];
+
+    for (uint32_t i = 0; i < map->volume_count; i++) {
+        const struct conf_pod_volume *volume = &map->volumes[i];
+
+        (void)json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:b, s:b, s:I}", "name",
+                                                    volume->name, "uuid",
+                                                    uuid_format(&volume->uuid, uuid), "generation",
+                                                    (json_int_t)volume->generation, "value_max",
+                                                    (json_int_t)volume->value_bytes_max, "sealed",
+                                                    volume->sealed, "encrypted", volume->encrypted,
+                                                    "run_blocks", (json_int_t)volume->run_blocks));
+    }
+    return list;
+}
+
 /* The share that an enclosure has in a map; 0 where it is not in it. */
 static double share_of(const struct conf_pod *map, const char *name)
 {
@@ -103,6 +122,15 @@ static const char *plan_note(enum conf_pod_what what)
         return "blocks that it alone has are misses from now on";
     case CONF_POD_SHRINK:
         return "agents believe this epoch without asking the enclosures that it lacks";
+    case CONF_POD_VOLUME_CREATE:
+        return "agents serve it that list it in their own files, once targets have it";
+    case CONF_POD_VOLUME_SET:
+        return "agents that run refuse the map: restart them, and the targets with the same "
+               "values, when all have it";
+    case CONF_POD_VOLUME_RESET:
+        return "all of its blocks are misses from now on; give the targets the same generation";
+    case CONF_POD_VOLUME_DELETE:
+        return "agents end its use; targets keep its blocks until it leaves their files, too";
     }
     return "";
 }
@@ -114,10 +142,10 @@ static void plan_answer(const struct pod *pod, enum conf_pod_what what, bool is_
 
     (void)conf_pod_differs(pod->before, pod->after, differs, sizeof(differs));
     if (cli->json) {
-        cli_json("{s:s, s:s, s:I, s:I, s:s, s:b, s:o}", "file", pod->path, "pod", pod->after->name,
-                 "epoch", (json_int_t)pod->after->epoch, "former_epoch",
+        cli_json("{s:s, s:s, s:I, s:I, s:s, s:b, s:o, s:o}", "file", pod->path, "pod",
+                 pod->after->name, "epoch", (json_int_t)pod->after->epoch, "former_epoch",
                  (json_int_t)pod->before->epoch, "changes", differs, "written", is_written,
-                 "enclosures", enclosures_json(pod->after));
+                 "enclosures", enclosures_json(pod->after), "volumes", volumes_json(pod->after));
         return;
     }
     if (cli->quiet)
@@ -142,7 +170,8 @@ static int pod_change(struct pod *pod, const struct conf_pod_change *asked)
     struct err_why why = {""};
     icms_err err = conf_pod_change(pod->path, asked, &why, pod->before, pod->after, &edit);
 
-    if (err == ICMS_EXISTS && asked->what != CONF_POD_ADD) { /* it is so already */
+    if (err == ICMS_EXISTS && asked->what != CONF_POD_ADD &&
+        asked->what != CONF_POD_VOLUME_CREATE) { /* it is so already */
         if (cli->json)
             cli_json("{s:s, s:I, s:b, s:s}", "file", pod->path, "epoch",
                      (json_int_t)pod->before->epoch, "written", false, "why", why.text);
@@ -246,6 +275,38 @@ static void epoch_compare(json_t *list, const struct conf_pod *map, uint32_t epo
                                           : ": see the log of icms-agent when that stays so");
 }
 
+/* What the agent says of a volume; NULL: nothing. */
+static const json_t *agent_volume(const json_t *root, const char *name)
+{
+    const json_t *volume;
+    size_t i;
+
+    json_array_foreach(json_object_get(root, "volumes"), i, volume)
+    {
+        if (strcmp(text_of(volume, "name"), name) == 0)
+            return volume;
+    }
+    return NULL;
+}
+
+/* Volumes that the agent serves. What its own file does not list it does not know. */
+static void volumes_compare(json_t *list, const struct conf_pod *map, const json_t *root)
+{
+    char uuid[UUID_TEXT_BYTES];
+
+    for (uint32_t i = 0; i < map->volume_count; i++) {
+        const struct conf_pod_volume *is = &map->volumes[i];
+        const json_t *known = agent_volume(root, is->name);
+        const char *used = text_of(known, "uuid");
+
+        if (used[0] != '\0' && strcmp(used, uuid_format(&is->uuid, uuid)) != 0)
+            difference_add(list, "volume %s: generation %lld at the agent, %u in the file",
+                           is->name,
+                           (long long)json_integer_value(json_object_get(known, "generation")),
+                           is->generation);
+    }
+}
+
 /* Where the agent does not have what the file says. */
 static json_t *differences(const struct conf_pod *map, const json_t *root)
 {
@@ -263,6 +324,7 @@ static json_t *differences(const struct conf_pod *map, const json_t *root)
         else
             values_compare(list, is, known);
     }
+    volumes_compare(list, map, root);
     json_array_foreach(json_object_get(root, "enclosures"), at, enclosure)
     {
         uint32_t i = 0;
@@ -278,6 +340,25 @@ static json_t *differences(const struct conf_pod *map, const json_t *root)
 }
 
 /* ---- status --------------------------------------------------------------------------------- */
+
+/* "-": the agent's own file does not list it. */
+static void volumes_text(const struct conf_pod *map, const json_t *root)
+{
+    if (map->volume_count > 0)
+        (void)printf("\n%-20s %11s %9s %10s %-9s %s\n", "VOLUME", "GENERATION", "AT AGENT",
+                     "RUN BLOCKS", "ENCRYPTED", "UUID");
+    for (uint32_t i = 0; i < map->volume_count; i++) {
+        const struct conf_pod_volume *is = &map->volumes[i];
+        const json_t *known = root == NULL ? NULL : agent_volume(root, is->name);
+        char uuid[UUID_TEXT_BYTES], used[24] = "-";
+
+        if (known != NULL && text_of(known, "uuid")[0] != '\0')
+            (void)snprintf(used, sizeof(used), "%lld",
+                           (long long)json_integer_value(json_object_get(known, "generation")));
+        (void)printf("%-20s %11u %9s %10u %-9s %s\n", is->name, is->generation, used,
+                     is->run_blocks, is->encrypted ? "yes" : "no", uuid_format(&is->uuid, uuid));
+    }
+}
 
 static void status_text(const struct pod *pod, const json_t *root, const json_t *differ)
 {
@@ -299,6 +380,7 @@ static void status_text(const struct pod *pod, const json_t *root, const json_t 
                      100 * conf_pod_share(map, i), health[0] != '\0' ? health : "-",
                      error[0] != '\0' ? error : "-");
     }
+    volumes_text(map, root);
     json_array_foreach(differ, at, line)(void)
         printf("%s%s\n", at == 0 ? "\n" : "", json_string_value(line));
 }
@@ -316,9 +398,10 @@ static void status_json(const struct pod *pod, const json_t *root, json_t *diffe
         (void)json_object_set_new(enclosure, "last_error",
                                   json_string(text_of(known, "last_error")));
     }
-    cli_json("{s:s, s:s, s:I, s:{s:s, s:I}, s:o, s:O}", "file", pod->path, "pod", pod->before->name,
-             "epoch", (json_int_t)pod->before->epoch, "agent", "name", text_of(root, "name"),
-             "epoch", (json_int_t)agent_epoch_of(root), "enclosures", list, "differences", differ);
+    cli_json("{s:s, s:s, s:I, s:{s:s, s:I}, s:o, s:o, s:O}", "file", pod->path, "pod",
+             pod->before->name, "epoch", (json_int_t)pod->before->epoch, "agent", "name",
+             text_of(root, "name"), "epoch", (json_int_t)agent_epoch_of(root), "enclosures", list,
+             "volumes", volumes_json(pod->before), "differences", differ);
 }
 
 static bool is_all_up(const struct conf_pod *map, const json_t *root)
@@ -441,18 +524,76 @@ static int pod_reload(struct pod *pod)
     return status;
 }
 
+/* ---- volumes -------------------------------------------------------------------------------- */
+
+/* The volumes of the file. */
+static int pod_volume_list(struct pod *pod)
+{
+    const struct cli *cli = pod->cli;
+    struct err_why why = {""};
+
+    if (conf_pod_read(pod->path, &why, pod->before) != ICMS_OK)
+        return cli_fail(cli, ICMS_CONFIG, "%s", why.text);
+    if (cli->json)
+        cli_json("{s:s, s:s, s:I, s:o}", "file", pod->path, "pod", pod->before->name, "epoch",
+                 (json_int_t)pod->before->epoch, "volumes", volumes_json(pod->before));
+    else if (!cli->quiet && pod->before->volume_count == 0)
+        (void)printf("%s: it lists no volumes: each agent's file says what they are\n", pod->path);
+    else if (!cli->quiet)
+        volumes_text(pod->before, NULL);
+    return CLI_DONE;
+}
+
+static const struct {
+    const char *word;
+    enum conf_pod_what what;
+    bool has_values;
+} volume_words[] = {
+    {"create", CONF_POD_VOLUME_CREATE, true},
+    {"set", CONF_POD_VOLUME_SET, true},
+    {"reset", CONF_POD_VOLUME_RESET, false},
+    {"delete", CONF_POD_VOLUME_DELETE, false},
+};
+
+/* volume list|create|set|reset|delete [NAME [KEY=VALUE ...]] */
+static int pod_volume(struct pod *pod)
+{
+    const struct cli *cli = pod->cli;
+
+    if (cli->argc >= 2 && strcmp(cli->argv[1], "list") == 0) {
+        if (cli->argc > 2 || cli->yes || cli->dry_run)
+            return cli_usage(cli, "volume list takes no name, --yes or --dry-run");
+        return pod_volume_list(pod);
+    }
+    for (size_t i = 0; i < sizeof(volume_words) / sizeof(volume_words[0]); i++) {
+        if (cli->argc < 2 || strcmp(cli->argv[1], volume_words[i].word) != 0)
+            continue;
+        if (cli->argc < 3 || (cli->argc > 3 && !volume_words[i].has_values))
+            return cli_usage(cli, "volume %s takes the name of one volume%s", volume_words[i].word,
+                             volume_words[i].has_values ? ", and keys as in run_blocks=16" : "");
+        if (cli->yes && volume_words[i].has_values)
+            return cli_usage(cli, "--yes is for volume reset and volume delete");
+        return pod_change(pod, &(struct conf_pod_change){.what = volume_words[i].what,
+                                                         .name = cli->argv[2],
+                                                         .values = cli->argv + 3,
+                                                         .value_count = (uint32_t)cli->argc - 3,
+                                                         .yes = cli->yes});
+    }
+    return cli_usage(cli, "volume takes 'list', 'create', 'set', 'reset' or 'delete'");
+}
+
 /* ---- the command ---------------------------------------------------------------------------- */
 
 static const struct pod_word {
     const char *word;
-    int names;               /* of enclosures that follow           */
+    int names;               /* of enclosures that follow; -1: any  */
     enum conf_pod_what what; /* with a name                         */
     int (*run)(struct pod *pod);
 } pod_words[] = {
     {"status", 0, CONF_POD_ADD, pod_status}, {"reload", 0, CONF_POD_ADD, pod_reload},
     {"add", 1, CONF_POD_ADD, NULL},          {"settle", 1, CONF_POD_SETTLE, NULL},
     {"drain", 1, CONF_POD_DRAIN, NULL},      {"undrain", 1, CONF_POD_UNDRAIN, NULL},
-    {"remove", 1, CONF_POD_REMOVE, NULL},
+    {"remove", 1, CONF_POD_REMOVE, NULL},    {"volume", -1, CONF_POD_ADD, pod_volume},
 };
 
 /* Options of another word are mistakes. */
@@ -460,7 +601,7 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
 {
     bool is_add = word->names == 1 && word->what == CONF_POD_ADD;
 
-    if (cli->argc != 1 + word->names)
+    if (word->names >= 0 && cli->argc != 1 + word->names)
         return cli_usage(cli, "%s takes %s", word->word,
                          word->names == 0 ? "no name" : "the name of one enclosure");
     if (is_add && cli->address == NULL)
@@ -488,8 +629,8 @@ static int pod_run(int argc, char **argv)
         if (cli.argc > 0 && strcmp(cli.argv[0], pod_words[i].word) == 0)
             word = &pod_words[i];
     if (word == NULL)
-        return cli_usage(&cli, "it takes 'status', 'add', 'settle', 'drain', 'undrain', 'remove' "
-                               "or 'reload'");
+        return cli_usage(&cli, "it takes 'status', 'add', 'settle', 'drain', 'undrain', 'remove', "
+                               "'volume' or 'reload'");
     status = words_check(&cli, word);
     if (status >= 0)
         return status;
@@ -515,13 +656,14 @@ static int pod_run(int argc, char **argv)
 
 const struct cli_command cli_pod = {
     .name = "pod",
-    .summary = "show and change the enclosures of the pod",
+    .summary = "show and change the enclosures and volumes of the pod",
     .takes = CLI_TAKES_POD,
     .run = pod_run,
     .help =
         "usage: icms pod status|reload [options]\n"
         "       icms pod add NAME --address HOST:PORT [options]\n"
         "       icms pod settle|drain|undrain|remove NAME [options]\n"
+        "       icms pod volume list|create|set|reset|delete [NAME [KEY=VALUE ...]] [options]\n"
         "Show the pod map and what the agent of this machine makes of it, or change the map's\n"
         "file: what would change is shown, then the file is written, with its epoch raised by\n"
         "one. Copy it to the other servers of the pod; agents watch it.\n\n"
@@ -532,6 +674,9 @@ const struct cli_command cli_pod = {
         "  drain    it is read and takes no new blocks\n"
         "  undrain  it takes blocks again, joining\n"
         "  remove   a drained enclosure leaves\n"
+        "  volume   what all agents agree about of each volume: list it; create NAME, or set\n"
+        "           value_max, sealed, encrypted, run_blocks; reset: the next generation, all\n"
+        "           blocks are misses at once; delete\n"
         "  reload   wait until the agent uses the file's epoch\n\n"
         "      --file FILE      the pod map; default /etc/icms/pod.yaml\n"
         "      --address ADDR   add: address or DNS name, and port\n"
@@ -542,7 +687,7 @@ const struct cli_command cli_pod = {
         "      --yes            add, undrain: although another one is joining; drain: although\n"
         "                       another one is draining; remove: although it is not drained;\n"
         "                       reload: more than half of the enclosures may leave, although\n"
-        "                       they may answer\n"
+        "                       they may answer; volume reset, delete: its blocks are misses\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
         "  -d, --deadline TIME  reload: how long it waits; default 10s\n"

@@ -455,8 +455,13 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
 
 static void status_volume(struct json *json, const struct agent_volume_stats *volume)
 {
+    char uuid[UUID_TEXT_BYTES];
+
     json_put_object(json, NULL);
     json_put_string(json, "name", volume->name);
+    json_put_string(json, "uuid", uuid_format(&volume->identity.uuid, uuid));
+    json_put_uint(json, "generation", volume->identity.generation);
+    json_put_bool(json, "in_pod", !uuid_is_nil(&volume->identity.uuid));
     json_put_bool(json, "encrypted", volume->encrypted);
     json_put_uint(json, "slots", volume->slots);
     json_put_uint(json, "slots_used", volume->slots_used);

@@ -123,6 +123,17 @@ struct conf_enclosure {
 };
 
 /* icms-agent, and the agent inside a process (pod:FILE). */
+/* Keys of a volume about which all agents of a pod have to agree (conf/pod.h). */
+enum conf_shared {
+    CONF_SHARED_UUID,
+    CONF_SHARED_GENERATION,
+    CONF_SHARED_VALUE_MAX,
+    CONF_SHARED_SEALED,
+    CONF_SHARED_ENCRYPTED,
+    CONF_SHARED_RUN_BLOCKS,
+    CONF_SHARED_COUNT,
+};
+
 struct conf_agent {
     char name[LIMIT_NAME_BYTES];
     char host_nqn[LIMIT_NQN_BYTES]; /* default: made from host_id                         */
@@ -165,6 +176,9 @@ struct conf_agent {
     struct conf_enclosure keys; /* with a pod map: those of all others                 */
     uint32_t volume_count;
     struct volume_spec volumes[LIMIT_AGENT_VOLUMES];
+    /* Lines of the keys of a volume that a pod map may have, too; 0: not written. */
+    uint32_t shared_lines[LIMIT_AGENT_VOLUMES][CONF_SHARED_COUNT];
+    char file[LIMIT_PATH_BYTES]; /* where all of this was read                     */
     struct conf_warnings warnings;
 };
 

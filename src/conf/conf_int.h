@@ -174,6 +174,11 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
 icms_err conf_pod_value_set(const char *key, const char *text, struct err_why *why,
                             struct conf_enclosure *out_enclosure) ICMS_MUST_CHECK;
 
+/* Likewise of a volume of a pod map. */
+struct conf_pod_volume;
+icms_err conf_pod_volume_set(const char *key, const char *text, struct err_why *why,
+                             struct conf_pod_volume *out_volume) ICMS_MUST_CHECK;
+
 /* Whether other machines reach what listens there; "" is nowhere. */
 bool conf_address_is_wide(const char *address);
 
@@ -194,6 +199,14 @@ icms_err conf_host_rules(const struct conf_source *source, const struct conf_nod
                          void *object);
 icms_err conf_enclosure_rules(const struct conf_source *source, const struct conf_node *map,
                               void *object);
+icms_err conf_pod_volume_rules(const struct conf_source *source, const struct conf_node *map,
+                               void *object);
+
+/* Notes which keys of volumes are written that a pod map may have, too. */
+extern const char *const conf_shared_names[CONF_SHARED_COUNT];
+void conf_shared_note(const struct conf_source *source, const struct conf_node *map,
+                      struct conf_agent *agent);
+
 icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node *map,
                         void *object);
 

@@ -51,6 +51,8 @@ static enum conf_file_kind kind_of(const struct conf_node *root)
 {
     const struct conf_node *volumes = conf_node_get(root, "volumes");
 
+    if (conf_node_get(root, kinds[CONF_FILE_POD].key) != NULL)
+        return CONF_FILE_POD;
     for (int i = 0; i < CONF_FILE_SEAL; i++)
         if (conf_node_get(root, kinds[i].key) != NULL)
             return i == CONF_FILE_AGENT && volumes == NULL ? CONF_FILE_POD : (enum conf_file_kind)i;

@@ -764,6 +764,44 @@ icms_err conf_pod_value_set(const char *key, const char *text, struct err_why *w
     return err_set(why, ICMS_CONFIG, "an enclosure has no key '%s'", key);
 }
 
+static const struct conf_key pod_volume_keys[] = {
+    {"name", CONF_NAME, true, AT(struct conf_pod_volume, name), .example = "kv",
+     .doc = "The volume's name, as agents and targets list it."},
+    {"uuid", CONF_UUID, false, AT(struct conf_pod_volume, uuid), .computed = "made from the name",
+     .doc = "Written here when it is written in the configuration of the targets."},
+    {"generation", CONF_COUNT, false, AT(struct conf_pod_volume, generation), .min = 0,
+     .max = UINT32_MAX, .fallback = "0",
+     .doc =
+         "Generation of the volume's content. Raising it resets the volume: agents forget its "
+         "blocks at once, and ask enclosures for the namespace of the new generation only. Until "
+         "a target has that, the volume is missing there. icms pod volume reset does it."},
+    {"value_max", CONF_BYTES, false, AT(struct conf_pod_volume, value_bytes_max), .min = 1,
+     .max = LIMIT_VALUE_BYTES, .fallback = "8MiB",
+     .doc = "The largest block, as the targets have it. Agents take another one at their start."},
+    {"sealed", CONF_BOOL, false, AT(struct conf_pod_volume, sealed), .fallback = "true",
+     .doc = "As the targets have it. Agents take another one at their start."},
+    {"encrypted", CONF_BOOL, false, AT(struct conf_pod_volume, encrypted), .fallback = "false",
+     .doc = "As the targets have it. Agents take another one at their start."},
+    {"run_blocks", CONF_COUNT, false, AT(struct conf_pod_volume, run_blocks), .min = 1,
+     .max = 65536, .fallback = "8",
+     .doc = "Blocks of a chain that are placed together, at most. Agents take another one at "
+            "their start."},
+};
+static const struct conf_table pod_volume_table = {"a volume of the pod", KEYS(pod_volume_keys),
+                                                   conf_pod_volume_rules};
+
+icms_err conf_pod_volume_set(const char *key, const char *text, struct err_why *why,
+                             struct conf_pod_volume *out_volume)
+{
+    for (uint32_t i = 0; i < pod_volume_table.count; i++)
+        if (strcmp(pod_volume_keys[i].name, key) == 0)
+            return conf_value_set(&pod_volume_keys[i], text, why, out_volume);
+    return err_set(why, ICMS_CONFIG,
+                   "a volume of a pod map has no key '%s'; it has value_max, sealed, encrypted and "
+                   "run_blocks",
+                   key);
+}
+
 static const struct conf_key pod_keys[] = {
     {"name", CONF_NAME, true, AT(struct conf_pod, name), .example = "pod0",
      .doc = "The name of the pod. An agent that has a map takes none of another name."},
@@ -780,5 +818,11 @@ static const struct conf_key pod_keys[] = {
      .max = LIMIT_ENCLOSURES, .table = &pod_enclosure_table,
      .example = "[{name: enclosure0, address: 192.0.2.10:4420}]",
      .doc = "The enclosures of the pod."},
+    {"volumes", CONF_MAPS, false, LIST_AT(struct conf_pod, volumes, volume_count), .min = 1,
+     .max = LIMIT_VOLUMES, .table = &pod_volume_table,
+     .computed = "none: each agent's file says it",
+     .doc = "What all agents must agree about, of each volume. What is local to a node (users, "
+            "groups, memory_min, memory_max, weight) stays in the agent's file, under the same "
+            "name. An agent serves the volumes that both list."},
 };
 const struct conf_table conf_pod_table = {"the pod map", KEYS(pod_keys), conf_pod_rules};

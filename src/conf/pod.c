@@ -155,6 +155,16 @@ icms_err conf_enclosures_unique(const struct conf_source *source, const struct c
     return ICMS_OK;
 }
 
+/* All but name and UUID. */
+static void volume_copy(const struct conf_pod_volume *from, struct volume_spec *to)
+{
+    to->generation = from->generation;
+    to->value_bytes_max = from->value_bytes_max;
+    to->run_blocks = from->run_blocks;
+    to->sealed = from->sealed;
+    to->encrypted = from->encrypted;
+}
+
 icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node *map, void *object)
 {
     const struct conf_pod *pod = object;
@@ -165,7 +175,35 @@ icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node
     if (!is_any_up)
         return conf_fail(source, conf_node_line(map, "enclosures"),
                          "enclosures: none of them is up: at least one takes blocks");
+    for (uint32_t i = 0; i < pod->volume_count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            const struct conf_node *node = conf_entry(map, "volumes", i);
+
+            if (strcmp(pod->volumes[i].name, pod->volumes[j].name) == 0)
+                return conf_fail(source, conf_node_line(node, "name"),
+                                 "name: the volume '%s' is listed twice; first in line %u",
+                                 pod->volumes[i].name, conf_entry(map, "volumes", j)->line);
+            if (uuid_equal(&pod->volumes[i].uuid, &pod->volumes[j].uuid))
+                return conf_fail(source, conf_node_line(node, "uuid"),
+                                 "uuid: the volume '%s' has it already", pod->volumes[j].name);
+        }
     return conf_enclosures_unique(source, map, pod->enclosures, pod->enclosure_count);
+}
+
+icms_err conf_pod_volume_rules(const struct conf_source *source, const struct conf_node *map,
+                               void *object)
+{
+    struct conf_pod_volume *volume = object;
+    struct volume_spec spec;
+    icms_err err;
+
+    conf_volume_init(&spec);
+    memcpy(spec.name, volume->name, sizeof(spec.name));
+    spec.uuid = volume->uuid;
+    volume_copy(volume, &spec);
+    err = conf_volume_rules(source, map, &spec);
+    volume->uuid = spec.uuid;
+    return err;
 }
 
 /* Fills in what of the keys is not written; what is required has a key. what: "the enclosure e0".
@@ -292,6 +330,91 @@ void conf_pod_join(const struct conf_agent *agent, struct conf_pod *pod)
     }
 }
 
+const char *const conf_shared_names[CONF_SHARED_COUNT] = {
+    [CONF_SHARED_UUID] = "uuid",           [CONF_SHARED_GENERATION] = "generation",
+    [CONF_SHARED_VALUE_MAX] = "value_max", [CONF_SHARED_SEALED] = "sealed",
+    [CONF_SHARED_ENCRYPTED] = "encrypted", [CONF_SHARED_RUN_BLOCKS] = "run_blocks",
+};
+
+void conf_shared_note(const struct conf_source *source, const struct conf_node *map,
+                      struct conf_agent *agent)
+{
+    (void)snprintf(agent->file, sizeof(agent->file), "%s", source->name);
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        for (uint32_t k = 0; k < CONF_SHARED_COUNT; k++) {
+            const struct conf_node *node =
+                conf_node_get(conf_entry(map, "volumes", i), conf_shared_names[k]);
+
+            agent->shared_lines[i][k] = node == NULL ? 0 : node->key_line;
+        }
+}
+
+/* Whether the agent's file may have written the key. */
+static bool shared_is_same(const struct volume_spec *own, const struct conf_pod_volume *is,
+                           enum conf_shared key)
+{
+    switch (key) {
+    case CONF_SHARED_VALUE_MAX:
+        return own->value_bytes_max == is->value_bytes_max;
+    case CONF_SHARED_SEALED:
+        return own->sealed == is->sealed;
+    case CONF_SHARED_ENCRYPTED:
+        return own->encrypted == is->encrypted;
+    case CONF_SHARED_RUN_BLOCKS:
+        return own->run_blocks == is->run_blocks;
+    default:
+        return false; /* which content a volume has is the map's alone: it changes */
+    }
+}
+
+static icms_err volume_join(const struct conf_agent *agent, uint32_t i,
+                            const struct conf_pod_volume *is, struct err_why *why,
+                            struct volume_spec *out_volume)
+{
+    const struct conf_source source = {.name = agent->file, .why = why};
+    const struct volume_spec *own = &agent->volumes[i];
+
+    for (uint32_t k = 0; k < CONF_SHARED_COUNT; k++)
+        if (agent->shared_lines[i][k] != 0 && !shared_is_same(own, is, (enum conf_shared)k))
+            return conf_fail(&source, agent->shared_lines[i][k],
+                             "%s: the pod map %s says what it is of volume %s, so that all agents "
+                             "agree: remove the line",
+                             conf_shared_names[k], agent->pod, is->name);
+    *out_volume = *own;
+    out_volume->uuid = is->uuid;
+    volume_copy(is, out_volume);
+    return ICMS_OK;
+}
+
+static const struct conf_pod_volume *volume_find(const struct conf_pod *pod, const char *name)
+{
+    for (uint32_t i = 0; i < pod->volume_count; i++)
+        if (strcmp(pod->volumes[i].name, name) == 0)
+            return &pod->volumes[i];
+    return NULL;
+}
+
+icms_err conf_pod_volumes(const struct conf_agent *agent, const struct conf_pod *pod,
+                          struct err_why *why, struct volume_spec *out_volumes)
+{
+    for (uint32_t i = 0; i < agent->volume_count; i++) {
+        const struct conf_pod_volume *is = volume_find(pod, agent->volumes[i].name);
+        icms_err err;
+
+        out_volumes[i] = agent->volumes[i];
+        if (pod->volume_count > 0 && is == NULL) {
+            out_volumes[i].uuid = (struct uuid){{0}};
+            out_volumes[i].generation = 0;
+        }
+        if (is == NULL)
+            continue;
+        err = volume_join(agent, i, is, why, &out_volumes[i]);
+        if (err != ICMS_OK)
+            return err;
+    }
+    return ICMS_OK;
+}
+
 /* ---- a map and another one ------------------------------------------------------------------ */
 
 /* The enclosure of another map, by its UUID; NULL: it has none. */
@@ -346,6 +469,44 @@ static void enclosure_differs(const struct conf_enclosure *was, const struct con
         words_add(words, "%s nqn %s -> %s", is->name, was->nqn, is->nqn);
 }
 
+static void volume_differs(const struct conf_pod_volume *was, const struct conf_pod_volume *is,
+                           struct words *words)
+{
+    if (was->generation != is->generation)
+        words_add(words, "volume %s generation %u -> %u", is->name, was->generation,
+                  is->generation);
+    else if (!uuid_equal(&was->uuid, &is->uuid))
+        words_add(words, "volume %s has another uuid", is->name);
+    if (was->value_bytes_max != is->value_bytes_max)
+        words_add(words, "volume %s value_max %llu -> %llu", is->name,
+                  (unsigned long long)was->value_bytes_max,
+                  (unsigned long long)is->value_bytes_max);
+    if (was->run_blocks != is->run_blocks)
+        words_add(words, "volume %s run_blocks %u -> %u", is->name, was->run_blocks,
+                  is->run_blocks);
+    if (was->sealed != is->sealed)
+        words_add(words, "volume %s is %s", is->name, is->sealed ? "sealed" : "raw");
+    if (was->encrypted != is->encrypted)
+        words_add(words, "volume %s is %s", is->name, is->encrypted ? "encrypted" : "plain");
+}
+
+static void volumes_differ(const struct conf_pod *before, const struct conf_pod *after,
+                           struct words *words)
+{
+    for (uint32_t i = 0; i < after->volume_count; i++) {
+        const struct conf_pod_volume *is = &after->volumes[i];
+        const struct conf_pod_volume *was = volume_find(before, is->name);
+
+        if (was == NULL)
+            words_add(words, "volume %s added (generation %u)", is->name, is->generation);
+        else
+            volume_differs(was, is, words);
+    }
+    for (uint32_t i = 0; i < before->volume_count; i++)
+        if (volume_find(after, before->volumes[i].name) == NULL)
+            words_add(words, "volume %s deleted", before->volumes[i].name);
+}
+
 char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *after, char *out,
                        size_t bytes)
 {
@@ -367,6 +528,7 @@ char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *aft
     for (uint32_t i = 0; i < before->enclosure_count; i++)
         if (enclosure_find(after, &before->enclosures[i].uuid) == NULL)
             words_add(&words, "%s removed", before->enclosures[i].name);
+    volumes_differ(before, after, &words);
     return out;
 }
 
@@ -415,6 +577,13 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
         (void)err_set(why, ICMS_CONFIG,
                       "%s: it differs from the map in use (%s) and has its epoch, %u: raise it",
                       file, differs, after->epoch);
+        return CONF_POD_REFUSED;
+    }
+    if (before->volume_count > 0 && after->volume_count == 0) {
+        (void)err_set(why, ICMS_CONFIG,
+                      "%s: it lists no volumes, and the map in use does: agents would have to know "
+                      "themselves what their volumes are; list one",
+                      file);
         return CONF_POD_REFUSED;
     }
     *out_gone = enclosures_gone(before, after, &count, &of);

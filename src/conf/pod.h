@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conf/pod.h: the pod map: which enclosures the pod has, in which state, under one epoch.
+ * conf/pod.h: the pod map: which enclosures the pod has, in which state, and perhaps which volumes,
+ * under one epoch.
  *
  * A map comes as text with a name for errors, from a file today. It holds nothing private: the keys
- * of enclosures stay in the agent's configuration, and conf_pod_join() puts the two together. Who
+ * of enclosures and what an agent decides for itself of volumes (users, memory, weight) stay in its
+ * configuration; conf_pod_join() and conf_pod_volumes() put the two together. Who
  * has a map and is offered another one asks conf_pod_compare() what that is. `icms pod` changes a
  * file with conf_pod_change(): line by line, parsed again before anybody gets it. Pure but for
  * reading; control threads only. The structs have some hundred kilobytes: keep them on the heap or
@@ -17,12 +19,24 @@
 /* Of a map: 64 enclosures need less than 64 KiB. */
 #define CONF_POD_BYTES_MAX ((size_t)1 << 20)
 
+/* What all agents of the pod have to agree about, of one volume. */
+struct conf_pod_volume {
+    char name[LIMIT_NAME_BYTES];
+    struct uuid uuid; /* of this generation, as in struct volume_spec */
+    uint32_t generation;
+    uint64_t value_bytes_max;
+    uint32_t run_blocks;
+    bool sealed, encrypted;
+};
+
 struct conf_pod {
     char name[LIMIT_NAME_BYTES]; /* of the pod                                             */
     uint32_t epoch;
     uint32_t shrink_epoch; /* the one in which more than half may leave; 0: none     */
     uint32_t enclosure_count;
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
+    uint32_t volume_count; /* 0: each agent says itself what its volumes are          */
+    struct conf_pod_volume volumes[LIMIT_VOLUMES];
 };
 
 /* The text of a map's file, which the caller frees. Never waits: what is not a regular file is
@@ -45,6 +59,14 @@ const struct conf_enclosure *conf_agent_keys_of(const struct conf_agent *agent, 
 
 /* Puts the agent's keys into the enclosures of the map. */
 void conf_pod_join(const struct conf_agent *agent, struct conf_pod *pod);
+
+/* The agent's volumes as the map has them: identity and format are the map's, all else the agent's.
+ * One that the map does not have has a UUID of zeros. Without volumes in the map they are as the
+ * agent's file has them. CONFIG: the agent's file writes what the map says, and does not say the
+ * same, or writes uuid or generation at all; with file and line. out_volumes:
+ * [agent->volume_count]. */
+icms_err conf_pod_volumes(const struct conf_agent *agent, const struct conf_pod *pod,
+                          struct err_why *why, struct volume_spec *out_volumes) ICMS_MUST_CHECK;
 
 /* What a map is to who has another one. */
 enum conf_pod_verdict {
@@ -80,16 +102,23 @@ enum conf_pod_what {
     CONF_POD_UNDRAIN, /* draining to joining: it lacks what was written meanwhile */
     CONF_POD_REMOVE,  /* one that is draining, or any one with yes             */
     CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
+    /* Of volumes; name: of one. */
+    CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
+    CONF_POD_VOLUME_SET,    /* other values: agents take them at their start                 */
+    CONF_POD_VOLUME_RESET,  /* the next generation; with yes                                 */
+    CONF_POD_VOLUME_DELETE, /* with yes                                                      */
 };
 
 /* Texts as they are written in the file; NULL: not written. */
 struct conf_pod_change {
     enum conf_pod_what what;
-    const char *name;                /* of the enclosure; SHRINK: NULL */
+    const char *name;                /* of what changes; SHRINK: NULL  */
     const char *address;             /* ADD                            */
     const char *uuid, *nqn, *weight; /* ADD                            */
-    bool yes;                        /* REMOVE: although it is not draining; ADD, UNDRAIN, DRAIN:
-                                        although another one joins, or drains */
+    char *const *values;             /* CREATE, SET: "value_max=4MiB"  */
+    uint32_t value_count;
+    bool yes; /* REMOVE: although it is not draining; ADD, UNDRAIN, DRAIN:
+                 although another one joins, or drains */
 };
 
 /* The file with the change and an epoch raised by one. Nothing is written (conf_edit_write).

@@ -23,25 +23,33 @@ struct change {
     const char *path;
     struct err_why *why;
     struct conf_pod *before, *after;
-    uint32_t index; /* of the enclosure in before; its count: none */
+    uint32_t index; /* of the enclosure or volume in before; its count: none */
 };
+
+static bool is_of_volume(const struct conf_pod_change *asked)
+{
+    return asked->what >= CONF_POD_VOLUME_CREATE;
+}
 
 /* ---- what it means -------------------------------------------------------------------------- */
 
 static icms_err refuse(const struct change *change, icms_err err, const char *sentence)
 {
-    return err_set(change->why, err, "%s: enclosure %s: %s; nothing was changed", change->path,
-                   change->asked->name, sentence);
+    return err_set(change->why, err, "%s: %s %s: %s; nothing was changed", change->path,
+                   is_of_volume(change->asked) ? "volume" : "enclosure", change->asked->name,
+                   sentence);
 }
 
 static icms_err unknown(const struct change *change)
 {
-    const char *names[LIMIT_ENCLOSURES + 1] = {NULL};
+    const char *names[LIMIT_VOLUMES + 1] = {NULL};
+    bool is_volume = is_of_volume(change->asked);
+    uint32_t count = is_volume ? change->before->volume_count : change->before->enclosure_count;
     const char *nearest;
     char sentence[LIMIT_NAME_BYTES + 64];
 
-    for (uint32_t i = 0; i < change->before->enclosure_count; i++)
-        names[i] = change->before->enclosures[i].name;
+    for (uint32_t i = 0; i < count; i++)
+        names[i] = is_volume ? change->before->volumes[i].name : change->before->enclosures[i].name;
     nearest = conf_word_nearest(names, change->asked->name);
     if (nearest == NULL)
         return refuse(change, ICMS_NOT_FOUND, "the map has none of this name");
@@ -89,6 +97,41 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
     return ICMS_OK;
 }
 
+static icms_err volume_check(const struct change *change)
+{
+    const struct conf_pod *before = change->before;
+    bool is_there = change->index < before->volume_count;
+
+    if (change->asked->what == CONF_POD_VOLUME_CREATE) {
+        if (is_there)
+            return refuse(change, ICMS_EXISTS, "the map has it already");
+        return before->volume_count < LIMIT_VOLUMES
+                   ? ICMS_OK
+                   : refuse(change, ICMS_LIMIT, "the map has 1024, and more are not possible");
+    }
+    if (!is_there)
+        return unknown(change);
+    switch (change->asked->what) {
+    case CONF_POD_VOLUME_SET:
+        return change->asked->value_count > 0
+                   ? ICMS_OK
+                   : refuse(change, ICMS_INVALID, "say what changes, as in run_blocks=16");
+    case CONF_POD_VOLUME_RESET:
+        if (before->volumes[change->index].generation == UINT32_MAX)
+            return refuse(change, ICMS_CONFIG, "its generation is the last one");
+        return change->asked->yes ? ICMS_OK
+                                  : refuse(change, ICMS_INVALID,
+                                           "all of its blocks become misses at once; add --yes");
+    default:
+        if (before->volume_count == 1)
+            return refuse(change, ICMS_INVALID, "it is the last one of the map");
+        return change->asked->yes
+                   ? ICMS_OK
+                   : refuse(change, ICMS_INVALID,
+                            "agents end its use, and its blocks become misses; add --yes");
+    }
+}
+
 static icms_err change_check(const struct change *change)
 {
     enum conf_enclosure_state state;
@@ -98,6 +141,8 @@ static icms_err change_check(const struct change *change)
                        change->before->epoch);
     if (change->asked->what == CONF_POD_SHRINK)
         return ICMS_OK;
+    if (is_of_volume(change->asked))
+        return volume_check(change);
     if (change->asked->what == CONF_POD_ADD) {
         if (change->index != change->before->enclosure_count)
             return refuse(change, ICMS_EXISTS, "the map has it already");
@@ -255,6 +300,71 @@ static icms_err entry_remove(struct conf_edit_text *edit)
     return conf_edit_again(edit, text, bytes);
 }
 
+/* A value of the command line: "key=value", of which key gets its own end. */
+static const char *value_split(const char *asked, char key[LIMIT_NAME_BYTES])
+{
+    const char *equals = strchr(asked, '=');
+
+    if (equals == NULL || (size_t)(equals - asked) >= LIMIT_NAME_BYTES)
+        return NULL;
+    memcpy(key, asked, (size_t)(equals - asked));
+    key[equals - asked] = '\0';
+    return equals + 1;
+}
+
+/* The lines of the new volume, behind those of the last one; the first one begins the list at the
+ * end of the map. */
+static icms_err volume_add(const struct change *change, struct conf_edit_text *edit)
+{
+    const struct conf_pod_change *asked = change->asked;
+    bool is_first = change->before->volume_count == 0;
+    const struct conf_node *behind =
+        is_first ? conf_doc_root(edit->doc) : (const struct conf_node *)edit->list->last;
+    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(behind));
+    char added[2048], key[LIMIT_NAME_BYTES];
+    size_t column = 0, bytes = 0;
+    char *text;
+    int used;
+
+    if (!is_first && !dash_find(edit, conf_edit_line_at(edit, edit->list->last->line), &column))
+        return conf_edit_refuse(edit, edit->list->last->line, by_hand);
+    used = snprintf(added, sizeof(added), "%s%*s- name: %s\n", is_first ? "volumes:\n" : "",
+                    (int)column, "", asked->name);
+    for (uint32_t i = 0; i < asked->value_count && used < (int)sizeof(added); i++) {
+        const char *value = value_split(asked->values[i], key);
+
+        used += snprintf(added + used, sizeof(added) - (size_t)used, "%*s%s: %s\n", (int)column + 2,
+                         "", key, value);
+    }
+    if (used >= (int)sizeof(added))
+        return conf_edit_refuse(edit, edit->list->line, by_hand);
+    text = conf_edit_splice(edit, last.end, last.end, added, &bytes);
+    return conf_edit_again(edit, text, bytes);
+}
+
+static icms_err volume_set(const struct change *change, struct conf_edit_text *edit)
+{
+    char key[LIMIT_NAME_BYTES];
+    icms_err err = ICMS_OK;
+
+    for (uint32_t i = 0; i < change->asked->value_count && err == ICMS_OK; i++) {
+        const char *value = value_split(change->asked->values[i], key);
+
+        if (!conf_edit_find(edit, change->asked->name)) /* in the text as it is now */
+            return conf_edit_refuse(edit, edit->list->line, by_hand);
+        err = key_set(edit, edit->entry, key, value, "name");
+    }
+    return err;
+}
+
+static icms_err volume_reset(const struct change *change, struct conf_edit_text *edit)
+{
+    char text[16];
+
+    (void)snprintf(text, sizeof(text), "%u", change->before->volumes[change->index].generation + 1);
+    return key_set(edit, edit->entry, "generation", text, "name");
+}
+
 static icms_err change_make(const struct change *change, struct conf_edit_text *edit)
 {
     icms_err err = number_set(edit, "epoch", change->before->epoch + 1);
@@ -262,7 +372,7 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
     if (err != ICMS_OK)
         return err;
     if (change->asked->name != NULL && change->asked->what != CONF_POD_ADD &&
-        !conf_edit_find(edit, change->asked->name))
+        change->asked->what != CONF_POD_VOLUME_CREATE && !conf_edit_find(edit, change->asked->name))
         return conf_edit_refuse(edit, edit->list->line, by_hand);
     switch (change->asked->what) {
     case CONF_POD_ADD:
@@ -277,11 +387,48 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
         return entry_remove(edit);
     case CONF_POD_SHRINK:
         return number_set(edit, "shrink_epoch", change->before->epoch + 1);
+    case CONF_POD_VOLUME_CREATE:
+        return volume_add(change, edit);
+    case CONF_POD_VOLUME_SET:
+        return volume_set(change, edit);
+    case CONF_POD_VOLUME_RESET:
+        return volume_reset(change, edit);
+    case CONF_POD_VOLUME_DELETE:
+        return entry_remove(edit);
     }
     return ICMS_OK;
 }
 
 /* ---- what came of it ------------------------------------------------------------------------ */
+
+/* Of a volume. Its identity is not set by hand: reset makes another one. */
+static icms_err volume_values_check(const struct change *change)
+{
+    struct conf_pod_volume volume;
+    struct err_why reason = {""};
+    char key[LIMIT_NAME_BYTES];
+
+    if (conf_pod_volume_set("name", change->asked->name, &reason, &volume) != ICMS_OK)
+        return err_set(change->why, ICMS_INVALID, "name: %s; nothing was changed", reason.text);
+    for (uint32_t i = 0; i < change->asked->value_count; i++) {
+        const char *value = value_split(change->asked->values[i], key);
+
+        if (value == NULL)
+            return err_set(
+                change->why, ICMS_INVALID,
+                "%s: write a key and its value, as in run_blocks=16; nothing was changed",
+                change->asked->values[i]);
+        if (strcmp(key, "name") == 0 || strcmp(key, "uuid") == 0 || strcmp(key, "generation") == 0)
+            return err_set(change->why, ICMS_INVALID,
+                           "%s: it is not set: reset gives a volume another generation; nothing "
+                           "was changed",
+                           key);
+        if (conf_pod_volume_set(key, value, &reason, &volume) != ICMS_OK)
+            return err_set(change->why, ICMS_INVALID, "%s: %s; nothing was changed", key,
+                           reason.text);
+    }
+    return ICMS_OK;
+}
 
 /* Values of the command line have to be right before they are written between others. */
 static icms_err values_check(const struct change *change)
@@ -297,12 +444,45 @@ static icms_err values_check(const struct change *change)
     struct conf_enclosure enclosure;
     struct err_why reason = {""};
 
+    if (is_of_volume(asked))
+        return volume_values_check(change);
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         if (values[i].value != NULL &&
             conf_pod_value_set(values[i].key, values[i].value, &reason, &enclosure) != ICMS_OK)
             return err_set(change->why, ICMS_INVALID, "%s: %s; nothing was changed", values[i].key,
                            reason.text);
     return ICMS_OK;
+}
+
+/* Of volumes: what is set, and the UUID that follows from the generation, is taken as it was
+ * parsed. */
+static bool volume_is_right(const struct change *change, struct conf_pod *wanted)
+{
+    const struct conf_pod_change *asked = change->asked;
+    const struct conf_pod *after = change->after;
+    uint32_t count = wanted->volume_count, at = change->index;
+    bool is_new = asked->what == CONF_POD_VOLUME_CREATE;
+
+    if (asked->what == CONF_POD_VOLUME_DELETE) {
+        memmove(&wanted->volumes[at], &wanted->volumes[at + 1],
+                (count - 1 - at) * sizeof(wanted->volumes[0]));
+        memset(&wanted->volumes[count - 1], 0, sizeof(wanted->volumes[0]));
+        wanted->volume_count--;
+        return true;
+    }
+    if (after->volume_count != count + is_new ||
+        strcmp(after->volumes[at].name, asked->name) != 0 ||
+        after->volumes[at].generation !=
+            wanted->volumes[at].generation + (asked->what == CONF_POD_VOLUME_RESET))
+        return false;
+    if (asked->what == CONF_POD_VOLUME_RESET) {
+        wanted->volumes[at].generation++;
+        wanted->volumes[at].uuid = after->volumes[at].uuid;
+    } else {
+        memcpy(&wanted->volumes[at], &after->volumes[at], sizeof(wanted->volumes[0]));
+    }
+    wanted->volume_count += is_new;
+    return true;
 }
 
 /* The map that shall come of it; of a new enclosure what was parsed, if it is the right one. */
@@ -314,6 +494,8 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
     struct conf_enclosure *at = &wanted->enclosures[change->index];
 
     wanted->epoch++;
+    if (is_of_volume(asked))
+        return volume_is_right(change, wanted) && memcmp(wanted, after, sizeof(*wanted)) == 0;
     switch (asked->what) {
     case CONF_POD_ADD:
         if (after->enclosure_count != count + 1 ||
@@ -341,6 +523,8 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
     case CONF_POD_SHRINK:
         wanted->shrink_epoch = wanted->epoch;
         break;
+    default:
+        return false;
     }
     return memcmp(wanted, after, sizeof(*wanted)) == 0;
 }
@@ -367,10 +551,15 @@ static icms_err change_begin(struct change *change)
 
     if (err != ICMS_OK)
         return err;
-    while (change->index < change->before->enclosure_count &&
-           (change->asked->name == NULL ||
-            strcmp(change->before->enclosures[change->index].name, change->asked->name) != 0))
-        change->index++;
+    if (is_of_volume(change->asked))
+        while (change->index < change->before->volume_count &&
+               strcmp(change->before->volumes[change->index].name, change->asked->name) != 0)
+            change->index++;
+    else
+        while (change->index < change->before->enclosure_count &&
+               (change->asked->name == NULL ||
+                strcmp(change->before->enclosures[change->index].name, change->asked->name) != 0))
+            change->index++;
     err = values_check(change);
     return err == ICMS_OK ? change_check(change) : err;
 }
@@ -387,7 +576,9 @@ icms_err conf_pod_change(const char *path, const struct conf_pod_change *asked, 
 
     if (err != ICMS_OK)
         return err;
-    err = conf_edit_open(&edit, path, "enclosures", why, &made);
+    err = conf_edit_open(
+        &edit, path, is_of_volume(asked) && out_before->volume_count > 0 ? "volumes" : "enclosures",
+        why, &made);
     if (err == ICMS_OK)
         err = change_make(&change, &edit);
     if (err == ICMS_OK)

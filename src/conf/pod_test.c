@@ -495,9 +495,100 @@ static void test_a_shrunken_map_is_confirmed_for_one_epoch(void **state)
     changed("shrink_epoch: 2\n" HEAD E0, MAKE(SHRINK, NULL), "shrink_epoch: 5\n" EPOCH(5) E0);
 }
 
+#define SET(w, n, ...)                                                                             \
+    ((struct conf_pod_change){.what = CONF_POD_VOLUME_##w,                                         \
+                              .name = (n),                                                         \
+                              .values = (char *[]){__VA_ARGS__},                                   \
+                              .value_count = sizeof((char *[]){__VA_ARGS__}) / sizeof(char *)})
+#define SURE(w, n) ((struct conf_pod_change){.what = CONF_POD_VOLUME_##w, .name = (n), .yes = true})
+#define V_KV       "volumes:\n# of llama\n- name: kv # chat\n  generation: 3\n"
+#define V_B        "- name: b\n  run_blocks: 4\n"
+
+static void test_volumes_are_changed_line_by_line(void **state)
+{
+    char create[] = "value_max=4MiB", runs[] = "run_blocks=16", raw[] = "sealed=false";
+
+    changed(HEAD E0, SET(CREATE, "kv", create, runs),
+            EPOCH(5) E0 "volumes:\n- name: kv\n  value_max: 4MiB\n  run_blocks: 16\n");
+    changed(HEAD E0 V_KV "# end\n", SET(CREATE, "b", raw),
+            EPOCH(5) E0 V_KV "- name: b\n  sealed: false\n# end\n");
+    changed(HEAD E0 V_KV V_B, SURE(RESET, "kv"),
+            EPOCH(5) E0 "volumes:\n# of llama\n- name: kv # chat\n  generation: 4\n" V_B);
+    changed(HEAD E0 V_KV V_B, SURE(RESET, "b"),
+            EPOCH(5) E0 V_KV "- name: b\n  generation: 1\n  run_blocks: 4\n");
+    changed(HEAD E0 V_KV V_B, SET(SET, "b", runs, raw),
+            EPOCH(5) E0 V_KV "- name: b\n  sealed: false\n  run_blocks: 16\n");
+    changed(HEAD E0 V_KV V_B, SURE(DELETE, "b"), EPOCH(5) E0 V_KV);
+    changed(HEAD "- name: e0\n  address: 10.0.0.1:4420\n" V_KV, MAKE(SHRINK, NULL),
+            "name: pod0\nepoch: 5\nshrink_epoch: 5\nenclosures:\n" E0 V_KV);
+}
+
+static void test_changes_of_volumes_that_are_refused(void **state)
+{
+    char named[] = "name=x", generation[] = "generation=9", none[] = "run_blocks", wrong[] = "a=b",
+         many[] = "run_blocks=0", lines[] = "run_blocks=4\n  generation: 7";
+
+    not_changed(HEAD E0 V_KV V_B, MAKE(VOLUME_RESET, "kv"), ICMS_INVALID, "add --yes");
+    not_changed(HEAD E0 V_KV V_B, MAKE(VOLUME_DELETE, "kv"), ICMS_INVALID, "add --yes");
+    not_changed(HEAD E0 V_KV, SURE(DELETE, "kv"), ICMS_INVALID, "the last one");
+    not_changed(HEAD E0 V_KV, SURE(RESET, "kw"), ICMS_NOT_FOUND, "did you mean kv?");
+    not_changed(HEAD E0, SURE(RESET, "kv"), ICMS_NOT_FOUND, "none of this name");
+    not_changed(HEAD E0 V_KV, MAKE(VOLUME_CREATE, "kv"), ICMS_EXISTS, "has it already");
+    not_changed(HEAD E0 V_KV, MAKE(VOLUME_CREATE, "a b"), ICMS_INVALID, "not a name");
+    not_changed(HEAD E0 V_KV, MAKE(VOLUME_SET, "kv"), ICMS_INVALID, "say what changes");
+    not_changed(HEAD E0 V_KV, SET(SET, "kv", named), ICMS_INVALID, "it is not set");
+    not_changed(HEAD E0 V_KV, SET(SET, "kv", generation), ICMS_INVALID, "reset gives");
+    not_changed(HEAD E0 V_KV, SET(SET, "kv", none), ICMS_INVALID, "a key and its value");
+    not_changed(HEAD E0 V_KV, SET(SET, "kv", wrong), ICMS_INVALID, "has no key 'a'");
+    not_changed(HEAD E0 V_KV, SET(SET, "kv", many), ICMS_INVALID, "run_blocks");
+    not_changed(HEAD E0 V_KV, SET(SET, "kv", lines), ICMS_INVALID, "run_blocks");
+    not_changed(HEAD E0 "volumes: [{name: kv}]\n", SURE(RESET, "kv"), ICMS_CONFIG, "by hand");
+    not_changed(HEAD E0 "volumes:\n- name: kv\n  generation: 4294967295\n", SURE(RESET, "kv"),
+                ICMS_CONFIG, "the last one");
+}
+
+/* What the file of an agent says of a volume of the map. */
+static void joined(const char *config, const char *volumes, icms_err err, const char *words)
+{
+    static struct conf_agent conf;
+    static struct conf_pod joined_pod;
+    static struct volume_spec specs[LIMIT_AGENT_VOLUMES];
+    char map[1024];
+
+    (void)snprintf(map, sizeof(map), HEAD E0 "%s...\n", volumes);
+    assert_int_equal(conf_agent_parse(config, strlen(config), "a.yaml", &why, &conf), ICMS_OK);
+    assert_int_equal(conf_pod_parse(map, strlen(map), "p", &why, &joined_pod), ICMS_OK);
+    why.text[0] = 0;
+    assert_int_equal(conf_pod_volumes(&conf, &joined_pod, &why, specs), err);
+    if (strstr(why.text, words) == NULL)
+        fail_msg("%s", why.text);
+    conf_agent_fini(&conf);
+}
+
+static void test_two_places_never_disagree(void **state)
+{
+    joined("pod: /p\nvolumes: [{name: kv, memory_max: 1GiB}]\n", V_KV, ICMS_OK, "");
+    joined("pod: /p\nvolumes:\n- name: kv\n  value_max: 8MiB\n  run_blocks: 8\n", V_KV, ICMS_OK,
+           "");
+    joined("pod: /p\nvolumes:\n- name: kv\n  generation: 3\n", V_KV, ICMS_CONFIG,
+           "a.yaml:4: generation: the pod map /p says what it is of volume kv");
+    joined("pod: /p\nvolumes:\n- name: kv\n  value_max: 4MiB\n", V_KV, ICMS_CONFIG,
+           "a.yaml:4: value_max");
+    joined("pod: /p\nvolumes:\n- name: kv\n\n  run_blocks: 4\n", V_KV, ICMS_CONFIG,
+           "a.yaml:5: run_blocks");
+    joined("pod: /p\nvolumes:\n- name: kv\n  sealed: false\n", V_KV, ICMS_CONFIG, ":4: sealed");
+    joined("pod: /p\nvolumes:\n- name: kv\n  encrypted: true\n", V_KV, ICMS_CONFIG,
+           ":4: encrypted");
+    joined("pod: /p\nvolumes:\n- name: kv\n  uuid: " UUID7 "\n", V_KV, ICMS_CONFIG, ":4: uuid");
+    joined("pod: /p\nvolumes:\n- name: kv\n  generation: 9\n", "", ICMS_OK, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_volumes_are_changed_line_by_line),
+        cmocka_unit_test(test_changes_of_volumes_that_are_refused),
+        cmocka_unit_test(test_two_places_never_disagree),
         cmocka_unit_test(test_a_map_is_taken_as_written),
         cmocka_unit_test(test_a_wrong_map_is_refused_with_its_line),
         cmocka_unit_test(test_a_map_that_is_cut_anywhere_is_refused),

@@ -756,6 +756,7 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
     err = conf_agent_pod_rules(source, map, agent);
     if (err != ICMS_OK)
         return err;
+    conf_shared_note(source, map, agent);
     err = volumes_unique(source, map, agent->volumes, agent->volume_count);
     if (err == ICMS_OK)
         err = conf_enclosures_unique(source, map, agent->enclosures, agent->enclosure_count);

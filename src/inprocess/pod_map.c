@@ -55,6 +55,9 @@ struct pod_map {
                                   know it                                                 */
     char said[POD_SAID_BYTES]; /* the last sentence about a map                               */
     struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
+    struct volume_spec volumes[LIMIT_AGENT_VOLUMES]; /* that the agent was started with          */
+    struct volume_spec joined[LIMIT_AGENT_VOLUMES];  /* of a map and the agent's file: scratch   */
+    struct agent_identity identities[LIMIT_AGENT_VOLUMES];
 };
 
 static void map_say(struct pod_map *map, enum pod_map_say how, const char *sentence)
@@ -181,6 +184,49 @@ static void enclosures_make(struct pod_map *map, const struct pod_one *one)
                                        &map->enclosures[i]);
 }
 
+static const char *volume_changed(const struct volume_spec *was, const struct volume_spec *is)
+{
+    if (was->value_bytes_max != is->value_bytes_max)
+        return "value_max";
+    if (was->sealed != is->sealed)
+        return "sealed";
+    if (was->encrypted != is->encrypted)
+        return "encrypted";
+    return was->run_blocks != is->run_blocks ? "run_blocks" : NULL;
+}
+
+/* Whether the agent, which runs, can have the map's volumes: only which content they have may be
+ * another than at its start. Memory and rings follow from all else. */
+static bool volumes_fit(struct pod_map *map, const struct conf_pod *pod, const char *name,
+                        struct err_why *why)
+{
+    const struct conf_agent *conf = map->opts.conf;
+
+    if (conf_pod_volumes(conf, pod, why, map->joined) != ICMS_OK)
+        return false;
+    for (uint32_t i = 0; i < conf->volume_count; i++) {
+        const char *key = volume_changed(&map->volumes[i], &map->joined[i]);
+
+        if (key == NULL || uuid_is_nil(&map->joined[i].uuid))
+            continue;
+        (void)err_set(why, ICMS_CONFIG,
+                      "%s: %s of volume %s is another one than when this agent started: restart "
+                      "the agent to use this map",
+                      name, key, conf->volumes[i].name);
+        return false;
+    }
+    return true;
+}
+
+static const struct agent_identity *identities_make(struct pod_map *map, const struct conf_pod *pod)
+{
+    (void)!conf_pod_volumes(map->opts.conf, pod, NULL, map->joined); /* it was fit when it came */
+    for (uint32_t i = 0; i < map->opts.conf->volume_count; i++)
+        map->identities[i] =
+            (struct agent_identity){map->joined[i].uuid, map->joined[i].generation};
+    return map->identities;
+}
+
 /* The agent gets it; false: not this time, and it is said why. */
 static bool map_apply(struct pod_map *map, const struct pod_one *one)
 {
@@ -189,7 +235,7 @@ static bool map_apply(struct pod_map *map, const struct pod_one *one)
 
     enclosures_make(map, one);
     if (map->opts.apply(map->opts.arg, one->pod.epoch, map->enclosures, one->pod.enclosure_count,
-                        &why) == ICMS_OK)
+                        identities_make(map, &one->pod), &why) == ICMS_OK)
         return true;
     (void)snprintf(sentence, sizeof(sentence), "pod map %s: epoch %u is not in use: %s",
                    one->pod.name, one->pod.epoch, why.text);
@@ -234,6 +280,9 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
     }
     conf_pod_join(map->opts.conf, pod);
     verdict = conf_pod_compare(&map->used->pod, pod, name, &why, &gone);
+    if ((verdict == CONF_POD_NEW || verdict == CONF_POD_SHRUNKEN) &&
+        !volumes_fit(map, pod, name, &why))
+        verdict = CONF_POD_REFUSED;
     if (verdict == CONF_POD_SAME || verdict == CONF_POD_REFUSED)
         next_drop(map);
     if (verdict == CONF_POD_REFUSED)
@@ -366,6 +415,10 @@ icms_err pod_map_new(const struct pod_map_opts *opts, const struct conf_pod *pod
     }
     memcpy(&map->used->pod, pod, sizeof(*pod));
     conf_pod_join(opts->conf, &map->used->pod);
+    if (conf_pod_volumes(opts->conf, pod, why, map->volumes) != ICMS_OK) {
+        pod_map_free(&map);
+        return ICMS_CONFIG;
+    }
     for (uint32_t i = 0; i < pod->enclosure_count; i++) {
         place_init(map->used, i);
         place_ask(map, map->used, i);
@@ -383,6 +436,11 @@ bool pod_map_first(struct pod_map *map, const struct agent_enclosure_opts **out_
     *out_enclosures = map->enclosures;
     *out_count = map->used->pod.enclosure_count;
     return is_over;
+}
+
+const struct volume_spec *pod_map_volumes(const struct pod_map *map)
+{
+    return map->volumes;
 }
 
 const struct conf_pod *pod_map_used(const struct pod_map *map)

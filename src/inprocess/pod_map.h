@@ -28,7 +28,7 @@ struct pod_map_opts {
     const struct conf_agent *conf; /* keys of enclosures; stays                            */
     /* agent_pod_apply */
     icms_err (*apply)(void *arg, uint64_t epoch, const struct agent_enclosure_opts *enclosures,
-                      uint32_t count, struct err_why *why);
+                      uint32_t count, const struct agent_identity *volumes, struct err_why *why);
     /* Whether the enclosure does not answer. */
     bool (*is_down)(void *arg, const struct uuid *uuid);
     /* One sentence without an end, for a log; not twice in a row. */
@@ -36,7 +36,8 @@ struct pod_map_opts {
     void *arg; /* of all three */
 };
 
-/* With the map that the agent starts with. NO_MEMORY. */
+/* With the map that the agent starts with. NO_MEMORY; CONFIG: the agent's file says other things of
+ * a volume than the map. */
 icms_err pod_map_new(const struct pod_map_opts *opts, const struct conf_pod *pod,
                      struct err_why *why, struct pod_map **out_map) ICMS_MUST_CHECK;
 void pod_map_free(struct pod_map **map);
@@ -46,6 +47,9 @@ void pod_map_free(struct pod_map **map);
  * long as the map, until pod_map_turn. */
 bool pod_map_first(struct pod_map *map, const struct agent_enclosure_opts **out_enclosures,
                    uint32_t *out_count);
+
+/* The volumes to start the agent with, [conf->volume_count]; they stay as long as the map. */
+const struct volume_spec *pod_map_volumes(const struct pod_map *map);
 
 /* The text of a map; name: of its source, for sentences. The same text again is harmless. */
 void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const char *name);

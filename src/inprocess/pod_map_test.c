@@ -26,6 +26,7 @@ static struct {
     uint32_t count;
     struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
     char secret[64]; /* of the first one */
+    struct agent_identity volumes[LIMIT_AGENT_VOLUMES];
     icms_err answer; /* to the next ones */
     struct uuid down[LIMIT_ENCLOSURES];
     uint32_t down_count;
@@ -39,13 +40,16 @@ static struct pod_map *map;
 static uint64_t now_ns;
 
 static icms_err fake_apply(void *arg, uint64_t epoch, const struct agent_enclosure_opts *enclosures,
-                           uint32_t count, struct err_why *why)
+                           uint32_t count, const struct agent_identity *volumes,
+                           struct err_why *why)
 {
     if (fake.answer != ICMS_OK)
         return err_set(why, fake.answer, "the agent is busy");
     fake.applied++;
     fake.epoch = epoch;
     fake.count = count;
+    if (volumes != NULL)
+        memcpy(fake.volumes, volumes, conf.volume_count * sizeof(*volumes));
     memcpy(fake.enclosures, enclosures, count * sizeof(*enclosures));
     (void)snprintf(fake.secret, sizeof(fake.secret), "%s",
                    enclosures[0].secret != NULL ? enclosures[0].secret : "");
@@ -81,9 +85,8 @@ static const char *ended(const char *text)
     return whole;
 }
 
-static void begin(const char *text)
+static void begin_with(const char *agent, const char *text)
 {
-    static const char agent[] = "pod: /p\nsecret: /s\nvolumes: [{name: kv}]\n";
     const struct pod_map_opts opts = {
         .conf = &conf, .apply = fake_apply, .is_down = fake_is_down, .say = fake_say};
     const struct agent_enclosure_opts *enclosures;
@@ -102,8 +105,13 @@ static void begin(const char *text)
     for (int i = 0; !pod_map_first(map, &enclosures, &count) && i < 1000; i++)
         usleep(10000);
     assert_int_equal(count, pod.enclosure_count);
-    (void)fake_apply(NULL, pod.epoch, enclosures, count, NULL);
+    (void)fake_apply(NULL, pod.epoch, enclosures, count, NULL, NULL);
     fake.applied = 0;
+}
+
+static void begin(const char *text)
+{
+    begin_with("pod: /p\nsecret: /s\nvolumes: [{name: kv}]\n", text);
 }
 
 static int end(void **state)
@@ -318,6 +326,60 @@ static void test_a_name_that_is_unknown_holds_nothing_up(void **state)
     assert_string_equal(fake.enclosures[0].addr.host, "10.0.0.1");
 }
 
+#define AGENT "pod: /p\nvolumes: [{name: kv}, {name: b, memory_max: 1GiB}]\n"
+#define KV(n) "volumes:\n- {name: kv, generation: " #n "}\n"
+
+/* The map says which content a volume has; the agent's file, that it is served. */
+static void test_volumes_follow_the_map(void **state)
+{
+    struct uuid first;
+
+    begin_with(AGENT, EPOCH(1) E0 KV(0));
+    first = pod_map_volumes(map)[0].uuid;
+    assert_false(uuid_is_nil(&first));
+    assert_true(uuid_is_nil(&pod_map_volumes(map)[1].uuid)); /* the map does not have it */
+    assert_int_equal(pod_map_volumes(map)[1].memory_bytes_max, (uint64_t)1 << 30);
+    offer(EPOCH(2) E0 KV(1));
+    said(1, POD_MAP_TAKEN, "volume kv generation 0 -> 1");
+    assert_int_equal(fake.volumes[0].generation, 1);
+    assert_false(uuid_equal(&fake.volumes[0].uuid, &first));
+    offer(EPOCH(3) E0 "volumes: [{name: b}, {name: other}]\n");
+    said(2, POD_MAP_TAKEN,
+         "volume b added (generation 0), volume other added (generation 0), "
+         "volume kv deleted");
+    assert_true(uuid_is_nil(&fake.volumes[0].uuid));
+    assert_false(uuid_is_nil(&fake.volumes[1].uuid));
+    offer(EPOCH(4) E0 KV(0) "- {name: b}\n"); /* the same content as in epoch 1 */
+    assert_true(uuid_equal(&fake.volumes[0].uuid, &first));
+}
+
+static void test_without_volumes_the_file_says(void **state)
+{
+    begin_with("pod: /p\nvolumes: [{name: kv, generation: 7}]\n", EPOCH(1) E0);
+    assert_int_equal(pod_map_volumes(map)[0].generation, 7);
+    offer(EPOCH(2) E0 E1);
+    assert_int_equal(fake.volumes[0].generation, 7);
+    assert_true(uuid_equal(&fake.volumes[0].uuid, &conf.volumes[0].uuid));
+}
+
+static void test_volumes_that_cannot_be_are_refused(void **state)
+{
+    begin_with(AGENT, EPOCH(1) E0 KV(0));
+    offer(EPOCH(2) E0 "volumes: [{name: kv, value_max: 1MiB}]\n");
+    said(1, POD_MAP_REFUSED, "p.yaml: value_max of volume kv is another one than when this agent");
+    offer(EPOCH(3) E0 "volumes: [{name: kv, run_blocks: 32}]\n");
+    said(2, POD_MAP_REFUSED, "run_blocks of volume kv");
+    offer(EPOCH(4) E0);
+    said(3, POD_MAP_REFUSED, "it lists no volumes");
+    offer(EPOCH(1) E0 KV(1));
+    said(4, POD_MAP_REFUSED, "volume kv generation 0 -> 1");
+    offer(EPOCH(5) E0 "volumes: [{name: kv}, {name: kv}]\n");
+    said(5, POD_MAP_REFUSED, "listed twice");
+    assert_int_equal(fake.applied, 0);
+    offer(EPOCH(5) E0 KV(1));
+    assert_int_equal(fake.applied, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +392,9 @@ int main(void)
         cmocka_unit_test_teardown(test_an_agent_that_is_busy_gets_it_later, end),
         cmocka_unit_test_teardown(test_names_are_resolved_and_again_while_down, end),
         cmocka_unit_test_teardown(test_a_name_that_is_unknown_holds_nothing_up, end),
+        cmocka_unit_test_teardown(test_volumes_follow_the_map, end),
+        cmocka_unit_test_teardown(test_without_volumes_the_file_says, end),
+        cmocka_unit_test_teardown(test_volumes_that_cannot_be_are_refused, end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,11 +57,11 @@ struct pod_watch {
 
 static icms_err watch_apply(void *arg, uint64_t epoch,
                             const struct agent_enclosure_opts *enclosures, uint32_t count,
-                            struct err_why *why)
+                            const struct agent_identity *volumes, struct err_why *why)
 {
     struct pod_watch *watch = arg;
 
-    return agent_pod_apply(watch->agent, epoch, enclosures, count, NULL, why);
+    return agent_pod_apply(watch->agent, epoch, enclosures, count, volumes, why);
 }
 
 static bool watch_is_down(void *arg, const struct uuid *uuid)
@@ -265,6 +265,7 @@ void pod_watch_opts(struct pod_watch *watch, struct agent_opts *io_opts)
         (void)nanosleep(&pause, NULL);
         waited_ms += WATCH_SOON_MS;
     }
+    io_opts->volumes = pod_map_volumes(watch->map);
     io_opts->epoch = pod_map_used(watch->map)->epoch;
 }
 

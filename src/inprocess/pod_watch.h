@@ -4,7 +4,7 @@
  * start and watched while the agent runs, in icms-agent and inside a process.
  *
  *     pod_watch_new(&conf, &told, &why, &watch);     reads the map; NULL without `pod`
- *     pod_watch_opts(watch, &opts);                  the enclosures to start the agent with
+ *     pod_watch_opts(watch, &opts);                  what to start the agent with
  *     agent_new(env, &opts, ...); agent_start(...);
  *     pod_watch_start(watch, agent, &why);           a thread from here on
  *     pod_watch_look(watch);                         on SIGHUP
@@ -32,8 +32,8 @@ struct pod_watch_told {
 icms_err pod_watch_new(const struct conf_agent *conf, const struct pod_watch_told *told,
                        struct err_why *why, struct pod_watch **out_watch) ICMS_MUST_CHECK;
 
-/* Waits for names to be resolved, 2 s at most. What the options point to stays until
- * pod_watch_start. */
+/* Enclosures, volumes and epoch of the map. Waits for names to be resolved, 2 s at most. What the
+ * options point to stays until pod_watch_start. */
 void pod_watch_opts(struct pod_watch *watch, struct agent_opts *io_opts);
 
 icms_err pod_watch_start(struct pod_watch *watch, struct agent *agent,
