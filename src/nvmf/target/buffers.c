@@ -14,6 +14,11 @@
  * memory and not the turns of others. A tenant over a rate is held until the rate allows more; its
  * turn is lent to others.
  *
+ * Lookups take turns and are paid by their keys. A load takes its turn when it knows how large its
+ * value is, so one that finds no key has had none: its host owes a turn, and the next load of the
+ * host takes one as a lookup does, before its key is looked for. So a host owes as many as it has
+ * commands in flight at most, and one that asks for keys that are not there has its share of turns.
+ *
  * Memory. Loads before stores: while a load waits for memory no store takes any, and stores
  * together hold at most store_bytes_max. A host, and a tenant, hold no more of a class than stays
  * free, or one buffer: alone half, n of them 1/(n + 1) each, and the last part is left for who
@@ -595,6 +600,21 @@ bool nvmft_buffers_take(struct nvmft_req *req, uint32_t tenant, enum nvmft_wait_
         tenant_ready_ns(flow->tenant, class) > loop_now_ns(shard->loop))
         tenant_hold(shard, flow->tenant, class);
     return false;
+}
+
+void nvmft_buffers_owe(struct nvmft_qpair *qpair)
+{
+    qpair->shard->buffers.shares[qpair->host].owed++;
+}
+
+bool nvmft_buffers_pay(struct nvmft_qpair *qpair)
+{
+    struct nvmft_share *share = &qpair->shard->buffers.shares[qpair->host];
+
+    if (share->owed == 0)
+        return false;
+    share->owed--;
+    return true;
 }
 
 bool nvmft_backlog_full(const struct nvmft_shard *shard, uint32_t tenant, uint64_t bytes)

@@ -337,9 +337,18 @@ static enum req_step req_new_kv(struct nvmft_req *req)
     case NVMF_TARGET_EXIST: /* likewise */
     case NVMF_TARGET_DELETE:
         return req_wait_buffer(req, NVMFT_WAIT_LOAD, NVMFT_POOL_PAGE);
-    default:
-        return REQ_NEXT;
+    default: /* a load: it takes its turn with the memory, but for a turn that its host owes */
+        if (!nvmft_buffers_pay(qpair))
+            return REQ_NEXT;
+        req->keys = 1;
+        return req_wait_buffer(req, NVMFT_WAIT_LOAD, NVMFT_POOL_PAGE);
     }
+}
+
+/* A load that has had the turn of a lookup, and no other one. */
+static bool req_is_lookup(const struct nvmft_req *req)
+{
+    return req->pub.op == NVMF_TARGET_RETRIEVE && req->keys > 0;
 }
 
 /* A queue pair that has to authenticate serves nothing else before. */
@@ -427,7 +436,7 @@ static enum req_step req_run_execute(struct nvmft_req *req)
         return REQ_NEXT;
     }
     req->pub.memory = req->pub.op == NVMF_TARGET_EXIST_MANY || req->pub.op == NVMF_TARGET_EXIST ||
-                              req->pub.op == NVMF_TARGET_FLUSH
+                              req->pub.op == NVMF_TARGET_FLUSH || req_is_lookup(req)
                           ? NULL
                           : req->buffer;
     req->pub.memory_bytes = req->pub.memory == NULL ? 0 : req->buffer_bytes;
@@ -515,6 +524,7 @@ static enum req_step req_answered(struct nvmft_req *req)
         pub->done_bytes <= target->buffer_bytes_max) {
         req_kv_sent(req);
         nvmft_buffers_give(req);
+        req->keys = 0;
         return req_wait_buffer(req, NVMFT_WAIT_LOAD, pub->done_bytes);
     }
     if (pub->op == NVMF_TARGET_DELETE && pub->only_record == 0 && pub->err == ICMS_MISS &&
@@ -523,6 +533,8 @@ static enum req_step req_answered(struct nvmft_req *req)
          1) == 0)
         pub->err = ICMS_OK; /* NVMe: deleting what is not there succeeds */
     if (pub->err != ICMS_OK) {
+        if (pub->op == NVMF_TARGET_RETRIEVE && pub->memory == NULL)
+            nvmft_buffers_owe(req->qpair);
         nvmft_req_fail_err(req, pub->err, pub->reason);
         return REQ_NEXT;
     }
@@ -656,6 +668,8 @@ void nvmft_req_abandon(struct nvmft_req *req)
     switch (req->state) {
     case NVMFT_REQ_WAIT_BUFFER:
         req->state = NVMFT_REQ_DONE;
+        if (req_is_lookup(req))
+            nvmft_buffers_owe(req->qpair);
         nvmft_buffers_unpark(req);
         break;
     case NVMFT_REQ_H2C:

@@ -86,6 +86,7 @@ struct nvmft_share {
     uint64_t bytes[NVMFT_WAIT_COUNT];      /* of buffers, by class                     */
     struct list waiting[NVMFT_WAIT_COUNT]; /* flows that wait until it gives some back */
     uint32_t flows[NVMFT_WAIT_COUNT];      /* of a host: busy ones                     */
+    uint32_t owed;                         /* of a host: keys looked for without a turn */
 };
 
 struct nvmft_tenant;
@@ -695,6 +696,12 @@ void nvmft_buffers_give_raw(struct nvmft_qpair *qpair);
 /* From here on the request waits for its host; no more. */
 void nvmft_buffers_hosted(struct nvmft_req *req);
 void nvmft_buffers_unhosted(struct nvmft_req *req);
+
+/* A load of a key that is not there had no turn: its host owes one. */
+void nvmft_buffers_owe(struct nvmft_qpair *qpair);
+
+/* Whether the host of a queue pair owes a turn; then it is paid with the command that asks. */
+bool nvmft_buffers_pay(struct nvmft_qpair *qpair);
 
 /* Whether one more parked store of the tenant has to be shed. */
 bool nvmft_backlog_full(const struct nvmft_shard *shard, uint32_t tenant, uint64_t bytes);
