@@ -442,6 +442,20 @@ void daemon_keys_said(const struct ctl_audit *audit, const char *kind, const cha
                  why);
 }
 
+void daemon_http_read_again(struct ctl_http *http, const char *listen,
+                            const struct ctl_audit *audit)
+{
+    struct err_why why = {""};
+    bool is_new = false;
+
+    if (http == NULL)
+        return;
+    if (ctl_http_read_again(http, &why, &is_new) != ICMS_OK)
+        daemon_keys_said(audit, "http", listen, why.text);
+    else if (is_new)
+        daemon_keys_said(audit, "http", listen, NULL);
+}
+
 enum daemon_signal daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat)
 {
     sigset_t set = daemon_signals();

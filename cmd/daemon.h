@@ -84,6 +84,11 @@ void daemon_http(const struct conf_http *conf, struct ctl_http_opts *opts);
 /* Logs the warnings of a configuration. */
 void daemon_warnings(const struct conf_warnings *warnings);
 
+/* Reads token and certificates of the HTTP port again, and says what came of it. http: NULL: there
+ * is no port. */
+void daemon_http_read_again(struct ctl_http *http, const char *listen,
+                            const struct ctl_audit *audit);
+
 /* Before any thread starts: holds back SIGTERM, SIGINT and SIGHUP for daemon_wait, ignores SIGPIPE
  * and SIGXFSZ, raises the limits on files and locked memory as far as they go, and looks for what
  * would fail later: UNSUPPORTED with the remedy where io_uring is forbidden. Fewer locked pages

@@ -359,7 +359,7 @@ static void main_keys_said(void *arg, const char *enclosure, const char *why)
 
 static void main_serve(const struct daemon_opts *opts, const struct conf_agent *conf,
                        const struct agent_opts *agent_opts, struct agent *agent,
-                       const struct ctl_http *http)
+                       struct ctl_http *http)
 {
     static struct main_seen seen;
     enum daemon_signal number;
@@ -374,6 +374,8 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_agent *
             pod_watch_look(main_watch);
         else if (number == DAEMON_READ_AGAIN)
             agent_keys_read_again(agent, agent_opts, main_keys_said, NULL);
+        if (number == DAEMON_READ_AGAIN)
+            daemon_http_read_again(http, conf->http.listen, &main_audit);
         main_look(agent, conf, &seen);
     }
     if (!agent_drain(agent, MAIN_DRAIN_MS))

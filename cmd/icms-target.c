@@ -381,7 +381,7 @@ static void main_keys_read_again(const struct conf_target *conf, struct target *
 }
 
 static void main_serve(const struct daemon_opts *opts, const struct conf_target *conf,
-                       struct target_reload *reload, const struct ctl_http *http)
+                       struct target_reload *reload, struct ctl_http *http)
 {
     struct target *target = reload->target;
     enum daemon_signal number;
@@ -403,6 +403,7 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_target 
         if (number == DAEMON_READ_AGAIN) {
             main_keys_read_again(conf, target);
             target_reload_begin(reload);
+            daemon_http_read_again(http, conf->http.listen, &main_audit);
         }
         changing = target_reload_look(reload);
         main_look(target, true, &out);

@@ -86,6 +86,13 @@ icms_err ctl_http_check(const struct ctl_http_opts *opts, struct err_why *why) I
 icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
                         struct ctl_http **out_http) ICMS_MUST_CHECK;
 
+/* Reads the files of opts again. When they have something else it is used from now on: the port
+ * stays open, requests that are being answered get up to a second to end. Fails as ctl_http_check,
+ * and then all stays as it was; LIMIT: it could not go on, and serves nothing any more. *out_new:
+ * something was replaced. The thread that started it; blocking. */
+icms_err ctl_http_read_again(struct ctl_http *http, struct err_why *why,
+                             bool *out_new) ICMS_MUST_CHECK;
+
 /* The port it listens on (listen ended in :0). */
 unsigned ctl_http_port(const struct ctl_http *http);
 

@@ -678,6 +678,36 @@ static void test_metrics_alone_can_be_open(void **state)
     ctl_http_stop(&http);
 }
 
+/* A token that is replaced counts from then on; a file that is wrong changes nothing. */
+static void test_a_token_can_be_replaced(void **state)
+{
+    static const char other[] = "Authorization: Bearer fedcba9876543210fedcba9876543210";
+    struct err_why why = {""};
+    unsigned port;
+    bool is_new;
+
+    serve_guarded(CTL_HTTP_OPEN_NONE);
+    port = ctl_http_port(http);
+    token_file(TOKEN "\n", 0600);
+    assert_int_equal(ctl_http_read_again(http, &why, &is_new), ICMS_OK);
+    assert_false(is_new);
+    token_file("short", 0600);
+    assert_int_equal(ctl_http_read_again(http, &why, &is_new), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, token_path));
+    assert_int_equal(get_with("/status", "Authorization: Bearer " TOKEN), 200);
+    assert_int_equal(get_with("/status", other), 401);
+    token_file("fedcba9876543210fedcba9876543210\n", 0600);
+    assert_int_equal(ctl_http_read_again(http, &why, &is_new), ICMS_OK);
+    assert_true(is_new);
+    assert_int_equal(ctl_http_port(http), port);
+    assert_int_equal(get_with("/status", "Authorization: Bearer " TOKEN), 401);
+    assert_int_equal(get_with("/metrics", other), 200);
+    prom_parse(&prom, reply_body());
+    assert_true(prom_value(&prom, "icms_http_refused_total") == 2);
+    (void)unlink(token_path);
+    ctl_http_stop(&http);
+}
+
 static void test_a_bad_token_file_is_an_error_at_the_start(void **state)
 {
     static const struct {
@@ -764,6 +794,7 @@ int main(void)
         cmocka_unit_test(test_any_address_of_ipv6_takes_ipv4),
         cmocka_unit_test(test_without_the_token_nothing_is_told),
         cmocka_unit_test(test_probes_need_no_token),
+        cmocka_unit_test(test_a_token_can_be_replaced),
         cmocka_unit_test(test_metrics_alone_can_be_open),
         cmocka_unit_test(test_a_bad_token_file_is_an_error_at_the_start),
         cmocka_unit_test_setup_teardown(test_metrics_are_served, serve, stop),

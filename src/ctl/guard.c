@@ -169,6 +169,21 @@ void ctl_guard_fini(struct ctl_guard *guard)
     guard->certificate = guard->client_ca = NULL;
 }
 
+static bool guard_text_equal(const char *a, const char *b)
+{
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+bool ctl_guard_equal(const struct ctl_guard *a, const struct ctl_guard *b)
+{
+    bool same_token = a->token == NULL || b->token == NULL
+                          ? a->token == b->token
+                          : secret_equal(a->token, secret_bytes(b->token), secret_length(b->token));
+
+    return same_token && guard_text_equal(a->certificate, b->certificate) &&
+           guard_text_equal(a->client_ca, b->client_ca);
+}
+
 icms_err ctl_http_check(const struct ctl_http_opts *opts, struct err_why *why)
 {
     struct ctl_guard guard;

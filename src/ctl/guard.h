@@ -32,6 +32,9 @@ icms_err ctl_guard_init(const struct ctl_http_opts *opts, struct err_why *why,
                         struct ctl_guard *guard) ICMS_MUST_CHECK;
 void ctl_guard_fini(struct ctl_guard *guard);
 
+/* Whether both have read the same; a certificate has one key, so that one is not compared. */
+bool ctl_guard_equal(const struct ctl_guard *a, const struct ctl_guard *b);
+
 /* Whether who sent this request proves that it may read every page. */
 bool ctl_guard_is_proven(const struct ctl_guard *guard, struct MHD_Connection *connection);
 

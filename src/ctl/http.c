@@ -10,7 +10,8 @@
  * is shut down, so whoever holds connections keeps nobody else out.
  *
  * Life: ctl_http_start() listens as every port of ours does, for errors that say what to do, and
- * hands the socket to libmicrohttpd, which closes it in ctl_http_stop().
+ * hands the socket to libmicrohttpd, which closes it in ctl_http_stop(). ctl_http_read_again() ends
+ * libmicrohttpd's daemon and starts another one on the same socket.
  */
 #include "ctl/ctl_int.h"
 
@@ -21,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -51,6 +53,10 @@ struct ctl_http {
 #define TYPE_TEXT    "text/plain; charset=utf-8"
 #define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
 #define TYPE_JSON    "application/json"
+
+/* How long connections may go on when keys are replaced, and how often they are looked at. */
+#define HTTP_SETTLE_MS      1000
+#define HTTP_SETTLE_STEP_MS 10
 
 /* Memory of a connection: request line and headers have to fit. */
 #define CONNECTION_BYTES 16384
@@ -297,7 +303,8 @@ static bool server_start(struct ctl_http *http, int fd)
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
     };
-    unsigned flags = MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG;
+    unsigned flags =
+        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC;
 
     if (http->guard.certificate == NULL) {
         tls[0].option = MHD_OPTION_END;
@@ -347,6 +354,60 @@ icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
     return ICMS_OK;
 }
 
+/* Accepts no more, lets open connections end, and ends the thread. The listening socket; below 0:
+ * libmicrohttpd does not hand it back. */
+static int server_pause(struct ctl_http *http)
+{
+    struct timespec pause = {.tv_nsec = HTTP_SETTLE_STEP_MS * 1000000L};
+    int fd = MHD_quiesce_daemon(http->daemon);
+    const union MHD_DaemonInfo *info;
+
+    if (fd < 0)
+        return fd;
+    for (int ms = 0; ms < HTTP_SETTLE_MS; ms += HTTP_SETTLE_STEP_MS) {
+        info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+        if (info == NULL || info->num_connections == 0)
+            break;
+        (void)nanosleep(&pause, NULL);
+    }
+    MHD_stop_daemon(http->daemon);
+    http->daemon = NULL;
+    return fd;
+}
+
+icms_err ctl_http_read_again(struct ctl_http *http, struct err_why *why, bool *out_new)
+{
+    struct ctl_guard guard;
+    icms_err err = ctl_guard_init(&http->opts, why, &guard);
+    int fd;
+
+    *out_new = false;
+    if (err != ICMS_OK)
+        return err;
+    if (http->daemon == NULL || ctl_guard_equal(&http->guard, &guard)) {
+        ctl_guard_fini(&guard);
+        return ICMS_OK;
+    }
+    fd = server_pause(http);
+    if (fd < 0) {
+        ctl_guard_fini(&guard);
+        return err_set(why, ICMS_LIMIT,
+                       "http: the port cannot be kept open while keys are replaced; restart");
+    }
+    guard.refused = http->guard.refused;
+    guard.said = http->guard.said;
+    guard.said_ns = http->guard.said_ns;
+    ctl_guard_fini(&http->guard);
+    http->guard = guard;
+    if (!server_start(http, fd)) {
+        (void)close(fd);
+        return err_set(why, ICMS_LIMIT, "http: cannot start a thread for %s again; restart",
+                       http->opts.listen);
+    }
+    *out_new = true;
+    return ICMS_OK;
+}
+
 unsigned ctl_http_port(const struct ctl_http *http)
 {
     return http->port;
@@ -356,7 +417,8 @@ void ctl_http_stop(struct ctl_http **http)
 {
     if (*http == NULL)
         return;
-    MHD_stop_daemon((*http)->daemon);
+    if ((*http)->daemon != NULL)
+        MHD_stop_daemon((*http)->daemon);
     ctl_guard_fini(&(*http)->guard);
     ctl_page_fini(&(*http)->page);
     free(*http);

@@ -14,6 +14,7 @@ usage: http_ports.py BUILD_ROOT
 import json
 import os
 import pathlib
+import signal
 import socket
 import ssl
 import subprocess
@@ -120,6 +121,38 @@ def refused_at_start(build, folder, daemon, change, *says):
         assert result.returncode in (1, 2) and all(word in said for word in says), said
 
 
+def replaced(build, folder, daemon, right):
+    """After SIGHUP another certificate is served, and another token counts, with the port open."""
+    def served():
+        context = ssl.create_default_context(cafile=folder / "ca.crt")
+        with socket.create_connection((ADDRESS, daemon.http_port), timeout=20) as peer, \
+                context.wrap_socket(peer, server_hostname=ADDRESS) as tls:
+            return tls.getpeercert()["serialNumber"]
+
+    def until(condition):
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, daemon.log_tail()
+            time.sleep(0.05)
+
+    before = served()
+    (folder / "server.crt").write_text("nothing")
+    daemon.signal(signal.SIGHUP)
+    until(lambda: "keys stay as they were" in daemon.log_path.read_text())
+    assert served() == before and right.get(daemon.http_port, "/status")[0] == 200
+    certificates(folder)
+    (folder / "token").unlink()
+    run(build / "cmd/icms", "key", "gen", "--type", "token", folder / "token")
+    other = Reader(folder, token=(folder / "token").read_text().strip())
+    daemon.signal(signal.SIGHUP)
+    until(lambda: other.get(daemon.http_port, "/status")[0] == 200)
+    assert served() != before
+    right.context = other.context
+    assert right.get(daemon.http_port, "/status")[0] == 401
+    print(f"ok {daemon.name}: SIGHUP replaces certificate, authorities and token")
+    right.headers = other.headers
+
+
 def held_handshakes(daemon, reader):
     """More half handshakes than there are connections keep nobody out."""
     held = [socket.create_connection((ADDRESS, daemon.http_port), timeout=20) for _ in range(48)]
@@ -168,9 +201,11 @@ def main(build, folder):
         lines = [json.loads(line) for line in (folder / "audit").read_text().splitlines()]
         lines = [line for line in lines if line["event"] == "http"]
         assert len(lines) == 1 and lines[0]["peer"] == ADDRESS, lines
+        replaced(build, folder, target, right)
         for daemon in (target, agent):
             assert daemon.stop() == 0
             assert token not in daemon.log_path.read_text()
+        token = (folder / "token").read_text().strip()
         clear = p.make_target("enclosure1", 1, "512MiB", [{"name": "kv"}], http_address=ADDRESS,
                               http={"token": folder / "token"})
         clear.start()
