@@ -114,11 +114,12 @@ static unsigned option_taken_by(int code)
     case OPTION_YES:
         return CLI_TAKES_ERASE | CLI_TAKES_POD;
     case OPTION_FILE:
+    case OPTION_DRY_RUN:
+        return CLI_TAKES_POD | CLI_TAKES_VOLUMES;
     case OPTION_ADDRESS:
     case OPTION_WEIGHT:
     case OPTION_UUID:
     case OPTION_NQN:
-    case OPTION_DRY_RUN:
         return CLI_TAKES_POD;
     default:
         return 0;

@@ -28,16 +28,17 @@ enum cli_exit {
 
 /* Which options a subcommand has besides --help. */
 enum cli_takes {
-    CLI_TAKES_TIER = 1,   /* --open --volume --keys --deadline --json --quiet */
-    CLI_TAKES_KEYS = 2,   /* --hex --name                               */
-    CLI_TAKES_FILE = 4,   /* --input, --output                          */
-    CLI_TAKES_STORE = 8,  /* --on-flash --if-absent                     */
-    CLI_TAKES_DEV = 16,   /* --dir --size --port --volume --json        */
-    CLI_TAKES_GEN = 32,   /* --type --hash --kek --json                 */
-    CLI_TAKES_ERASE = 64, /* --config --yes                            */
-    CLI_TAKES_JSON = 256, /* --json --quiet                            */
-    CLI_TAKES_POD = 128,  /* --file --address --weight --uuid --nqn --dry-run --yes --open
-                             --deadline --json --quiet                 */
+    CLI_TAKES_TIER = 1,      /* --open --volume --keys --deadline --json --quiet */
+    CLI_TAKES_KEYS = 2,      /* --hex --name                               */
+    CLI_TAKES_FILE = 4,      /* --input, --output                          */
+    CLI_TAKES_STORE = 8,     /* --on-flash --if-absent                     */
+    CLI_TAKES_DEV = 16,      /* --dir --size --port --volume --json        */
+    CLI_TAKES_GEN = 32,      /* --type --hash --kek --json                 */
+    CLI_TAKES_ERASE = 64,    /* --config --yes                            */
+    CLI_TAKES_JSON = 256,    /* --json --quiet                            */
+    CLI_TAKES_VOLUMES = 512, /* --file --dry-run                       */
+    CLI_TAKES_POD = 128,     /* --file --address --weight --uuid --nqn --dry-run --yes --open
+                                --deadline --json --quiet                 */
 };
 
 /* A subcommand. */
@@ -70,8 +71,8 @@ struct cli {
     const char *type;                     /* key: --type; NULL: the default         */
     const char *hash;                     /* key: --hash; NULL: the default         */
     const char *kek;                      /* key: --kek; NULL                       */
-    bool yes;                             /* volume erase, pod: --yes               */
-    bool dry_run;                         /* pod: --dry-run                         */
+    bool yes;                             /* volume, pod: --yes                     */
+    bool dry_run;                         /* volume, pod: --dry-run                 */
     const char *address, *weight;         /* pod: of the new enclosure; NULL        */
     const char *uuid, *nqn;               /* likewise                               */
     const char *configs[CLI_CONFIGS_MAX]; /* volume erase: --config            */
@@ -153,6 +154,10 @@ void cli_answer(const struct cli *cli, const char *key, const struct icms_block 
 
 /* --json: answers about a block that was not stored or loaded; returns the exit status. */
 int cli_miss(const struct cli *cli, const char *key, const struct icms_block *block);
+
+/* icms volume: whether a word is one that changes or shows the file of a target; runs it. */
+bool cli_volume_is_of_file(const char *word);
+int cli_volume_file(const struct cli *cli);
 
 /* Prints one JSON object, made by json_pack's format (jansson). */
 void cli_json(const char *format, ...);

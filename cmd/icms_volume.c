@@ -637,8 +637,12 @@ static int volume_run(int argc, char **argv)
 
     if (status >= 0)
         return status;
+    if (cli.argc > 0 && cli_volume_is_of_file(cli.argv[0]))
+        return cli_volume_file(&cli);
     if (cli.argc < 1 || strcmp(cli.argv[0], "erase") != 0)
-        return cli_usage(&cli, "it takes 'erase'");
+        return cli_usage(&cli, "it takes 'list', 'create', 'set', 'reset', 'delete' or 'erase'");
+    if (cli.file != NULL || cli.dry_run)
+        return cli_usage(&cli, "--file and --dry-run are not for erase, which takes --config");
     cli.argc--;
     cli.argv++;
     if (!cli.volume_named)
@@ -663,12 +667,27 @@ static int volume_run(int argc, char **argv)
 
 const struct cli_command cli_volume = {
     .name = "volume",
-    .summary = "erase an encrypted volume",
-    .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS | CLI_TAKES_ERASE,
+    .summary = "list, change and erase volumes",
+    .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS | CLI_TAKES_ERASE | CLI_TAKES_VOLUMES,
     .run = volume_run,
     .help =
-        "usage: icms volume erase --volume NAME [options] [KEY ... | -]\n"
-        "Make all values of an encrypted volume unreadable, wherever they lie: overwrite and\n"
+        "usage: icms volume list [--file FILE] [options]\n"
+        "       icms volume create|set NAME [KEY=VALUE ...] [--file FILE] [options]\n"
+        "       icms volume reset|delete NAME --yes [--file FILE] [options]\n"
+        "       icms volume erase --volume NAME [options] [KEY ... | -]\n"
+        "Show or change the volumes of a target's file: what would change is shown, then the\n"
+        "file is written. Send SIGHUP to its icms-target, which applies it while it runs.\n\n"
+        "  list    the volumes of the file\n"
+        "  create  a new volume, with values as in its configuration: quota=1TiB\n"
+        "  set     other values; KEY= takes it out of the file; a list is written [A, B]\n"
+        "  reset   raise the generation by one: everything before is unreachable at once\n"
+        "  delete  the volume goes\n\n"
+        "      --file FILE      of the target; default /etc/icms/target.yaml\n"
+        "      --dry-run        show what would change, and change nothing\n"
+        "      --yes            reset, delete, and set of a lower quota: although blocks are "
+        "lost\n\n"
+        "erase: make all values of an encrypted volume unreadable, wherever they lie: overwrite "
+        "and\n"
         "remove the files of its keys, take it out of the list of keys, raise its generation.\n"
         "Read the blocks under each KEY and one that it stores itself before and after, and\n"
         "count how many can be read. Without --yes say what would be done, and change nothing.\n\n"
@@ -678,7 +697,7 @@ const struct cli_command cli_volume = {
         "      --keys FILE      the list of keys; default $ICMS_KEYS\n"
         "      --config FILE    configuration of a target or an agent on this machine, in which\n"
         "                       the generation is raised; may be repeated\n"
-        "      --yes            do it; it cannot be undone\n"
+        "      --yes            erase: do it; it cannot be undone\n"
         "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
         "  -d, --deadline TIME  500ms, 2s; default: the agent's\n"

@@ -49,7 +49,7 @@ _icms()
         options="$options --space --json"
         ;;
     key) options="$options --type --hash --kek --json" ;;
-    volume) options="$options $tier $keys --config --yes" ;;
+    volume) options="$options $tier $keys --config --yes --file --dry-run" ;;
     pod)
         options="$options --file --address --weight --uuid --nqn --dry-run --yes --open --deadline --json --quiet"
         ;;
@@ -60,6 +60,10 @@ _icms()
     case $word,$command in
     -*,* | *,help)
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+        ;;
+    *,volume)
+        mapfile -t COMPREPLY < <(compgen -W "list create set reset delete erase" -- "$word"
+            [[ ${COMP_WORDS[COMP_CWORD - 1]} != --@(file|config|keys) ]] || compgen -f -- "$word")
         ;;
     *,pod)
         mapfile -t COMPREPLY < <(compgen -W "status add settle drain undrain remove reload" -- "$word"

@@ -32,7 +32,7 @@ _icms() {
         'bench:benchmark against the hardware limits'
         'replay:simulate the hits of a trace on a drive'
         'key:make a secret'
-        'volume:erase an encrypted volume'
+        'volume:list, change and erase volumes'
         'pod:show and change the enclosures of the pod'
         'config:check and compare configuration files'
         'version:print the version'
@@ -104,7 +104,9 @@ _icms() {
             ;;
         volume)
             _arguments $tier $keys '*--config[raise the generation in it]:file:_files' \
-                '--yes[do it]' ':what:(erase)' '*:key:'
+                '--yes[also what loses blocks]' '--file[of a target]:file:_files' \
+                '--dry-run[show, and change nothing]' \
+                ':what:(list create set reset delete erase)' '*:volume, KEY=VALUE or key:'
             ;;
         pod)
             _arguments '--file[the pod map]:file:_files' '--address[of the new enclosure]:address:' \

@@ -308,6 +308,10 @@ icms_err conf_live_read(const char *path, struct err_why *why,
                         struct conf_live **out_live) ICMS_MUST_CHECK;
 void conf_live_free(struct conf_live **live);
 
+/* The same from memory; name stands for the file in errors. */
+icms_err conf_live_parse(const char *name, const char *text, size_t bytes, struct err_why *why,
+                         struct conf_live **out_live) ICMS_MUST_CHECK;
+
 const struct conf_target *conf_live_target(const struct conf_live *live);
 
 /* Whether a target that runs with one file may go on with the other: only volumes and tenants
@@ -339,6 +343,30 @@ struct conf_edit {
  * have it. CONFIG: the file is wrong, or written in a style that cannot be changed line by line. */
 icms_err conf_generation_raise(const char *path, const char *volume, uint32_t at_least,
                                struct err_why *why, struct conf_edit *out_edit) ICMS_MUST_CHECK;
+
+/* What shall happen to a volume in the file of a target. */
+enum conf_volume_what {
+    CONF_VOLUME_CREATE, /* it is added, with values                              */
+    CONF_VOLUME_SET,    /* it gets values                                        */
+    CONF_VOLUME_RESET,  /* its generation is raised by one                       */
+    CONF_VOLUME_DELETE, /* it goes                                               */
+};
+
+struct conf_volume_change {
+    enum conf_volume_what what;
+    const char *name;          /* of the volume                                           */
+    const char *const *values; /* CREATE, SET: "quota=1TiB"; "quota=": not written        */
+    uint32_t value_count;
+    bool yes; /* although blocks are lost                                                 */
+};
+
+/* The file of a target with the change; visit is called for each difference, as conf_diff. Nothing
+ * is written (conf_edit_write). EXISTS, NOT_FOUND, INVALID: refused with a sentence. CONFIG: the
+ * file is wrong, or written in a style that cannot be changed line by line. */
+icms_err
+conf_volume_change(const char *path, const struct conf_volume_change *asked,
+                   void (*visit)(void *arg, const char *key, const char *was, const char *is),
+                   void *arg, struct err_why *why, struct conf_edit *out_edit) ICMS_MUST_CHECK;
 
 /* The list of keys without a volume; the same otherwise. */
 icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *why,

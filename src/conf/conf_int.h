@@ -275,6 +275,21 @@ struct conf_edit_line conf_edit_line_at(const struct conf_edit_text *edit, uint3
 /* The last line of a node and of all below it. */
 uint32_t conf_node_last_line(const struct conf_node *node);
 
+/* A key of a map gets a value, in its line, or in a new one behind that of the key `after`; loses
+ * it. by_hand: what the operator does where the style of the file does not allow it. */
+icms_err conf_edit_key_set(struct conf_edit_text *edit, const struct conf_node *map,
+                           const char *key, const char *value, const char *after,
+                           const char *by_hand) ICMS_MUST_CHECK;
+icms_err conf_edit_key_remove(struct conf_edit_text *edit, const struct conf_node *map,
+                              const char *key, const char *by_hand) ICMS_MUST_CHECK;
+
+/* The lines of the entry go. */
+icms_err conf_edit_entry_remove(struct conf_edit_text *edit, const char *by_hand) ICMS_MUST_CHECK;
+
+/* Where the dash of an entry is in its line; false: it has none there. */
+bool conf_edit_dash_find(const struct conf_edit_text *edit, struct conf_edit_line line,
+                         size_t *out_column);
+
 /* The line cannot be changed; what: what the operator does instead. */
 icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, const char *what);
 

@@ -76,15 +76,16 @@ static void file_close(struct diff_file *file)
     file->text = NULL;
 }
 
-static icms_err file_open(struct diff_file *file, const char *path, struct err_why *why)
+/* Takes the text. */
+static icms_err file_parse(struct diff_file *file, const char *path, char *text, size_t bytes,
+                           struct err_why *why)
 {
     const struct conf_node *root;
-    size_t bytes = 0;
-    icms_err err = conf_file_read(path, "its name", why, &file->text, &bytes);
+    icms_err err;
 
+    file->text = text;
     file->source = (struct conf_source){.name = path, .why = why};
-    if (err == ICMS_OK)
-        err = conf_doc_parse(&file->source, file->text, bytes, &file->doc);
+    err = conf_doc_parse(&file->source, text, bytes, &file->doc);
     if (err != ICMS_OK)
         return err;
     root = conf_doc_root(file->doc);
@@ -100,6 +101,15 @@ static icms_err file_open(struct diff_file *file, const char *path, struct err_w
     if (err == ICMS_OK && file->kind == CONF_FILE_POD)
         err = conf_pod_ended(&file->source, file->text, bytes);
     return err;
+}
+
+static icms_err file_open(struct diff_file *file, const char *path, struct err_why *why)
+{
+    size_t bytes = 0;
+    char *text = NULL;
+    icms_err err = conf_file_read(path, "its name", why, &text, &bytes);
+
+    return err == ICMS_OK ? file_parse(file, path, text, bytes, why) : err;
 }
 
 icms_err conf_check(const char *path, struct err_why *why, enum conf_file_kind *out_kind)
@@ -332,26 +342,43 @@ struct conf_live {
     char path[LIMIT_PATH_BYTES]; /* for errors */
 };
 
-icms_err conf_live_read(const char *path, struct err_why *why, struct conf_live **out_live)
+icms_err conf_live_parse(const char *name, const char *text, size_t bytes, struct err_why *why,
+                         struct conf_live **out_live)
 {
     struct conf_live *live = calloc(1, sizeof(*live));
+    char *copy = malloc(bytes + 1);
     icms_err err;
 
-    if (live == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
-    (void)snprintf(live->path, sizeof(live->path), "%s", path);
-    err = file_open(&live->file, live->path, why);
+    if (live == NULL || copy == NULL) {
+        free(live);
+        free(copy);
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", name);
+    }
+    memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+    (void)snprintf(live->path, sizeof(live->path), "%s", name);
+    err = file_parse(&live->file, live->path, copy, bytes, why);
     if (err == ICMS_OK && live->file.kind != CONF_FILE_TARGET)
         err = err_set(why, ICMS_CONFIG,
-                      "%s: it is not the configuration of an icms-target: it "
-                      "has no drives",
-                      path);
+                      "%s: it is not the configuration of an icms-target: it has no drives", name);
     if (err != ICMS_OK) {
         conf_live_free(&live);
         return err;
     }
     *out_live = live;
     return ICMS_OK;
+}
+
+icms_err conf_live_read(const char *path, struct err_why *why, struct conf_live **out_live)
+{
+    size_t bytes = 0;
+    char *text = NULL;
+    icms_err err = conf_file_read(path, "its name", why, &text, &bytes);
+
+    if (err == ICMS_OK)
+        err = conf_live_parse(path, text, bytes, why, out_live);
+    free(text);
+    return err;
 }
 
 void conf_live_free(struct conf_live **live)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conf/edit.c: what `icms volume erase` changes in configuration files: the generation of a volume,
- * and a volume of a list of keys that goes. Called by cmd, on its thread.
+ * and a volume of a list of keys that goes; and the lines that pod_edit.c and volume_edit.c change.
+ * Called by cmd, on its thread.
  *
  * Only the lines of the change are other ones afterwards: comments and order stay. The tree of the
  * text says which lines they are; how they are written decides whether they can be changed line by
@@ -276,6 +277,119 @@ uint32_t conf_node_last_line(const struct conf_node *node)
     }
     return last;
 }
+
+/* ---- lines ---------------------------------------------------------------------------------- */
+
+/* Where `key:` begins in its line, behind blanks and the dash of a list; false: it is not the first
+ * key there. */
+static bool key_find(const struct conf_edit_text *edit, struct conf_edit_line line, const char *key,
+                     size_t *out_column)
+{
+    size_t at = line.begin, bytes = strlen(key);
+
+    while (at < line.end && (edit->text[at] == ' ' || edit->text[at] == '-'))
+        at++;
+    if (line.end - at <= bytes || memcmp(edit->text + at, key, bytes) != 0 ||
+        edit->text[at + bytes] != ':')
+        return false;
+    *out_column = at - line.begin;
+    return true;
+}
+
+/* Bytes of the value in its line, without the blanks around it and without a comment. */
+static void value_find(const struct conf_edit_text *edit, struct conf_edit_line line, size_t from,
+                       size_t *out_from, size_t *out_to)
+{
+    size_t to;
+
+    while (from < line.end && edit->text[from] == ' ')
+        from++;
+    for (to = from; to < line.end && strchr("\r\n", edit->text[to]) == NULL; to++)
+        if (edit->text[to] == '#' && to > from && edit->text[to - 1] == ' ')
+            break;
+    while (to > from && edit->text[to - 1] == ' ')
+        to--;
+    *out_from = from;
+    *out_to = to;
+}
+
+/* A map's key gets a value: in its line, or in a new one behind that of the key `after`. */
+icms_err conf_edit_key_set(struct conf_edit_text *edit, const struct conf_node *map,
+                           const char *key, const char *value, const char *after,
+                           const char *by_hand)
+{
+    const struct conf_node *written = conf_node_get(map, key);
+    const struct conf_node *node = written != NULL ? written : conf_node_get(map, after);
+    struct conf_edit_line line;
+    size_t column, from, to, bytes = 0;
+    bool is_ended;
+    char *added, *text;
+
+    check(node != NULL);
+    line = conf_edit_line_at(edit, node->key_line);
+    if (conf_node_last_line(node) != node->key_line || node->kind == CONF_NODE_MAP ||
+        !key_find(edit, line, written != NULL ? key : after, &column) || column > 32)
+        return conf_edit_refuse(edit, node->key_line, by_hand);
+    if (written != NULL) {
+        value_find(edit, line, line.begin + column + strlen(key) + 1, &from, &to);
+        text = conf_edit_splice(edit, from, to, value, &bytes);
+    } else {
+        is_ended = line.end > line.begin && edit->text[line.end - 1] == '\n';
+        if (asprintf(&added, "%s%*s%s: %s\n", is_ended ? "" : "\n", (int)column, "", key, value) <
+            0)
+            return err_set(edit->source.why, ICMS_NO_MEMORY, "%s: out of memory",
+                           edit->source.name);
+        text = conf_edit_splice(edit, line.end, line.end, added, &bytes);
+        free(added);
+    }
+    return conf_edit_again(edit, text, bytes);
+}
+
+/* Where the dash of an entry is in its line; false: it has none there. */
+bool conf_edit_dash_find(const struct conf_edit_text *edit, struct conf_edit_line line,
+                         size_t *out_column)
+{
+    size_t at = line.begin;
+
+    while (at < line.end && edit->text[at] == ' ')
+        at++;
+    *out_column = at - line.begin;
+    return at < line.end && edit->text[at] == '-' && *out_column <= 32;
+}
+
+icms_err conf_edit_entry_remove(struct conf_edit_text *edit, const char *by_hand)
+{
+    struct conf_edit_line first = conf_edit_line_at(edit, edit->entry->line);
+    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(edit->entry));
+    size_t column, bytes = 0;
+    char *text;
+
+    if (!conf_edit_dash_find(edit, first, &column))
+        return conf_edit_refuse(edit, edit->entry->line, by_hand);
+    text = conf_edit_splice(edit, first.begin, last.end, "", &bytes);
+    return conf_edit_again(edit, text, bytes);
+}
+
+icms_err conf_edit_key_remove(struct conf_edit_text *edit, const struct conf_node *map,
+                              const char *key, const char *by_hand)
+{
+    const struct conf_node *node = conf_node_get(map, key);
+    struct conf_edit_line line;
+    size_t column, dash, bytes = 0;
+    char *text;
+
+    if (node == NULL)
+        return ICMS_OK;
+    line = conf_edit_line_at(edit, node->key_line);
+    if (conf_node_last_line(node) != node->key_line || !key_find(edit, line, key, &column) ||
+        conf_edit_dash_find(edit, line, &dash))
+        return conf_edit_refuse(edit, node->key_line, by_hand);
+    text = conf_edit_splice(edit, line.begin, line.end, "", &bytes);
+    return conf_edit_again(edit, text, bytes);
+}
+
+/* ---- what is left of a list of keys ------------------------------------------------------------
+ */
 
 /* Whether `left` is `all` without the volume. */
 static bool seal_lacks(const struct conf_seal *left, const struct conf_seal *all,

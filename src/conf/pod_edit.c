@@ -181,82 +181,12 @@ static icms_err change_check(const struct change *change)
 
 /* ---- lines ---------------------------------------------------------------------------------- */
 
-/* Where `key:` begins in its line, behind blanks and the dash of a list; false: it is not the first
- * key there. */
-static bool key_find(const struct conf_edit_text *edit, struct conf_edit_line line, const char *key,
-                     size_t *out_column)
-{
-    size_t at = line.begin, bytes = strlen(key);
-
-    while (at < line.end && (edit->text[at] == ' ' || edit->text[at] == '-'))
-        at++;
-    if (line.end - at <= bytes || memcmp(edit->text + at, key, bytes) != 0 ||
-        edit->text[at + bytes] != ':')
-        return false;
-    *out_column = at - line.begin;
-    return true;
-}
-
-/* Bytes of the value in its line, without the blanks around it and without a comment. */
-static void value_find(const struct conf_edit_text *edit, struct conf_edit_line line, size_t from,
-                       size_t *out_from, size_t *out_to)
-{
-    size_t to;
-
-    while (from < line.end && edit->text[from] == ' ')
-        from++;
-    for (to = from; to < line.end && strchr("\r\n", edit->text[to]) == NULL; to++)
-        if (edit->text[to] == '#' && to > from && edit->text[to - 1] == ' ')
-            break;
-    while (to > from && edit->text[to - 1] == ' ')
-        to--;
-    *out_from = from;
-    *out_to = to;
-}
-
-/* A map's key gets a value: in its line, or in a new one behind that of the key `after`. */
-static icms_err key_set(struct conf_edit_text *edit, const struct conf_node *map, const char *key,
-                        const char *value, const char *after)
-{
-    const struct conf_node *written = conf_node_get(map, key);
-    const struct conf_node *node = written != NULL ? written : conf_node_get(map, after);
-    struct conf_edit_line line;
-    size_t column, from, to, bytes = 0;
-    char added[LIMIT_NAME_BYTES + 64], *text;
-
-    check(node != NULL);
-    line = conf_edit_line_at(edit, node->key_line);
-    if (node->line != node->key_line || node->kind != CONF_NODE_SCALAR ||
-        !key_find(edit, line, written != NULL ? key : after, &column) || column > 32)
-        return conf_edit_refuse(edit, node->key_line, by_hand);
-    if (written != NULL) {
-        value_find(edit, line, line.begin + column + strlen(key) + 1, &from, &to);
-        text = conf_edit_splice(edit, from, to, value, &bytes);
-    } else {
-        (void)snprintf(added, sizeof(added), "%*s%s: %s\n", (int)column, "", key, value);
-        text = conf_edit_splice(edit, line.end, line.end, added, &bytes);
-    }
-    return conf_edit_again(edit, text, bytes);
-}
-
 static icms_err number_set(struct conf_edit_text *edit, const char *key, uint32_t value)
 {
     char text[16];
 
     (void)snprintf(text, sizeof(text), "%u", value);
-    return key_set(edit, conf_doc_root(edit->doc), key, text, "epoch");
-}
-
-/* Where the dash of an entry is in its line; false: it has none there. */
-static bool dash_find(const struct conf_edit_text *edit, struct conf_edit_line line,
-                      size_t *out_column)
-{
-    size_t at = line.begin;
-
-    while (at < line.end && edit->text[at] == ' ')
-        at++;
-    *out_column = at - line.begin;
-    return at < line.end && edit->text[at] == '-' && *out_column <= 32;
+    return conf_edit_key_set(edit, conf_doc_root(edit->doc), key, text, "epoch", by_hand);
 }
 
 /* The lines of the new enclosure, behind those of the last one. */
@@ -273,7 +203,7 @@ static icms_err entry_add(struct conf_edit_text *edit, const struct conf_pod_cha
     char *text;
     int used;
 
-    if (!dash_find(edit, first, &column))
+    if (!conf_edit_dash_find(edit, first, &column))
         return conf_edit_refuse(edit, edit->list->last->line, by_hand);
     used = snprintf(added, sizeof(added), "%*s- name: %s\n%*saddress: %s%s%s\n", (int)column, "",
                     asked->name, (int)column + 2, "", quote, asked->address, quote);
@@ -284,19 +214,6 @@ static icms_err entry_add(struct conf_edit_text *edit, const struct conf_pod_cha
     (void)snprintf(added + used, sizeof(added) - (size_t)used, "%*sstate: joining\n",
                    (int)column + 2, "");
     text = conf_edit_splice(edit, last.end, last.end, added, &bytes);
-    return conf_edit_again(edit, text, bytes);
-}
-
-static icms_err entry_remove(struct conf_edit_text *edit)
-{
-    struct conf_edit_line first = conf_edit_line_at(edit, edit->entry->line);
-    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(edit->entry));
-    size_t column, bytes = 0;
-    char *text;
-
-    if (!dash_find(edit, first, &column))
-        return conf_edit_refuse(edit, edit->entry->line, by_hand);
-    text = conf_edit_splice(edit, first.begin, last.end, "", &bytes);
     return conf_edit_again(edit, text, bytes);
 }
 
@@ -326,7 +243,8 @@ static icms_err volume_add(const struct change *change, struct conf_edit_text *e
     char *text;
     int used;
 
-    if (!is_first && !dash_find(edit, conf_edit_line_at(edit, edit->list->last->line), &column))
+    if (!is_first &&
+        !conf_edit_dash_find(edit, conf_edit_line_at(edit, edit->list->last->line), &column))
         return conf_edit_refuse(edit, edit->list->last->line, by_hand);
     used = snprintf(added, sizeof(added), "%s%*s- name: %s\n", is_first ? "volumes:\n" : "",
                     (int)column, "", asked->name);
@@ -352,7 +270,7 @@ static icms_err volume_set(const struct change *change, struct conf_edit_text *e
 
         if (!conf_edit_find(edit, change->asked->name)) /* in the text as it is now */
             return conf_edit_refuse(edit, edit->list->line, by_hand);
-        err = key_set(edit, edit->entry, key, value, "name");
+        err = conf_edit_key_set(edit, edit->entry, key, value, "name", by_hand);
     }
     return err;
 }
@@ -362,7 +280,7 @@ static icms_err volume_reset(const struct change *change, struct conf_edit_text 
     char text[16];
 
     (void)snprintf(text, sizeof(text), "%u", change->before->volumes[change->index].generation + 1);
-    return key_set(edit, edit->entry, "generation", text, "name");
+    return conf_edit_key_set(edit, edit->entry, "generation", text, "name", by_hand);
 }
 
 static icms_err change_make(const struct change *change, struct conf_edit_text *edit)
@@ -378,13 +296,13 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
     case CONF_POD_ADD:
         return entry_add(edit, change->asked);
     case CONF_POD_SETTLE:
-        return key_set(edit, edit->entry, "state", "up", "name");
+        return conf_edit_key_set(edit, edit->entry, "state", "up", "name", by_hand);
     case CONF_POD_UNDRAIN:
-        return key_set(edit, edit->entry, "state", "joining", "name");
+        return conf_edit_key_set(edit, edit->entry, "state", "joining", "name", by_hand);
     case CONF_POD_DRAIN:
-        return key_set(edit, edit->entry, "state", "draining", "name");
+        return conf_edit_key_set(edit, edit->entry, "state", "draining", "name", by_hand);
     case CONF_POD_REMOVE:
-        return entry_remove(edit);
+        return conf_edit_entry_remove(edit, by_hand);
     case CONF_POD_SHRINK:
         return number_set(edit, "shrink_epoch", change->before->epoch + 1);
     case CONF_POD_VOLUME_CREATE:
@@ -394,7 +312,7 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
     case CONF_POD_VOLUME_RESET:
         return volume_reset(change, edit);
     case CONF_POD_VOLUME_DELETE:
-        return entry_remove(edit);
+        return conf_edit_entry_remove(edit, by_hand);
     }
     return ICMS_OK;
 }

@@ -126,6 +126,35 @@ def changes(scene, text):
     expect("the audit log has all of it", events == ["created", "changed", "reset", "deleted"], events)
 
 
+def by_command(scene, text):
+    """The same with icms volume."""
+    def volume(*words):
+        got = subprocess.run([BUILD / "cmd/icms", "volume", *words, "--file", scene.file, "--json"],
+                             capture_output=True, text=True, timeout=60, check=False)
+        return got.returncode, json.loads(got.stdout) if got.stdout.startswith("{") else got.stdout + got.stderr
+
+    status, said = volume("create", "made", "value_max=64KiB", "quota=16MiB")
+    expect("icms volume create writes", status == 0 and said["written"], said)
+    scene.hang_up(None, "configuration read: 2 volumes")
+    expect("what was created is served", scene.volumes()["made"]["quota_bytes"] == 16 << 20)
+    status, said = volume("set", "made", "quota=8MiB")
+    expect("a lower quota asks", status == 1 and "--yes" in str(said), said)
+    volume("set", "made", "quota=8MiB", "--yes")
+    status, said = volume("reset", "made", "--yes", "--dry-run")
+    expect("a dry run writes nothing", status == 0 and not said["written"], said)
+    status, said = volume("reset", "made", "--yes")
+    expect("icms volume reset raises the generation", said["changes"] == [
+        {"key": "volumes[made].generation", "was": "0 (default)", "is": "1"}], said)
+    scene.hang_up(None, "configuration read: 2 volumes")
+    made = scene.volumes()["made"]
+    expect("what was reset is served", made["generation"] == 1 and made["quota_bytes"] == 8 << 20, made)
+    expect("icms volume delete asks", volume("delete", "made")[0] == 1)
+    volume("delete", "made", "--yes")
+    expect("icms volume list has the rest", [v["name"] for v in volume("list")[1]["volumes"]] == ["kv"])
+    scene.hang_up(None, "configuration read: 1 volumes")
+    expect("the file is what it was", scene.file.read_text() == text, scene.file.read_text())
+
+
 def refusals(scene, text):
     lines = text.splitlines()
     at = lines.index("volumes:") + 1
@@ -212,6 +241,7 @@ def main():
             load = Load(agent)
             load.start()
             changes(scene, text)
+            by_command(scene, text)
             refusals(scene, text)
             storm(scene, text)
             wrong = load.end()
