@@ -16,9 +16,9 @@ set -euo pipefail
 
 build_packages="gcc g++ libc6-dev meson ninja-build pkg-config python3
     liburing-dev libisal-dev libxxhash-dev libyaml-dev libjansson-dev libmicrohttpd-dev libgnutls28-dev
-    libssl-dev libcmocka-dev"
+    libssl-dev libcurl4-openssl-dev libcmocka-dev"
 check_packages="clang libclang-rt-14-dev clang-format
-    qemu-system-x86 nvme-cli busybox-static cpio kmod zstd xz-utils
+    etcd-server qemu-system-x86 nvme-cli busybox-static cpio kmod zstd xz-utils
     nftables iproute2 mandoc procps systemd
     python3-dev python3-pip python3-setuptools python3-wheel"
 bench_packages="fio iperf3"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Completion of icms, icms-target and icms-agent for bash(1).
+# Completion of icms, icms-target, icms-agent and icms-etcd for bash(1).
 
 _icms_daemon()
 {
@@ -76,5 +76,30 @@ _icms()
     esac
 }
 
+_icms_etcd()
+{
+    local word=$2 previous=$3
+
+    case $previous in
+    --prefix | --endpoints | --user | --timeout)
+        COMPREPLY=()
+        return
+        ;;
+    esac
+    case $word in
+    -*)
+        mapfile -t COMPREPLY < <(compgen -W "--prefix --endpoints --cacert --cert --key --user --password-file
+            --timeout --dry-run --yes --json --version --help" -- "$word")
+        ;;
+    *)
+        compopt -o filenames 2> /dev/null
+        mapfile -t COMPREPLY < <([ "$COMP_CWORD" != 1 ] ||
+            compgen -W "push pull follow status register" -- "$word"
+            compgen -f -- "$word")
+        ;;
+    esac
+}
+
 complete -F _icms icms
+complete -F _icms_etcd icms-etcd
 complete -F _icms_daemon icms-target icms-agent

@@ -1,6 +1,6 @@
-#compdef icms icms-target icms-agent
+#compdef icms icms-target icms-agent icms-etcd
 # SPDX-License-Identifier: Apache-2.0
-# Completion of icms, icms-target and icms-agent for zsh(1).
+# Completion of icms, icms-target, icms-agent and icms-etcd for zsh(1).
 
 _icms_daemon() {
     local -a options
@@ -127,7 +127,19 @@ _icms() {
     esac
 }
 
+_icms_etcd() {
+    _arguments '--prefix[begin of the keys]:prefix:' '--endpoints[addresses of etcd]:URLs:' \
+        '--cacert[who signs its certificates]:file:_files' '--cert[certificate for it]:file:_files' \
+        '--key[the key of that]:file:_files' '--user[of etcd]:name:' \
+        '--password-file[one line]:file:_files' '--timeout[for each address]:time:' \
+        '--dry-run[say, and change nothing]' '--yes[push: although much leaves]' \
+        '--json[status: answer with JSON]' '(-V --version)'{-V,--version}'[print the version]' \
+        '(-h --help)'{-h,--help}'[print the options]' \
+        ':what:(push pull follow status register)' ':file:_files'
+}
+
 case $service in
+    icms-etcd) _icms_etcd "$@" ;;
     icms) _icms "$@" ;;
     *) _icms_daemon "$@" ;;
 esac

@@ -378,6 +378,11 @@ icms_err conf_edit_write(const char *path, const struct conf_edit *edit,
                          struct err_why *why) ICMS_MUST_CHECK;
 void conf_edit_fini(struct conf_edit *edit);
 
+/* Puts a text in the place of a file, durably and at once, with the mode and owner of the one that
+ * is there, or makes the file, with mode 0644. After a failure the file is as it was. */
+icms_err conf_file_put(const char *path, const char *text, size_t bytes,
+                       struct err_why *why) ICMS_MUST_CHECK;
+
 /* Marks as they are configured. */
 struct net_marks conf_marks(const struct conf_classes *dscp, const struct conf_classes *priority);
 

@@ -461,12 +461,12 @@ icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-static int edit_write_all(int fd, const struct conf_edit *edit)
+static int edit_write_all(int fd, const char *text, size_t bytes)
 {
     size_t done = 0;
 
-    while (done < edit->bytes) {
-        ssize_t n = write(fd, edit->text + done, edit->bytes - done);
+    while (done < bytes) {
+        ssize_t n = write(fd, text + done, bytes - done);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -518,7 +518,7 @@ static int edit_write_beside(const char *path, const char *beside, const struct 
         (fchown(fd, status.st_uid, status.st_gid) != 0 || fchmod(fd, status.st_mode & 07777) != 0))
         error = errno;
     if (error == 0)
-        error = edit_write_all(fd, edit);
+        error = edit_write_all(fd, edit->text, edit->bytes);
     if (close(fd) != 0 && error == 0)
         error = errno;
     /* an editor, which does not wait, may have saved while this was written */
@@ -551,6 +551,56 @@ icms_err conf_edit_write(const char *path, const struct conf_edit *edit, struct 
     if (error != 0)
         return err_set(why, err_from_errno(error), "cannot write %s: %s", path, strerror(error));
     return ICMS_OK;
+}
+
+/* Beside the file, under a name that no other process takes; then in its place. An errno, or 0. */
+static int file_put(const char *real, const char *text, size_t bytes)
+{
+    char beside[PATH_MAX + 16];
+    struct stat status;
+    bool is_there = stat(real, &status) == 0;
+    int fd, error = 0;
+
+    if (!is_there && errno != ENOENT)
+        return errno;
+    if (is_there && !S_ISREG(status.st_mode))
+        return EINVAL;
+    (void)snprintf(beside, sizeof(beside), "%s.XXXXXX", real);
+    fd = mkostemp(beside, O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    if (is_there && fchown(fd, status.st_uid, status.st_gid) != 0)
+        error = errno;
+    if (error == 0 && fchmod(fd, is_there ? status.st_mode & 07777 : 0644) != 0)
+        error = errno;
+    if (error == 0)
+        error = edit_write_all(fd, text, bytes);
+    if (close(fd) != 0 && error == 0)
+        error = errno;
+    if (error == 0 && rename(beside, real) != 0)
+        error = errno;
+    if (error != 0) {
+        (void)unlink(beside);
+        return error;
+    }
+    return edit_folder_flush(real);
+}
+
+icms_err conf_file_put(const char *path, const char *text, size_t bytes, struct err_why *why)
+{
+    char real[PATH_MAX];
+    int error = 0;
+
+    if (realpath(path, real) == NULL) { /* a link stays one */
+        error = errno;
+        if (error == ENOENT && snprintf(real, sizeof(real), "%s", path) < (int)sizeof(real))
+            error = 0;
+    }
+    if (error == 0)
+        error = file_put(real, text, bytes);
+    return error == 0 ? ICMS_OK
+                      : err_set(why, err_from_errno(error), "cannot write %s: %s", path,
+                                error == EINVAL ? "it is not a regular file" : strerror(error));
 }
 
 void conf_edit_fini(struct conf_edit *edit)

@@ -560,7 +560,7 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
     *out_gone = 0;
     if (strcmp(before->name, after->name) != 0) {
         (void)err_set(why, ICMS_CONFIG,
-                      "%s: it is the map of the pod '%s'; this agent belongs to '%s'", file,
+                      "%s: it is the map of the pod '%s'; the one in use is of '%s'", file,
                       after->name, before->name);
         return CONF_POD_REFUSED;
     }

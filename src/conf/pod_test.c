@@ -236,7 +236,7 @@ static void test_a_map_is_compared_with_the_one_before(void **state)
     assert_non_null(strstr(why.text, "e1 weight 1 -> 2) and has its epoch, 4: raise it"));
     assert_int_equal(compare(HEAD E0, "name: pod1\nepoch: 9\nenclosures:\n" E0, &gone),
                      CONF_POD_REFUSED);
-    assert_non_null(strstr(why.text, "pod 'pod1'; this agent belongs to 'pod0'"));
+    assert_non_null(strstr(why.text, "pod 'pod1'; the one in use is of 'pod0'"));
 }
 
 static void test_a_shrunken_map_is_told_apart(void **state)
@@ -583,6 +583,39 @@ static void test_two_places_never_disagree(void **state)
     joined("pod: /p\nvolumes:\n- name: kv\n  generation: 9\n", "", ICMS_OK, "");
 }
 
+/* A new file, one with a mode of its own, behind a link; what is no file stays. No litter. */
+static void test_a_file_is_put_whole(void **state)
+{
+    char where[] = "/tmp/icms-put-XXXXXX", put[64], link[64], text[32] = "";
+    struct stat status;
+    FILE *file;
+
+    assert_non_null(mkdtemp(where));
+    (void)snprintf(put, sizeof(put), "%s/map", where);
+    (void)snprintf(link, sizeof(link), "%s/link", where);
+    assert_int_equal(conf_file_put(put, "one", 3, &why), ICMS_OK);
+    assert_int_equal(stat(put, &status), 0);
+    assert_int_equal(status.st_mode & 07777, 0644);
+    assert_int_equal(chmod(put, 0640), 0);
+    assert_int_equal(symlink("map", link), 0);
+    assert_int_equal(conf_file_put(link, "second", 6, &why), ICMS_OK);
+    assert_int_equal(lstat(link, &status), 0);
+    assert_true(S_ISLNK(status.st_mode));
+    assert_int_equal(stat(put, &status), 0);
+    assert_int_equal(status.st_mode & 07777, 0640);
+    file = fopen(put, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof(text), file));
+    assert_int_equal(fclose(file), 0);
+    assert_string_equal(text, "second");
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(conf_file_put(where, "three", 5, &why), ICMS_INVALID);
+    (void)snprintf(link, sizeof(link), "%s/none/map", where);
+    assert_int_equal(conf_file_put(link, "four", 4, &why), ICMS_NOT_FOUND);
+    assert_int_equal(unlink(put), 0);
+    assert_int_equal(rmdir(where), 0); /* nothing else was in it */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -604,6 +637,7 @@ int main(void)
         cmocka_unit_test(test_one_at_a_time_joins_or_drains),
         cmocka_unit_test(test_only_what_is_drained_is_removed),
         cmocka_unit_test(test_what_an_editor_saved_meanwhile_stays),
+        cmocka_unit_test(test_a_file_is_put_whole),
         cmocka_unit_test(test_a_shrunken_map_is_confirmed_for_one_epoch),
     };
 

@@ -33,7 +33,7 @@ def page_of(name):
 
 def bash_offers(program, words, word):
     """What bash offers for the last word of a command line, asked from bash itself."""
-    function = "_icms" if program == "icms" else "_icms_daemon"
+    function = {"icms": "_icms", "icms-etcd": "_icms_etcd"}.get(program, "_icms_daemon")
     script = (f'. "{ROOT}/deploy/completion/icms.bash"; COMP_WORDS=({program} {words} "{word}"); '
               f'COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); '
               f'{function} {program} "{word}" "${{COMP_WORDS[COMP_CWORD - 1]}}"; '
@@ -59,7 +59,7 @@ def compare(say, told, known, what):
 
 def check_client(path, say):
     """Every command of icms."""
-    zsh = read("deploy/completion/icms.zsh").split("_icms() {")[1]
+    zsh = read("deploy/completion/icms.zsh").split("_icms() {")[1].split("_icms_etcd() {")[0]
     commands = set(re.findall(r"^  (\w+) ", run(path, "--help").stdout, re.M))
     compare(say, commands, bash_offers("icms", "", ""), "bash completion")
     compare(say, commands, set(re.findall(r"^        '(\w+):", zsh, re.M)), "zsh completion")
@@ -102,6 +102,14 @@ def check_daemon(path, name, say):
             say(f"a wrong file is answered with {checked.returncode}: {checked.stderr.strip()}")
 
 
+def check_etcd(path, name, say):
+    told = set(LONG.findall(run(path, "--help").stdout))
+    compare(say, told, options_written(name), "its manual page")
+    compare(say, told, options_offered(name), "bash completion")
+    compare(say, told, set(LONG.findall(read("deploy/completion/icms.zsh").split("_icms_etcd() {")[1])),
+            "zsh completion")
+
+
 def main():
     wrong, missing = [], []
     for path in sys.argv[1:]:
@@ -121,6 +129,8 @@ def main():
             say("--help does not end with 0")
         if name == "icms":
             check_client(path, say)
+        elif name == "icms-etcd":
+            check_etcd(path, name, say)
         else:
             check_daemon(path, name, say)
     for line in wrong:

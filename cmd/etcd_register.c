@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/etcd_register.c: icms-etcd register.
+ *
+ * The target is asked for /healthz, or, without an HTTP port, whether its data port takes a
+ * connection. While it answers its key lives under a lease; when it does not, or this program ends,
+ * the lease is ended, and when this program or its machine dies, the lease runs out.
+ */
+#include <curl/curl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conf/conf.h"
+#include "icms_etcd.h"
+
+#define REGISTER_LEASE_S 10
+#define REGISTER_MS      3000
+#define REGISTER_ASK_MS  1000
+
+struct registered {
+    const struct etcd_run *run;
+    struct conf_target *target;
+    char key[ETCD_KEY_BYTES];
+    char *text;     /* the value */
+    uint64_t lease; /* 0: none   */
+    struct etcd_talk talk;
+};
+
+static size_t page_drop(char *data, size_t size, size_t count, void *arg)
+{
+    (void)data;
+    (void)arg;
+    return size * count;
+}
+
+/* Whether the target answers, on this machine. */
+static bool target_answers(const struct conf_target *target)
+{
+    const struct conf_http *http = &target->http;
+    CURL *curl = curl_easy_init();
+    char url[128];
+    long status = 0;
+    bool is_http = http->listen[0] != '\0', is_there;
+
+    if (curl == NULL)
+        return false;
+    (void)snprintf(url, sizeof(url), "%s://%s%s", http->certificate[0] != '\0' ? "https" : "http",
+                   is_http ? http->listen : target->listen, is_http ? "/healthz" : "");
+    (void)curl_easy_setopt(curl, CURLOPT_URL, url);
+    (void)curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    (void)curl_easy_setopt(curl, CURLOPT_PROXY, "");
+    (void)curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)REGISTER_ASK_MS);
+    (void)curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, page_drop);
+    /* It is asked whether somebody answers on this machine, not who. */
+    (void)curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
+    (void)curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
+    (void)curl_easy_setopt(curl, CURLOPT_CONNECT_ONLY, is_http ? 0L : 1L);
+    is_there = curl_easy_perform(curl) == CURLE_OK;
+    (void)curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_cleanup(curl);
+    return is_there && (!is_http || status == 200);
+}
+
+static icms_err registered_text(struct registered *reg, struct err_why *why)
+{
+    const struct conf_target *target = reg->target;
+    char uuid[UUID_TEXT_BYTES];
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s}", "name", target->name, "address",
+                             target->advertise[0] != '\0' ? target->advertise : target->listen,
+                             "uuid", uuid_format(&target->uuid, uuid), "nqn", target->nqn);
+
+    reg->text = json != NULL ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    return reg->text != NULL ? ICMS_OK : err_set(why, ICMS_NO_MEMORY, "out of memory");
+}
+
+/* The lease goes on, or there is a new one. */
+static icms_err registered_lease(struct registered *reg, struct err_why *why)
+{
+    icms_err err = ICMS_NOT_FOUND;
+
+    if (reg->lease != 0)
+        err = etcd_lease_keep(reg->run->etcd, reg->lease, why);
+    if (err == ICMS_NOT_FOUND)
+        err = etcd_lease(reg->run->etcd, REGISTER_LEASE_S, &reg->lease, why);
+    return err;
+}
+
+/* The key is there, under the lease. EXISTS: another target has the name. */
+static icms_err registered_put(struct registered *reg, struct err_why *why)
+{
+    struct etcd *etcd = reg->run->etcd;
+    struct etcd_value value = {.text = NULL};
+    uint64_t revision;
+    icms_err err = registered_lease(reg, why);
+
+    if (err == ICMS_OK)
+        err = etcd_get(etcd, reg->key, &value, why);
+    if (err == ICMS_OK && value.text != NULL && strcmp(value.text, reg->text) != 0)
+        err = err_set(why, ICMS_EXISTS, "another target is registered as %s: %.200s",
+                      reg->target->name, value.text);
+    if (err == ICMS_OK && (value.text == NULL || value.lease != reg->lease))
+        err = etcd_put(etcd, reg->key, reg->text, strlen(reg->text), value.revision, reg->lease,
+                       &revision, why);
+    free(value.text);
+    return err;
+}
+
+static void registered_end(struct registered *reg)
+{
+    struct err_why why = {""};
+
+    if (reg->lease != 0 && etcd_lease_end(reg->run->etcd, reg->lease, &why) != ICMS_OK)
+        log_line(LOG_WARN, "target %s: its lease of %u s runs out by itself: %s", reg->target->name,
+                 REGISTER_LEASE_S, why.text);
+    reg->lease = 0;
+}
+
+static void registered_turn(struct registered *reg)
+{
+    char sentence[ERR_WHY_BYTES_MAX + 128];
+    struct err_why why = {""};
+    icms_err err;
+
+    if (!target_answers(reg->target)) {
+        registered_end(reg);
+        (void)snprintf(sentence, sizeof(sentence), "target %s: it does not answer; not registered",
+                       reg->target->name);
+        etcd_said(&reg->talk, LOG_WARN, sentence);
+        return;
+    }
+    err = registered_put(reg, &why);
+    if (err == ICMS_OK)
+        (void)snprintf(sentence, sizeof(sentence), "target %s: registered as %s", reg->target->name,
+                       reg->key);
+    else
+        (void)snprintf(sentence, sizeof(sentence), "target %s: %s", reg->target->name, why.text);
+    if (err == ICMS_EXISTS)
+        registered_end(reg);
+    etcd_said(&reg->talk, err == ICMS_OK ? LOG_INFO : LOG_WARN, sentence);
+}
+
+icms_err etcd_register(const struct etcd_run *run, struct err_why *why)
+{
+    struct registered reg = {.run = run, .target = calloc(1, sizeof(*reg.target))};
+    icms_err err = reg.target != NULL ? conf_target_read(run->file, why, reg.target)
+                                      : err_set(why, ICMS_NO_MEMORY, "out of memory");
+
+    if (err == ICMS_OK) {
+        (void)snprintf(reg.key, sizeof(reg.key), "%s/targets/%s", run->prefix, reg.target->name);
+        err = registered_text(&reg, why);
+    }
+    if (err == ICMS_OK) {
+        do
+            registered_turn(&reg);
+        while (etcd_sleep(etcd_soon(REGISTER_MS)) != ETCD_WAKE_END);
+        registered_end(&reg);
+        log_line(LOG_INFO, "target %s: not registered any more", reg.target->name);
+    }
+    if (reg.target != NULL)
+        conf_target_fini(reg.target);
+    free(reg.target);
+    free(reg.text);
+    return err;
+}

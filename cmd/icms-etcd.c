@@ -1,0 +1,631 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/icms-etcd.c: the pod map in etcd, and the file of it that agents watch.
+ *
+ * PREFIX/map holds the text of the map, as icms-pod.yaml(5) describes it; PREFIX/targets/NAME what
+ * a target says of itself, for as long as it lives. `follow` keeps a file like the map; agents know
+ * the file alone, so that etcd is on no path of theirs: while it is away, the file stays. What is
+ * written into the file has passed the same rules as an agent's: a map that is wrong, of another
+ * pod or of an earlier epoch is refused, and said once.
+ */
+#include "icms_etcd.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "conf/conf.h"
+#include "conf/pod.h"
+#include "crypt/secret.h"
+
+#define FILE_DEFAULT   "/etc/icms/pod.yaml"
+#define PREFIX_DEFAULT "/icms/pod"
+#define TIMEOUT_MS     2000
+
+/* follow asks so often, sooner or later by a fifth, so that the servers of a pod take turns. */
+#define FOLLOW_MS 1000
+
+static const char usage_text[] =
+    "usage: icms-etcd push|pull|follow|status [options] [FILE]\n"
+    "       icms-etcd register [options] TARGET.yaml\n"
+    "Keep the pod map (icms-pod.yaml(5)) in etcd. FILE is the map's file; default\n"
+    "/etc/icms/pod.yaml.\n\n"
+    "  push      put the map of FILE into etcd, if it is a later epoch of the one that is there\n"
+    "  pull      write the map of etcd into FILE, if it is a later epoch of the one that is there\n"
+    "  follow    pull whenever the map in etcd changes, until a signal comes; agents watch FILE\n"
+    "  status    what etcd has and what differs from FILE; which targets are registered\n"
+    "  register  say in etcd that the target of this configuration is there, as long as it "
+    "answers\n\n"
+    "      --prefix PREFIX        begin of the keys; default /icms/pod\n"
+    "      --endpoints URL,...    etcd's addresses; default $ETCDCTL_ENDPOINTS, else\n"
+    "                             http://127.0.0.1:2379\n"
+    "      --cacert FILE          who signs etcd's certificates; default $ETCDCTL_CACERT\n"
+    "      --cert FILE            certificate for etcd; default $ETCDCTL_CERT\n"
+    "      --key FILE             its key; default $ETCDCTL_KEY\n"
+    "      --user NAME            default: the name in $ETCDCTL_USER\n"
+    "      --password-file FILE   one line, mode 0600; default: what follows ':' in\n"
+    "                             $ETCDCTL_USER, else $ETCDCTL_PASSWORD\n"
+    "      --timeout TIME         for each question to one of the addresses; default 2s\n"
+    "      --dry-run              push, pull: say what would change, and change nothing\n"
+    "      --yes                  push: although more than half of the enclosures leave, or the\n"
+    "                             map in etcd cannot be read\n"
+    "      --json                 status: answer with JSON\n"
+    "  -V, --version              print the version\n"
+    "  -h, --help                 print this\n"
+    "\nExit status: 0 done; 1 it failed, or status found differences; 2 wrong usage.\n";
+
+enum option_code {
+    OPTION_PREFIX = 256,
+    OPTION_ENDPOINTS,
+    OPTION_CACERT,
+    OPTION_CERT,
+    OPTION_KEY,
+    OPTION_USER,
+    OPTION_PASSWORD,
+    OPTION_TIMEOUT,
+    OPTION_DRY_RUN,
+    OPTION_YES,
+    OPTION_JSON,
+};
+
+static const struct option option_table[] = {
+    {"prefix", required_argument, NULL, OPTION_PREFIX},
+    {"endpoints", required_argument, NULL, OPTION_ENDPOINTS},
+    {"cacert", required_argument, NULL, OPTION_CACERT},
+    {"cert", required_argument, NULL, OPTION_CERT},
+    {"key", required_argument, NULL, OPTION_KEY},
+    {"user", required_argument, NULL, OPTION_USER},
+    {"password-file", required_argument, NULL, OPTION_PASSWORD},
+    {"timeout", required_argument, NULL, OPTION_TIMEOUT},
+    {"dry-run", no_argument, NULL, OPTION_DRY_RUN},
+    {"yes", no_argument, NULL, OPTION_YES},
+    {"json", no_argument, NULL, OPTION_JSON},
+    {"version", no_argument, NULL, 'V'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void signals_block(sigset_t *out_set)
+{
+    (void)sigemptyset(out_set);
+    (void)sigaddset(out_set, SIGINT);
+    (void)sigaddset(out_set, SIGTERM);
+    (void)sigaddset(out_set, SIGHUP);
+    (void)sigprocmask(SIG_BLOCK, out_set, NULL);
+}
+
+enum etcd_wake etcd_sleep(uint32_t ms)
+{
+    static sigset_t set;
+    static bool is_blocked;
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    int number;
+
+    if (!is_blocked)
+        signals_block(&set);
+    is_blocked = true;
+    do
+        number = sigtimedwait(&set, NULL, &time);
+    while (number < 0 && errno == EINTR);
+    return number < 0 ? ETCD_WAKE_TIME : number == SIGHUP ? ETCD_WAKE_ASKED : ETCD_WAKE_END;
+}
+
+static int failed(const struct err_why *why)
+{
+    (void)fprintf(stderr, "icms-etcd: %s\n", why->text);
+    return EXIT_FAILURE;
+}
+
+/* ---- maps ----------------------------------------------------------------------------------- */
+
+/* Two maps: what is there, and what shall be. */
+struct maps {
+    struct conf_pod *was, *is;
+    char name[ETCD_KEY_BYTES + 64]; /* of the map in etcd, for sentences */
+    struct etcd_value value;        /* its text; freed with the maps     */
+};
+
+static icms_err maps_begin(struct maps *maps, struct err_why *why)
+{
+    *maps = (struct maps){.was = calloc(1, sizeof(*maps->was)), .is = calloc(1, sizeof(*maps->is))};
+    return maps->was != NULL && maps->is != NULL ? ICMS_OK
+                                                 : err_set(why, ICMS_NO_MEMORY, "out of memory");
+}
+
+static void maps_end(struct maps *maps)
+{
+    free(maps->was);
+    free(maps->is);
+    free(maps->value.text);
+}
+
+/* The map in etcd as a text. NOT_FOUND: there is none. */
+static icms_err maps_fetch(const struct etcd_run *run, struct maps *maps, struct err_why *why)
+{
+    char key[ETCD_KEY_BYTES];
+    icms_err err;
+
+    free(maps->value.text);
+    maps->value.text = NULL;
+    (void)snprintf(key, sizeof(key), "%s/map", run->prefix);
+    err = etcd_get(run->etcd, key, &maps->value, why);
+    if (err != ICMS_OK)
+        return err;
+    (void)snprintf(maps->name, sizeof(maps->name), "etcd %s revision %llu", key,
+                   (unsigned long long)maps->value.revision);
+    if (maps->value.text == NULL)
+        return err_set(why, ICMS_NOT_FOUND,
+                       "etcd has no key %s: icms-etcd push puts the map of a file there", key);
+    return ICMS_OK;
+}
+
+/* What the map `is` is to the one that was, when there was one. */
+static icms_err maps_compare(const struct maps *maps, const char *name, bool has_was, bool yes,
+                             bool *out_is_new, struct err_why *why)
+{
+    enum conf_pod_verdict verdict = CONF_POD_NEW;
+    uint64_t gone;
+
+    if (has_was)
+        verdict = conf_pod_compare(maps->was, maps->is, name, why, &gone);
+    *out_is_new = verdict == CONF_POD_NEW || verdict == CONF_POD_SHRUNKEN;
+    if (verdict == CONF_POD_REFUSED || (verdict == CONF_POD_SHRUNKEN && !yes))
+        return ICMS_INVALID;
+    return ICMS_OK;
+}
+
+static void maps_say(const struct maps *maps, bool has_was, const char *where, char *out,
+                     size_t bytes)
+{
+    char differs[ERR_WHY_BYTES_MAX] = "";
+
+    if (has_was)
+        (void)conf_pod_differs(maps->was, maps->is, differs, sizeof(differs));
+    if (has_was)
+        (void)snprintf(out, bytes, "%s: pod %s: epoch %u -> %u: %s", where, maps->is->name,
+                       maps->was->epoch, maps->is->epoch,
+                       differs[0] != '\0' ? differs : "nothing differs");
+    else
+        (void)snprintf(out, bytes, "%s: pod %s: epoch %u, %u enclosures", where, maps->is->name,
+                       maps->is->epoch, maps->is->enclosure_count);
+}
+
+/* ---- push ----------------------------------------------------------------------------------- */
+
+static icms_err push(const struct etcd_run *run, struct maps *maps, struct err_why *why)
+{
+    char key[ETCD_KEY_BYTES], sentence[2 * ERR_WHY_BYTES_MAX];
+    char *text = NULL;
+    size_t bytes = 0;
+    uint64_t revision;
+    bool has_was, is_new = false;
+    icms_err err = conf_pod_text(run->file, why, &text, &bytes);
+
+    if (err == ICMS_OK)
+        err = conf_pod_parse(text, bytes, run->file, why, maps->is);
+    if (err == ICMS_OK)
+        err = maps_fetch(run, maps, why);
+    has_was = err == ICMS_OK;
+    if (err == ICMS_NOT_FOUND)
+        err = ICMS_OK;
+    if (has_was && conf_pod_parse(maps->value.text, maps->value.bytes, maps->name, why,
+                                  maps->was) != ICMS_OK) {
+        has_was = false;
+        err = run->yes ? ICMS_OK : ICMS_CONFIG;
+    }
+    if (err == ICMS_OK)
+        err = maps_compare(maps, run->file, has_was, run->yes, &is_new, why);
+    if (err == ICMS_OK && !is_new && maps->value.bytes == bytes &&
+        memcmp(maps->value.text, text, bytes) == 0) {
+        (void)printf("%s: epoch %u is there already\n", maps->name, maps->is->epoch);
+    } else if (err == ICMS_OK) {
+        (void)snprintf(key, sizeof(key), "%s/map", run->prefix);
+        if (!run->dry_run)
+            err = etcd_put(run->etcd, key, text, bytes, maps->value.revision, 0, &revision, why);
+        maps_say(maps, has_was, key, sentence, sizeof(sentence));
+        if (err == ICMS_OK)
+            (void)printf("%s%s\n", sentence,
+                         run->dry_run ? "; nothing was changed (--dry-run)" : "");
+    }
+    free(text);
+    return err;
+}
+
+/* ---- pull and follow ------------------------------------------------------------------------ */
+
+/* Whether FILE has this text. */
+static bool file_is(const char *path, const char *text, size_t bytes)
+{
+    struct err_why why;
+    char *old = NULL;
+    size_t old_bytes = 0;
+    bool is_same = conf_pod_text(path, &why, &old, &old_bytes) == ICMS_OK && old_bytes == bytes &&
+                   memcmp(old, text, bytes) == 0;
+
+    free(old);
+    return is_same;
+}
+
+/* Writes the map of etcd into FILE, if it is later; out_sentence: what changed, "" nothing. */
+static icms_err pull(const struct etcd_run *run, struct maps *maps, char *out_sentence,
+                     size_t bytes, struct err_why *why)
+{
+    struct err_why old = {""};
+    bool has_was, is_new;
+    icms_err err;
+
+    out_sentence[0] = '\0';
+    err = maps_fetch(run, maps, why);
+    if (err != ICMS_OK || file_is(run->file, maps->value.text, maps->value.bytes))
+        return err;
+    err = conf_pod_parse(maps->value.text, maps->value.bytes, maps->name, why, maps->is);
+    if (err != ICMS_OK)
+        return err;
+    /* What shrank is passed on: an agent asks the enclosures whether to believe it. */
+    has_was = conf_pod_read(run->file, &old, maps->was) == ICMS_OK;
+    err = maps_compare(maps, maps->name, has_was, true, &is_new, why);
+    if (err == ICMS_OK && !run->dry_run)
+        err = conf_file_put(run->file, maps->value.text, maps->value.bytes, why);
+    if (err == ICMS_OK)
+        maps_say(maps, has_was, run->file, out_sentence, bytes);
+    return err;
+}
+
+static icms_err pull_once(const struct etcd_run *run, struct maps *maps, struct err_why *why)
+{
+    char sentence[2 * ERR_WHY_BYTES_MAX];
+    icms_err err = pull(run, maps, sentence, sizeof(sentence), why);
+
+    if (err == ICMS_OK)
+        (void)printf("%s%s\n", sentence[0] != '\0' ? sentence : "nothing differs",
+                     run->dry_run ? "; nothing was changed (--dry-run)" : "");
+    return err;
+}
+
+uint32_t etcd_soon(uint32_t ms)
+{
+    uint32_t random = 0;
+
+    (void)getrandom(&random, sizeof(random), GRND_NONBLOCK);
+    return ms - ms / 5 + random % (2 * (ms / 5) + 1);
+}
+
+void etcd_said(struct etcd_talk *talk, enum log_level level, const char *sentence)
+{
+    if (strcmp(talk->said, sentence) == 0)
+        return;
+    (void)snprintf(talk->said, sizeof(talk->said), "%s", sentence);
+    log_line(level, "%s", sentence);
+}
+
+static icms_err follow(const struct etcd_run *run, struct maps *maps, struct err_why *why)
+{
+    struct etcd_talk talk = {""};
+    char sentence[2 * ERR_WHY_BYTES_MAX];
+    enum etcd_wake wake = ETCD_WAKE_TIME;
+
+    log_line(LOG_INFO, "following %s/map at %s into %s", run->prefix, etcd_endpoint(run->etcd),
+             run->file);
+    while (wake != ETCD_WAKE_END) {
+        icms_err err = pull(run, maps, sentence, sizeof(sentence), why);
+
+        if (wake == ETCD_WAKE_ASKED)
+            talk.said[0] = '\0';
+        if (err != ICMS_OK)
+            etcd_said(&talk, LOG_WARN, why->text);
+        else if (sentence[0] != '\0')
+            etcd_said(&talk, LOG_INFO, sentence);
+        else if (talk.is_failing || wake == ETCD_WAKE_ASKED)
+            etcd_said(&talk, LOG_INFO, "etcd answers, and the file is as it has it");
+        talk.is_failing = err != ICMS_OK;
+        wake = etcd_sleep(etcd_soon(FOLLOW_MS));
+    }
+    log_line(LOG_INFO, "ended; %s stays as it is", run->file);
+    return ICMS_OK;
+}
+
+/* ---- status --------------------------------------------------------------------------------- */
+
+static void status_visit(void *arg, const char *key, const char *text, size_t bytes)
+{
+    json_t *one = json_loadb(text, bytes, 0, NULL);
+
+    (void)key;
+    if (json_is_object(one) && json_is_string(json_object_get(one, "name")) &&
+        json_is_string(json_object_get(one, "address")))
+        (void)json_array_append(arg, one);
+    json_decref(one);
+}
+
+static bool map_has(const struct conf_pod *map, const char *name)
+{
+    for (uint32_t i = 0; i < map->enclosure_count; i++)
+        if (strcmp(map->enclosures[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* What a person reads of targets that the map does not have, and of enclosures without a target. */
+static uint32_t status_targets(const struct conf_pod *map, const json_t *targets, bool is_said)
+{
+    uint32_t differs = 0;
+    const json_t *one;
+    size_t i;
+
+    json_array_foreach(targets, i, one)
+    {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        bool is_there = map_has(map, name);
+
+        differs += !is_there;
+        if (is_said)
+            (void)printf("target %s: %s%s\n", name,
+                         json_string_value(json_object_get(one, "address")),
+                         is_there ? "" : ": not in the map; icms pod add puts it there");
+    }
+    return differs;
+}
+
+static void status_json(const struct etcd_run *run, const struct maps *maps, bool is_same,
+                        json_t *targets)
+{
+    json_t *root = json_pack(
+        "{s:s, s:s, s:I, s:s, s:i, s:s, s:b, s:O}", "endpoint", etcd_endpoint(run->etcd), "prefix",
+        run->prefix, "revision", (json_int_t)maps->value.revision, "pod", maps->is->name, "epoch",
+        (int)maps->is->epoch, "file", run->file, "file_is_same", is_same, "targets", targets);
+
+    (void)json_dumpf(root, stdout, JSON_COMPACT);
+    (void)printf("\n");
+    json_decref(root);
+}
+
+static icms_err status(const struct etcd_run *run, struct maps *maps, struct err_why *why)
+{
+    char prefix[ETCD_KEY_BYTES], sentence[2 * ERR_WHY_BYTES_MAX];
+    json_t *targets = json_array();
+    struct err_why old = {""};
+    uint32_t differs = 0;
+    bool is_same;
+    icms_err err = maps_fetch(run, maps, why);
+
+    if (err == ICMS_OK)
+        err = conf_pod_parse(maps->value.text, maps->value.bytes, maps->name, why, maps->is);
+    (void)snprintf(prefix, sizeof(prefix), "%s/targets/", run->prefix);
+    if (err == ICMS_OK)
+        err = etcd_list(run->etcd, prefix, status_visit, targets, why);
+    if (err == ICMS_OK) {
+        is_same = file_is(run->file, maps->value.text, maps->value.bytes);
+        if (run->json) {
+            status_json(run, maps, is_same, targets);
+        } else {
+            (void)printf("%s at %s: pod %s, epoch %u, %u enclosures\n", maps->name,
+                         etcd_endpoint(run->etcd), maps->is->name, maps->is->epoch,
+                         maps->is->enclosure_count);
+            if (is_same)
+                (void)printf("%s: the same\n", run->file);
+            else if (conf_pod_read(run->file, &old, maps->was) != ICMS_OK)
+                (void)printf("%s\n", old.text);
+            else {
+                maps_say(maps, true, run->file, sentence, sizeof(sentence));
+                (void)printf("%s, as etcd has it\n", sentence);
+            }
+        }
+        differs = !is_same + status_targets(maps->is, targets, !run->json);
+        if (differs > 0)
+            err = err_set(why, ICMS_MISS, "%s", "");
+    }
+    json_decref(targets);
+    return err;
+}
+
+/* ---- the command line ----------------------------------------------------------------------- */
+
+static const struct word {
+    const char *name;
+    icms_err (*run)(const struct etcd_run *run, struct maps *maps, struct err_why *why);
+} words[] = {
+    {"push", push}, {"pull", pull_once}, {"follow", follow}, {"status", status}, {"register", NULL},
+};
+
+static int usage(const char *format, const char *what)
+{
+    (void)fprintf(stderr, "icms-etcd: ");
+    (void)fprintf(stderr, format, what);
+    (void)fprintf(stderr, "; icms-etcd --help says more\n");
+    return 2;
+}
+
+static const char *environment(const char *name)
+{
+    const char *value = secure_getenv(name);
+
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+/* $ETCDCTL_USER is "name" or "name:password". */
+static void user_of_environment(struct etcd_run *run)
+{
+    const char *user = environment("ETCDCTL_USER");
+    const char *colon = user != NULL ? strchr(user, ':') : NULL;
+
+    if (user == NULL || run->opts.user != NULL)
+        return;
+    (void)snprintf(run->user, sizeof(run->user), "%.*s",
+                   (int)(colon != NULL ? (size_t)(colon - user) : strlen(user)), user);
+    run->opts.user = run->user;
+    run->opts.password = colon != NULL ? colon + 1 : environment("ETCDCTL_PASSWORD");
+}
+
+static icms_err password_read(struct etcd_run *run, const char *path, struct err_why *why)
+{
+    icms_err err;
+
+    if (path == NULL)
+        return ICMS_OK;
+    err = secret_read_line(path, why, &run->password);
+    if (err == ICMS_OK)
+        run->opts.password = (const char *)secret_bytes(run->password);
+    return err;
+}
+
+/* Where the value of an option goes; NULL: it has none, or is no text. */
+static const char **option_text(struct etcd_run *run, int code, const char **password)
+{
+    switch (code) {
+    case OPTION_PREFIX:
+        return &run->prefix;
+    case OPTION_ENDPOINTS:
+        return &run->opts.endpoints;
+    case OPTION_CACERT:
+        return &run->opts.cacert;
+    case OPTION_CERT:
+        return &run->opts.cert;
+    case OPTION_KEY:
+        return &run->opts.key;
+    case OPTION_USER:
+        return &run->opts.user;
+    case OPTION_PASSWORD:
+        return password;
+    default:
+        return NULL;
+    }
+}
+
+/* -1: go on. */
+static int option_take(struct etcd_run *run, int code, const char *written)
+{
+    struct err_why why = {""};
+
+    switch (code) {
+    case OPTION_TIMEOUT:
+        if (conf_duration_parse(optarg, &why, &run->opts.timeout_ms) == ICMS_OK &&
+            run->opts.timeout_ms >= 10 && run->opts.timeout_ms <= 60000)
+            return -1;
+        return usage("--timeout %s: a time from 10ms to 60s", optarg);
+    case OPTION_DRY_RUN:
+        run->dry_run = true;
+        return -1;
+    case OPTION_YES:
+        run->yes = true;
+        return -1;
+    case OPTION_JSON:
+        run->json = true;
+        return -1;
+    case 'V':
+        (void)printf("icms-etcd %s\n", ETCD_VERSION);
+        return EXIT_SUCCESS;
+    case 'h':
+        (void)fputs(usage_text, stdout);
+        return EXIT_SUCCESS;
+    case ':':
+        return usage("'%s' needs a value", written);
+    default:
+        return usage("there is no option '%s'", written);
+    }
+}
+
+/* -1: go on. */
+static int options_read(struct etcd_run *run, int argc, char **argv, const char **out_password)
+{
+    int code, status = -1;
+
+    while (status < 0 && (code = getopt_long(argc, argv, ":Vh", option_table, NULL)) != -1) {
+        const char **text = option_text(run, code, out_password);
+
+        if (text != NULL)
+            *text = optarg;
+        else
+            status = option_take(run, code, argv[optind - 1]);
+    }
+    return status;
+}
+
+/* Options of another word are mistakes. -1: go on. */
+static int word_check(const struct etcd_run *run, const char *word)
+{
+    bool is_push = strcmp(word, "push") == 0;
+
+    if (run->dry_run && !is_push && strcmp(word, "pull") != 0)
+        return usage("--dry-run is for push and pull%s", "");
+    if (run->yes && !is_push)
+        return usage("--yes is for push%s", "");
+    if (run->json && strcmp(word, "status") != 0)
+        return usage("--json is for status%s", "");
+    if (run->prefix[0] == '\0' || strlen(run->prefix) > 200)
+        return usage("--prefix %s: 1 to 200 characters", run->prefix);
+    return -1;
+}
+
+static int word_run(struct etcd_run *run, const struct word *word)
+{
+    struct err_why why = {""};
+    struct maps maps;
+    icms_err err = etcd_new(&run->opts, &why, &run->etcd);
+
+    if (err != ICMS_OK)
+        return failed(&why);
+    if (word->run == NULL) {
+        err = etcd_register(run, &why);
+    } else {
+        err = maps_begin(&maps, &why);
+        if (err == ICMS_OK)
+            err = word->run(run, &maps, &why);
+        maps_end(&maps);
+    }
+    etcd_free(&run->etcd);
+    if (err == ICMS_MISS)
+        return EXIT_FAILURE; /* what differs was said */
+    return err == ICMS_OK ? EXIT_SUCCESS : failed(&why);
+}
+
+int main(int argc, char **argv)
+{
+    struct etcd_run run = {
+        .prefix = PREFIX_DEFAULT,
+        .opts = {.endpoints = environment("ETCDCTL_ENDPOINTS"),
+                 .cacert = environment("ETCDCTL_CACERT"),
+                 .cert = environment("ETCDCTL_CERT"),
+                 .key = environment("ETCDCTL_KEY"),
+                 .timeout_ms = TIMEOUT_MS},
+    };
+    const char *password = NULL;
+    const struct word *word = NULL;
+    struct err_why why = {""};
+    int status = options_read(&run, argc, argv, &password);
+
+    if (status >= 0)
+        return status;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (optind < argc && strcmp(argv[optind], words[i].name) == 0)
+            word = &words[i];
+    if (word == NULL)
+        return usage("it takes 'push', 'pull', 'follow', 'status' or 'register'%s", "");
+    if (argc - optind > 2 || (word->run == NULL && argc - optind != 2))
+        return usage("%s takes one file", word->name);
+    run.file = argc - optind == 2 ? argv[optind + 1] : FILE_DEFAULT;
+    status = word_check(&run, word->name);
+    if (status >= 0)
+        return status;
+    if (run.opts.endpoints == NULL)
+        run.opts.endpoints = "http://127.0.0.1:2379";
+    user_of_environment(&run);
+    log_name_set("icms-etcd");
+    if (password_read(&run, password, &why) != ICMS_OK)
+        return failed(&why);
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        return usage("libcurl does not start%s", "");
+    status = word_run(&run, word);
+    curl_global_cleanup();
+    secret_free(&run.password);
+    return status;
+}

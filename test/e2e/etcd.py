@@ -1,0 +1,329 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The pod map in etcd.
+
+Goal: what is pushed reaches the agents of each server, and nothing that happens to etcd concerns them: while it is
+down, late, wiped, restored from an older day, or holds what is no map, the file stays and loads go on; afterwards
+changes come again. Targets are registered while they answer.
+Method: a real etcd on loopback, one real agent whose file icms-etcd follows, real targets; and TLS and users as
+etcd has them.
+
+usage: etcd.py BUILD_ROOT
+"""
+import base64
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+from judge import expect  # noqa: E402
+
+BUILD = pathlib.Path(sys.argv[1])
+PREFIX = "/icms/pod0"
+MAP = PREFIX + "/map"
+VOLUME = {"name": "kv", "value_max": "64KiB"}
+
+
+def b64(text):
+    return base64.b64encode(text.encode()).decode()
+
+
+class Etcd:
+    def __init__(self, folder, name="etcd", more=(), scheme="http"):
+        self.folder, self.name, self.more, self.scheme = folder, name, more, scheme
+        self.port, self.peer = pod.free_port(), pod.free_port()
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.process = None
+
+    def start(self):
+        self.process = subprocess.Popen(
+            ["etcd", "--name", self.name, "--data-dir", self.folder / self.name,
+             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
+             "--listen-peer-urls", f"http://127.0.0.1:{self.peer}",
+             "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.peer}",
+             "--initial-cluster", f"{self.name}=http://127.0.0.1:{self.peer}", *self.more],
+            stdout=subprocess.DEVNULL, stderr=open(self.folder / f"{self.name}.log", "ab"))
+
+    def ask(self, path, token=None, **question):
+        request = urllib.request.Request(self.url + path, json.dumps(question).encode(),
+                                         {"Authorization": token} if token else {})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def put(self, key, text):
+        return self.ask("/v3/kv/put", key=b64(key), value=b64(text))
+
+    def keys(self, prefix):
+        found = self.ask("/v3/kv/range", key=b64(prefix), range_end=b64(prefix + "~")).get("kvs", [])
+        return {base64.b64decode(one["key"]).decode(): base64.b64decode(one["value"]).decode() for one in found}
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+
+class Following:
+    """icms-etcd follow or register."""
+
+    def __init__(self, folder, *words, env=None):
+        self.log_path = folder / f"icms-etcd-{len(list(folder.glob('icms-etcd-*')))}.log"
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen([BUILD / "cmd/icms-etcd", *words], stdout=log, stderr=log, env=env)
+
+    def said(self, words):
+        return self.log_path.read_text().count(words)
+
+    def end(self):
+        self.process.terminate()
+        expect("it ends when asked to", self.process.wait(timeout=30) == 0, self.log_path.read_text())
+
+
+def until(what, truth, seconds=30, seen=lambda: ""):
+    end = time.monotonic() + seconds
+    while not truth():
+        if time.monotonic() > end:
+            sys.exit(f"not ok {what}: {seen()}")
+        time.sleep(0.05)
+    print(f"ok {what}", flush=True)
+
+
+class Scene:
+    def __init__(self, folder, p):
+        self.folder, self.p = pathlib.Path(folder), p
+        self.etcd = Etcd(self.folder)
+        self.etcd.start()
+        self.env = {**os.environ, "ETCDCTL_ENDPOINTS": self.etcd.url}
+        self.targets = [self.target(0), self.target(1)]
+        self.own = self.folder / "own.yaml"    # the operator's
+        self.file = self.folder / "pod.yaml"   # of the server
+        self.own.write_text(self.text(7))
+        until("etcd serves", lambda: self.run("push", self.own).returncode == 0)
+        pulled = self.run("pull", self.file)
+        expect("pull makes the file", pulled.returncode == 0 and self.file.read_text() == self.text(7), pulled)
+        self.follow = Following(self.folder, "follow", "--prefix", PREFIX, self.file, env=self.env)
+        self.agent = p.add_agent("server-a", [], [VOLUME], pod=self.file, memory="1MiB")
+        self.agent.wait_ready()
+        self.tier = ["--open", f"unix:{self.agent.socket}"]
+
+    def target(self, number):
+        target = self.p.add_target(f"e{number}", 1, "64MiB", [VOLUME], segment="1MiB", memory="16MiB")
+        target.wait_ready()
+        return target
+
+    def text(self, epoch, count=1, name="pod0"):
+        return f"name: {name}\nepoch: {epoch}\nenclosures:\n" + "".join(
+            f"  - name: {target.name}\n    address: 127.0.0.1:{target.port}\n    nqn: {target.nqn}\n"
+            for target in self.targets[:count]) + "...\n"
+
+    def run(self, word, *more):
+        return subprocess.run([BUILD / "cmd/icms-etcd", word, "--prefix", PREFIX, *more], env=self.env,
+                              capture_output=True, text=True, timeout=60, check=False)
+
+    def epoch(self):
+        status = subprocess.run([BUILD / "cmd/icms", "status", *self.tier, "--json"], capture_output=True,
+                                timeout=60, check=True)
+        return json.loads(status.stdout)["epoch"]
+
+    def blocks(self, what):
+        """Blocks that are put come back."""
+        for n in range(4):
+            put = subprocess.run([BUILD / "cmd/icms", "put", *self.tier, f"{what}{n}"], input=b"x" * 5000,
+                                 capture_output=True, timeout=60, check=False)
+            got = subprocess.run([BUILD / "cmd/icms", "get", *self.tier, f"{what}{n}"], capture_output=True,
+                                 timeout=60, check=False)
+            expect(f"{what}: block {n}", got.stdout == b"x" * 5000, (put, got))
+
+    def log(self):
+        return self.follow.log_path.read_text()
+
+
+def changes(scene):
+    scene.own.write_text(scene.text(8))
+    dry = scene.run("push", "--dry-run", scene.own)
+    expect("a dry run says what would change", "epoch 7 -> 8" in dry.stdout and dry.returncode == 0, dry)
+    expect("and changes nothing", "epoch: 7" in scene.etcd.keys(MAP)[MAP])
+    added = subprocess.run([BUILD / "cmd/icms", "pod", "add", "e1", "--address", f"127.0.0.1:{scene.targets[1].port}",
+                            "--nqn", scene.targets[1].nqn, "--file", scene.own], capture_output=True, check=False)
+    expect("icms pod changes the operator's file", added.returncode == 0, added)
+    pushed = scene.run("push", scene.own)
+    expect("a later epoch is pushed", "epoch 7 -> 9: e1 added" in pushed.stdout, pushed)
+    until("the agent uses it", lambda: scene.epoch() == 9, seen=scene.log)
+    again = scene.run("push", scene.own)
+    expect("the same again is there already", "already" in again.stdout and again.returncode == 0, again)
+    status = scene.run("status", scene.file)
+    expect("status finds the file right", status.returncode == 0 and "the same" in status.stdout, status)
+    scene.blocks("changed")
+
+
+def refuses(scene):
+    right = scene.file.read_text()
+    for what, text, said in (("an earlier epoch", scene.text(8), "its epoch 8 is lower"),
+                             ("another pod", scene.text(10, name="pod1"), "pod1"),
+                             ("half of a map", scene.text(10, 2)[:-4], "the last line is not"),
+                             ("no map", "a: [", "revision"),
+                             ("nothing", "", "revision"),
+                             ("bytes", "\x00\x01\x02", "revision"),
+                             ("another map of the same epoch", scene.text(9, 1), "has its epoch, 9")):
+        scene.etcd.put(MAP, text)
+        until(f"{what} in etcd is refused", lambda: scene.follow.said(said) >= 1, seen=scene.log)
+        time.sleep(2.5)
+        expect(f"{what}: the file stays", scene.file.read_text() == right)
+    lines = [re.sub(r"^\S+ ", "", line) for line in scene.log().splitlines()]
+    expect("each was said once", len(lines) == len(set(lines)), scene.log())
+    expect("key and revision are named", scene.follow.said(f"etcd {MAP} revision ") >= 7, scene.log())
+    refused = scene.run("push", scene.own)
+    expect("push refuses what differs under the same epoch", refused.returncode == 1, refused)
+    scene.etcd.put(MAP, "a: [")
+    refused = scene.run("push", scene.own)
+    expect("push asks when it cannot read what is there", refused.returncode == 1, refused)
+    forced = scene.run("push", "--yes", scene.own)
+    expect("and goes on with --yes", forced.returncode == 0 and scene.etcd.keys(MAP)[MAP] == right, forced)
+    expect("the agent has its epoch", scene.epoch() == 9)
+
+
+def survives(scene):
+    right = scene.file.read_text()
+    scene.etcd.signal(signal.SIGSTOP)
+    until("an etcd that is late is said", lambda: scene.follow.said("timed out") == 1, seen=scene.log)
+    scene.blocks("late")
+    scene.etcd.signal(signal.SIGCONT)
+    until("and that it answers again", lambda: scene.follow.said("etcd answers") >= 1, seen=scene.log)
+    answers = scene.follow.said("etcd answers")
+    scene.etcd.kill()
+    until("an etcd that is down is said", lambda: "onnect" in scene.log().splitlines()[-1], seen=scene.log)
+    scene.blocks("down")
+    scene.agent.kill()
+    scene.agent.start()
+    scene.agent.wait_ready()
+    expect("an agent that starts meanwhile has its map", scene.epoch() == 9)
+    scene.etcd.start()
+    until("it comes back", lambda: scene.follow.said("etcd answers") > answers, seen=scene.log)
+    scene.etcd.kill()
+    shutil.rmtree(scene.folder / "etcd")
+    scene.etcd.start()
+    until("an etcd that lost all is said", lambda: scene.follow.said(f"has no key {MAP}") == 1, seen=scene.log)
+    expect("the file stays", scene.file.read_text() == right)
+    scene.blocks("wiped")
+    scene.own.write_text(scene.text(10, 2))
+    expect("what is pushed then", scene.run("push", scene.own).returncode == 0)
+    until("is used", lambda: scene.epoch() == 10, seen=scene.log)
+    scene.own.write_text(scene.text(11))
+    refused = scene.run("push", scene.own)
+    expect("half of a pod of two may leave", refused.returncode == 0, refused)
+    until("and does", lambda: scene.epoch() == 11, seen=scene.log)
+
+
+def registers(scene):
+    target = scene.targets[1]
+    key = f"{PREFIX}/targets/{target.name}"
+    words = ["register", "--prefix", PREFIX, target.config_path]
+    register = Following(scene.folder, *words, env=scene.env)
+    until("a target is registered", lambda: key in scene.etcd.keys(PREFIX + "/targets/"),
+          seen=register.log_path.read_text)
+    told = json.loads(scene.etcd.keys(key)[key])
+    expect("with what an operator needs", told["address"] == f"127.0.0.1:{target.port}" and
+           told["nqn"] == target.nqn, told)
+    status = scene.run("status", scene.file)
+    expect("status shows that the map lacks it", status.returncode == 1 and "not in the map" in status.stdout, status)
+    other = scene.folder / "other.yaml"
+    other.write_text(target.config_path.read_text().replace(f"127.0.0.1:{target.port}", "127.0.0.1:1"))
+    second = Following(scene.folder, "register", "--prefix", PREFIX, other, env=scene.env)
+    until("another one of its name is not", lambda: second.said("another target is registered as") == 1,
+          seen=second.log_path.read_text)
+    second.end()
+    target.process.send_signal(signal.SIGSTOP)
+    until("a target that stands still leaves", lambda: key not in scene.etcd.keys(PREFIX + "/targets/"),
+          seen=register.log_path.read_text)
+    target.process.send_signal(signal.SIGCONT)
+    until("and comes back", lambda: key in scene.etcd.keys(PREFIX + "/targets/"), seen=register.log_path.read_text)
+    scene.etcd.ask("/v3/kv/deleterange", key=b64(key))
+    until("a key that was deleted comes back", lambda: key in scene.etcd.keys(PREFIX + "/targets/"))
+    register.process.kill()
+    register.process.wait()
+    until("the key of who is dead goes", lambda: key not in scene.etcd.keys(PREFIX + "/targets/"))
+    register = Following(scene.folder, *words, env=scene.env)
+    until("a new one", lambda: key in scene.etcd.keys(PREFIX + "/targets/"))
+    register.end()
+    expect("who ends takes its key along", key not in scene.etcd.keys(PREFIX + "/targets/"))
+
+
+def certificates(folder):
+    def openssl(*words):
+        subprocess.run(["openssl", *words], check=True, cwd=folder, capture_output=True)
+
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=ca", "-days", "2", "-keyout", "ca.key",
+            "-out", "ca.crt")
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=etcd", "-keyout", "etcd.key", "-out", "etcd.csr")
+    (folder / "san").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl("x509", "-req", "-in", "etcd.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-extfile", "san", "-out", "etcd.crt")
+
+
+def proves(scene):
+    """TLS and users."""
+    folder = scene.folder
+    certificates(folder)
+    etcd = Etcd(folder, "secure", ["--cert-file", folder / "etcd.crt", "--key-file", folder / "etcd.key"], "https")
+    etcd.start()
+    words = ["--endpoints", etcd.url, "--cacert", folder / "ca.crt"]
+    until("etcd with TLS", lambda: scene.run("push", *words, scene.own).returncode == 0)
+    stranger = scene.run("status", "--endpoints", etcd.url, scene.own)
+    expect("one whose certificate nobody signed is not asked", stranger.returncode == 1 and
+           "TLS failed" in stranger.stderr, stranger)
+    context = __import__("ssl").create_default_context(cafile=folder / "ca.crt")
+
+    def ask(path, **question):
+        with urllib.request.urlopen(etcd.url + path, json.dumps(question).encode(), timeout=10,
+                                    context=context) as answer:
+            return json.load(answer)
+
+    ask("/v3/auth/user/add", name="root", password="first")
+    ask("/v3/auth/user/grant", user="root", role="root")
+    ask("/v3/auth/enable")
+    denied = scene.run("status", *words, scene.own)
+    expect("etcd refuses who names no user", denied.returncode == 1 and "refuses who names no user" in denied.stderr,
+           denied)
+    secret = folder / "etcd.password"
+    secret.write_text("first\n")
+    refused = scene.run("status", *words, "--user", "root", "--password-file", secret, scene.own)
+    expect("a password that others can read is refused", refused.returncode == 1 and "0600" in refused.stderr, refused)
+    secret.chmod(0o600)
+    right = scene.run("status", *words, "--user", "root", "--password-file", secret, scene.own)
+    expect("the right one passes", right.returncode == 0, right)
+    secret.write_text("wrong\n")
+    wrong = scene.run("status", *words, "--user", "root", "--password-file", secret, scene.own)
+    expect("a wrong one does not", wrong.returncode == 1 and "refuses root" in wrong.stderr and
+           "wrong" not in wrong.stderr, wrong)
+    clear = scene.run("status", "--endpoints", "http://192.0.2.1:2379", "--user", "root", "--password-file", secret)
+    expect("no password in clear text to another machine", "https:// alone" in clear.stderr, clear)
+    etcd.kill()
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="icms-", dir="/var/tmp") as folder, pod.Pod(BUILD, folder) as p:
+        scene = Scene(folder, p)
+        try:
+            changes(scene)
+            refuses(scene)
+            survives(scene)
+            registers(scene)
+            proves(scene)
+            scene.follow.end()
+        finally:
+            scene.etcd.kill()
+
+
+main()
