@@ -266,6 +266,42 @@ static void next_places(struct pod_map *map)
     }
 }
 
+static bool pod_has(const struct conf_pod *pod, const char *name)
+{
+    for (uint32_t i = 0; i < pod->enclosure_count; i++)
+        if (strcmp(pod->enclosures[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* enclosure_keys of the agent go by name. An enclosure that has another one at the same address
+ * would lose what it has to prove. */
+static bool keys_stay(const struct pod_map *map, const struct conf_pod *pod, const char *name,
+                      struct err_why *why)
+{
+    const struct conf_agent *conf = map->opts.conf;
+
+    for (uint32_t i = 0; i < map->used->pod.enclosure_count; i++) {
+        const struct conf_enclosure *was = &map->used->pod.enclosures[i];
+
+        if (conf_agent_keys_of(conf, was->name) == &conf->keys || pod_has(pod, was->name))
+            continue;
+        for (uint32_t j = 0; j < pod->enclosure_count; j++) {
+            const struct conf_enclosure *is = &pod->enclosures[j];
+
+            if (strcmp(is->address, was->address) != 0 ||
+                conf_agent_keys_of(conf, is->name) != &conf->keys)
+                continue;
+            (void)err_set(why, ICMS_CONFIG,
+                          "%s: enclosure %s is called %s now, and enclosure_keys of the agent has "
+                          "keys for %s alone: add them for %s first, and restart the agent",
+                          name, was->name, is->name, was->name, is->name);
+            return false;
+        }
+    }
+    return true;
+}
+
 void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const char *name)
 {
     struct conf_pod *pod = &map->offered->pod;
@@ -281,7 +317,7 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
     conf_pod_join(map->opts.conf, pod);
     verdict = conf_pod_compare(&map->used->pod, pod, name, &why, &gone);
     if ((verdict == CONF_POD_NEW || verdict == CONF_POD_SHRUNKEN) &&
-        !volumes_fit(map, pod, name, &why))
+        (!volumes_fit(map, pod, name, &why) || !keys_stay(map, pod, name, &why)))
         verdict = CONF_POD_REFUSED;
     if (verdict == CONF_POD_SAME || verdict == CONF_POD_REFUSED)
         next_drop(map);
@@ -390,9 +426,10 @@ static bool used_turn(struct pod_map *map, uint64_t now_ns)
 /* Names of the map in use are resolved while the next one waits, for as long as that may be. */
 bool pod_map_turn(struct pod_map *map, uint64_t now_ns)
 {
-    bool is_soon = map->has_next && next_turn(map, now_ns);
+    bool is_soon;
 
     map->is_started = true;
+    is_soon = map->has_next && next_turn(map, now_ns);
     return used_turn(map, now_ns) || is_soon;
 }
 

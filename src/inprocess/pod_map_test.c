@@ -380,6 +380,27 @@ static void test_volumes_that_cannot_be_are_refused(void **state)
     assert_int_equal(fake.applied, 1);
 }
 
+#define KEYED                                                                                      \
+    "pod: /p\nsecret: /s\nvolumes: [{name: kv}]\n"                                                 \
+    "enclosure_keys: [{name: e1, secret: /t, controller_secret: /c}"
+
+/* An enclosure that is renamed has to prove what it had to. */
+static void test_a_rename_drops_no_keys(void **state)
+{
+    begin_with(KEYED "]\n", EPOCH(4) E0 E1);
+    offer(EPOCH(5) E0 "- {name: e9, address: 10.0.0.2:4420}\n");
+    assert_int_equal(fake.applied, 0);
+    said(1, POD_MAP_REFUSED, "p.yaml: enclosure e1 is called e9 now");
+    offer(EPOCH(5) E0 E2); /* another enclosure in its place */
+    assert_int_equal(fake.applied, 1);
+    begin_with(KEYED ", {name: e9, secret: /t, controller_secret: /c}]\n", EPOCH(4) E0 E1);
+    offer(EPOCH(5) E0 "- {name: e9, address: 10.0.0.2:4420}\n");
+    assert_int_equal(fake.applied, 1);
+    begin_with("pod: /p\nsecret: /s\nvolumes: [{name: kv}]\n", EPOCH(4) E0 E1);
+    offer(EPOCH(5) E0 "- {name: e9, address: 10.0.0.2:4420}\n"); /* the keys of all stay */
+    assert_int_equal(fake.applied, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -395,6 +416,7 @@ int main(void)
         cmocka_unit_test_teardown(test_volumes_follow_the_map, end),
         cmocka_unit_test_teardown(test_without_volumes_the_file_says, end),
         cmocka_unit_test_teardown(test_volumes_that_cannot_be_are_refused, end),
+        cmocka_unit_test_teardown(test_a_rename_drops_no_keys, end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
