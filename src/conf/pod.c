@@ -378,7 +378,7 @@ static icms_err volume_join(const struct conf_agent *agent, uint32_t i,
         if (agent->shared_lines[i][k] != 0 && !shared_is_same(own, is, (enum conf_shared)k))
             return conf_fail(&source, agent->shared_lines[i][k],
                              "%s: the pod map %s says what it is of volume %s, so that all agents "
-                             "agree: remove the line",
+                             "agree: write it there, if it is another one, and remove the line",
                              conf_shared_names[k], agent->pod, is->name);
     *out_volume = *own;
     out_volume->uuid = is->uuid;
@@ -551,6 +551,25 @@ static uint64_t enclosures_gone(const struct conf_pod *before, const struct conf
     return gone;
 }
 
+/* A volume with a former generation: what a reset had made unreachable would be found again. */
+static bool volume_goes_back(const struct conf_pod *before, const struct conf_pod *after,
+                             const char *file, struct err_why *why)
+{
+    for (uint32_t i = 0; i < after->volume_count; i++) {
+        const struct conf_pod_volume *is = &after->volumes[i];
+        const struct conf_pod_volume *was = volume_find(before, is->name);
+
+        if (was == NULL || is->generation >= was->generation)
+            continue;
+        (void)err_set(why, ICMS_CONFIG,
+                      "%s: generation %u of volume %s is lower than %u, which is in use: it would "
+                      "bring back what was reset; write a higher one",
+                      file, is->generation, is->name, was->generation);
+        return true;
+    }
+    return false;
+}
+
 enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const struct conf_pod *after,
                                        const char *file, struct err_why *why, uint64_t *out_gone)
 {
@@ -586,6 +605,8 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
                       file);
         return CONF_POD_REFUSED;
     }
+    if (volume_goes_back(before, after, file, why))
+        return CONF_POD_REFUSED;
     *out_gone = enclosures_gone(before, after, &count, &of);
     if (2 * count <= of || after->shrink_epoch == after->epoch)
         return CONF_POD_NEW;

@@ -56,6 +56,7 @@ struct pod_map {
     char said[POD_SAID_BYTES]; /* the last sentence about a map                               */
     struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
     struct volume_spec volumes[LIMIT_AGENT_VOLUMES]; /* that the agent was started with          */
+    uint32_t highest[LIMIT_AGENT_VOLUMES];           /* generation that each of them had         */
     struct volume_spec joined[LIMIT_AGENT_VOLUMES];  /* of a map and the agent's file: scratch   */
     struct agent_identity identities[LIMIT_AGENT_VOLUMES];
 };
@@ -195,8 +196,15 @@ static const char *volume_changed(const struct volume_spec *was, const struct vo
     return was->run_blocks != is->run_blocks ? "run_blocks" : NULL;
 }
 
-/* Whether the agent, which runs, can have the map's volumes: only which content they have may be
- * another than at its start. Memory and rings follow from all else. */
+/* A former generation, also of a volume that was deleted meanwhile: what a reset had made
+ * unreachable would be found again. */
+static bool volume_goes_back(const struct pod_map *map, uint32_t i)
+{
+    const struct volume_spec *is = &map->joined[i];
+
+    return !uuid_is_nil(&is->uuid) && is->generation < map->highest[i];
+}
+
 static bool volumes_fit(struct pod_map *map, const struct conf_pod *pod, const char *name,
                         struct err_why *why)
 {
@@ -205,26 +213,59 @@ static bool volumes_fit(struct pod_map *map, const struct conf_pod *pod, const c
     if (conf_pod_volumes(conf, pod, why, map->joined) != ICMS_OK)
         return false;
     for (uint32_t i = 0; i < conf->volume_count; i++) {
-        const char *key = volume_changed(&map->volumes[i], &map->joined[i]);
-
-        if (key == NULL || uuid_is_nil(&map->joined[i].uuid))
+        if (!volume_goes_back(map, i))
             continue;
-        (void)err_set(why, ICMS_CONFIG,
-                      "%s: %s of volume %s is another one than when this agent started: restart "
-                      "the agent to use this map",
-                      name, key, conf->volumes[i].name);
+        (void)err_set(
+            why, ICMS_CONFIG,
+            "%s: volume %s had generation %u since this agent started, and %u would bring "
+            "back what was reset: write %u or more",
+            name, conf->volumes[i].name, map->highest[i], map->joined[i].generation,
+            map->highest[i] + 1);
         return false;
     }
     return true;
 }
 
+/* Which content each volume has. Memory and rings are as at the start: a volume that would need
+ * others stays as it is served, or, when its content is another one, is not served. */
 static const struct agent_identity *identities_make(struct pod_map *map, const struct conf_pod *pod)
 {
     (void)!conf_pod_volumes(map->opts.conf, pod, NULL, map->joined); /* it was fit when it came */
-    for (uint32_t i = 0; i < map->opts.conf->volume_count; i++)
-        map->identities[i] =
-            (struct agent_identity){map->joined[i].uuid, map->joined[i].generation};
+    for (uint32_t i = 0; i < map->opts.conf->volume_count; i++) {
+        const struct volume_spec *is = &map->joined[i];
+        bool is_new = !uuid_equal(&is->uuid, &map->identities[i].uuid);
+
+        if (is_new && volume_changed(&map->volumes[i], is) != NULL)
+            map->identities[i] = (struct agent_identity){.generation = 0};
+        else
+            map->identities[i] = (struct agent_identity){is->uuid, is->generation};
+    }
     return map->identities;
+}
+
+/* The agent has them now. */
+static void volumes_taken(struct pod_map *map, const struct conf_pod *pod)
+{
+    char sentence[POD_SAID_BYTES];
+
+    for (uint32_t i = 0; i < map->opts.conf->volume_count; i++) {
+        const struct volume_spec *is = &map->joined[i];
+        const char *key = volume_changed(&map->volumes[i], is);
+
+        if (uuid_is_nil(&is->uuid))
+            continue;
+        if (is->generation > map->highest[i])
+            map->highest[i] = is->generation;
+        if (key == NULL)
+            continue;
+        (void)snprintf(sentence, sizeof(sentence),
+                       "pod %s: volume %s: its %s is another one than when this agent started: %s "
+                       "until the agent is restarted",
+                       pod->name, is->name, key,
+                       uuid_is_nil(&map->identities[i].uuid) ? "it is not served"
+                                                             : "it is served as it was");
+        map->opts.say(map->opts.arg, POD_MAP_WAITS, sentence);
+    }
 }
 
 /* The agent gets it; false: not this time, and it is said why. */
@@ -380,6 +421,7 @@ static void next_taken(struct pod_map *map)
     map->is_moved = false;
     next_drop(map);
     map_say(map, POD_MAP_TAKEN, sentence);
+    volumes_taken(map, &map->used->pod);
 }
 
 static bool next_turn(struct pod_map *map, uint64_t now_ns)
@@ -455,6 +497,12 @@ icms_err pod_map_new(const struct pod_map_opts *opts, const struct conf_pod *pod
     if (conf_pod_volumes(opts->conf, pod, why, map->volumes) != ICMS_OK) {
         pod_map_free(&map);
         return ICMS_CONFIG;
+    }
+    for (uint32_t i = 0; i < opts->conf->volume_count; i++) {
+        const struct volume_spec *is = &map->volumes[i];
+
+        map->identities[i] = (struct agent_identity){is->uuid, is->generation};
+        map->highest[i] = uuid_is_nil(&is->uuid) ? 0 : is->generation;
     }
     for (uint32_t i = 0; i < pod->enclosure_count; i++) {
         place_init(map->used, i);

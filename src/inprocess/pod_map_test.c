@@ -349,8 +349,38 @@ static void test_volumes_follow_the_map(void **state)
          "volume kv deleted");
     assert_true(uuid_is_nil(&fake.volumes[0].uuid));
     assert_false(uuid_is_nil(&fake.volumes[1].uuid));
-    offer(EPOCH(4) E0 KV(0) "- {name: b}\n"); /* the same content as in epoch 1 */
+    offer(EPOCH(4) E0 KV(0) "- {name: b}\n"); /* the content of epoch 1, which was reset */
+    said(3, POD_MAP_REFUSED, "p.yaml: volume kv had generation 1 since this agent started");
+    offer(EPOCH(4) E0 KV(1) "- {name: b}\n");
+    assert_false(uuid_is_nil(&fake.volumes[0].uuid) || uuid_equal(&fake.volumes[0].uuid, &first));
+    offer(EPOCH(5) E0 KV(0) "- {name: b}\n");
+    said(5, POD_MAP_REFUSED, "p.yaml: generation 0 of volume kv is lower than 1");
+}
+
+/* A volume whose memory and rings would be others than at the start waits for the next one; it
+ * keeps no reset of another volume away. */
+static void test_a_volume_that_does_not_fit_waits_alone(void **state)
+{
+    struct uuid first;
+
+    begin_with(AGENT, EPOCH(1) E0 KV(0));
+    first = pod_map_volumes(map)[0].uuid;
+    offer(EPOCH(2) E0 KV(0) "- {name: b, value_max: 64KiB}\n");
+    said(2, POD_MAP_WAITS,
+         "volume b: its value_max is another one than when this agent started: it "
+         "is not served until");
+    assert_true(uuid_is_nil(&fake.volumes[1].uuid));
     assert_true(uuid_equal(&fake.volumes[0].uuid, &first));
+    offer(EPOCH(3) E0 KV(1) "- {name: b, value_max: 64KiB}\n");
+    assert_int_equal(fake.volumes[0].generation, 1);
+    offer(EPOCH(4) E0 "volumes: [{name: kv, generation: 1, run_blocks: 32}]\n");
+    said(6, POD_MAP_WAITS,
+         "volume kv: its run_blocks is another one than when this agent started: "
+         "it is served as it was until");
+    assert_int_equal(fake.volumes[0].generation, 1);
+    assert_false(uuid_is_nil(&fake.volumes[0].uuid));
+    offer(EPOCH(5) E0 "volumes: [{name: kv, generation: 2, run_blocks: 32}]\n");
+    assert_true(uuid_is_nil(&fake.volumes[0].uuid)); /* what was reset is not served */
 }
 
 static void test_without_volumes_the_file_says(void **state)
@@ -365,16 +395,12 @@ static void test_without_volumes_the_file_says(void **state)
 static void test_volumes_that_cannot_be_are_refused(void **state)
 {
     begin_with(AGENT, EPOCH(1) E0 KV(0));
-    offer(EPOCH(2) E0 "volumes: [{name: kv, value_max: 1MiB}]\n");
-    said(1, POD_MAP_REFUSED, "p.yaml: value_max of volume kv is another one than when this agent");
-    offer(EPOCH(3) E0 "volumes: [{name: kv, run_blocks: 32}]\n");
-    said(2, POD_MAP_REFUSED, "run_blocks of volume kv");
     offer(EPOCH(4) E0);
-    said(3, POD_MAP_REFUSED, "it lists no volumes");
+    said(1, POD_MAP_REFUSED, "it lists no volumes");
     offer(EPOCH(1) E0 KV(1));
-    said(4, POD_MAP_REFUSED, "volume kv generation 0 -> 1");
+    said(2, POD_MAP_REFUSED, "volume kv generation 0 -> 1");
     offer(EPOCH(5) E0 "volumes: [{name: kv}, {name: kv}]\n");
-    said(5, POD_MAP_REFUSED, "listed twice");
+    said(3, POD_MAP_REFUSED, "listed twice");
     assert_int_equal(fake.applied, 0);
     offer(EPOCH(5) E0 KV(1));
     assert_int_equal(fake.applied, 1);
@@ -416,6 +442,7 @@ int main(void)
         cmocka_unit_test_teardown(test_volumes_follow_the_map, end),
         cmocka_unit_test_teardown(test_without_volumes_the_file_says, end),
         cmocka_unit_test_teardown(test_volumes_that_cannot_be_are_refused, end),
+        cmocka_unit_test_teardown(test_a_volume_that_does_not_fit_waits_alone, end),
         cmocka_unit_test_teardown(test_a_rename_drops_no_keys, end),
     };
 
