@@ -56,8 +56,9 @@ static_assert(sizeof(struct target_note_df) == STORE_NOTE_BYTES, "no padding");
 
 /* What goes by the number of a volume. */
 struct target_volume {
-    bool is_known; /* the number has a volume                                    */
-    bool is_live;  /* it is not retired                                          */
+    bool is_known;   /* the number has a volume                                    */
+    bool is_live;    /* it is not retired                                          */
+    bool was_served; /* commands may have reached it: not when its change was refused */
     uint32_t tenant;
     struct volume_spec spec; /* its hosts are nvmf/target's                      */
 };

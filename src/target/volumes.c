@@ -61,6 +61,7 @@ void target_volumes_init(struct target *target, struct target_tenants *out_tenan
 
         *volume = (struct target_volume){.is_known = true,
                                          .is_live = true,
+                                         .was_served = true,
                                          .tenant = target_tenant_of(out_tenants, &opts->volumes[i]),
                                          .spec = opts->volumes[i]};
         check(volume->tenant < TARGET_TENANTS);
@@ -121,14 +122,16 @@ static uint32_t change_number(const struct target *target, struct target_change 
     return change->count < LIMIT_VOLUMES ? change->count++ : LIMIT_VOLUMES;
 }
 
-/* A volume of this name had a later generation: its blocks would come back. */
+/* A volume of this name had a later generation: its blocks would come back. One whose change was
+ * refused has none. */
 static icms_err generation_check(const struct target *target, const struct volume_spec *spec,
                                  struct err_why *why)
 {
     for (uint32_t n = 0; n < target->volume_count; n++) {
         const struct volume_spec *was = &target->volumes[n].spec;
 
-        if (strcmp(was->name, spec->name) == 0 && was->generation > spec->generation)
+        if (target->volumes[n].was_served && strcmp(was->name, spec->name) == 0 &&
+            was->generation > spec->generation)
             return err_set(why, ICMS_CONFIG,
                            "volume %s: generation %u is older than %u, which it had since the "
                            "start; set %u or more",
@@ -186,7 +189,8 @@ static icms_err change_plan(const struct target *target, const struct target_opt
                                   "volume %s: %u volumes began since the start, as many as may; "
                                   "restart icms-target",
                                   spec->name, LIMIT_VOLUMES));
-        err = change_check(target, spec, was != NULL ? &was->spec : NULL, i, out, why);
+        err = change_check(target, spec, was != NULL && was->was_served ? &was->spec : NULL, i, out,
+                           why);
         if (err != ICMS_OK)
             return err;
         volume = &change->volumes[n];
@@ -381,11 +385,14 @@ static void change_free(struct target_change **change)
     *change = NULL;
 }
 
-/* New numbers have their volumes at once, retired: drives may speak of them before it is over. */
+/* New numbers, and those that a refused change left, have their volumes at once, retired: drives
+ * may speak of them before it is over. */
 static void change_numbers(struct target *target, const struct target_change *change)
 {
     target_volumes_lock(target);
-    for (uint32_t n = target->volume_count; n < change->count; n++) {
+    for (uint32_t n = 0; n < change->count; n++) {
+        if (!change->volumes[n].begins || target->volumes[n].was_served)
+            continue;
         target->volumes[n] = (struct target_volume){
             .is_known = true, .tenant = change->volumes[n].tenant, .spec = change->volumes[n].spec};
         target->volumes[n].spec.host_nqn = NULL;
@@ -435,6 +442,7 @@ static void change_publish(struct target *target, struct target_change *change)
         volume->is_live = change->volumes[n].is_listed;
         if (!volume->is_live)
             continue;
+        volume->was_served = true;
         volume->tenant = change->volumes[n].tenant;
         volume->spec = change->volumes[n].spec;
         volume->spec.host_nqn = NULL;

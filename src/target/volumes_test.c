@@ -321,6 +321,38 @@ static void old_blocks_refuse_it_on_all_drives(void **state)
     rig_free(&rig);
 }
 
+/* What a refused change would have begun is no volume of before: a typo in its generation or its
+ * flags binds nobody. */
+static void a_refused_change_is_forgotten(void **state)
+{
+    struct rig *rig = volumes_rig(2, 2);
+
+    fill(rig, 2, 40);
+    fill(rig, 1, 30);
+    rig_down(rig);
+    rig->opts.volume_count = 1;
+    rig_up(rig);
+    rig->opts.volume_count = 2;
+    spec_make(0, 0, 100);
+    spec_make(1, 1, 0); /* drives have blocks of it */
+    refused_for(rig, ICMS_BUSY, UINT32_MAX, "");
+    assert_int_equal(hits(rig, 1, 30), 30);
+    spec_make(0, 0, 1);
+    specs[0].sealed = false;
+    refused_for(rig, ICMS_BUSY, UINT32_MAX, "");
+    spec_make(0, 0, 1);
+    rig->opts.volume_count = 1;
+    change(rig);
+    assert_int_equal(hits(rig, 4, 30), 0);
+    fill(rig, 4, 10);
+    assert_int_equal(hits(rig, 4, 30), 10);
+    specs[0].sealed = false; /* by now it has blocks */
+    refused_for(rig, ICMS_CONFIG, 0, "sealed");
+    spec_make(0, 0, 0);
+    refused_for(rig, ICMS_CONFIG, 0, "generation");
+    rig_free(&rig);
+}
+
 /* Numbers run out; nothing else does. */
 static void as_many_as_there_are_numbers(void **state)
 {
@@ -448,6 +480,7 @@ int main(void)
         cmocka_unit_test(a_quota_changes),
         cmocka_unit_test(what_cannot_be_is_refused_as_a_whole),
         cmocka_unit_test(old_blocks_refuse_it_on_all_drives),
+        cmocka_unit_test(a_refused_change_is_forgotten),
         cmocka_unit_test(as_many_as_there_are_numbers),
         cmocka_unit_test(tenants_follow),
         cmocka_unit_test(anything_in_any_order),
