@@ -159,6 +159,11 @@ int cli_miss(const struct cli *cli, const char *key, const struct icms_block *bl
 bool cli_volume_is_of_file(const char *word);
 int cli_volume_file(const struct cli *cli);
 
+/* What the operator has to know of a volume that is deleted: its blocks stay on drives until their
+ * space is reused, and a volume of its name and generation finds them. Returns out. */
+#define CLI_NOTE_BYTES 320
+char *cli_volume_deleted(const char *name, uint32_t generation, char out[CLI_NOTE_BYTES]);
+
 /* Prints one JSON object, made by json_pack's format (jansson). */
 void cli_json(const char *format, ...);
 

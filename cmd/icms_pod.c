@@ -135,24 +135,55 @@ static const char *plan_note(enum conf_pod_what what)
     return "";
 }
 
-static void plan_answer(const struct pod *pod, enum conf_pod_what what, bool is_written)
+/* The generation of a volume that the map has before; it has it. */
+static uint32_t generation_before(const struct pod *pod, const char *name)
+{
+    uint32_t i = 0;
+
+    while (i + 1 < pod->before->volume_count && strcmp(pod->before->volumes[i].name, name) != 0)
+        i++;
+    return pod->before->volumes[i].generation;
+}
+
+static void plan_json(const struct pod *pod, const struct conf_pod_change *asked,
+                      const char *differs, bool is_written)
+{
+    json_t *root =
+        json_pack("{s:s, s:s, s:I, s:I, s:s, s:b, s:o, s:o}", "file", pod->path, "pod",
+                  pod->after->name, "epoch", (json_int_t)pod->after->epoch, "former_epoch",
+                  (json_int_t)pod->before->epoch, "changes", differs, "written", is_written,
+                  "enclosures", enclosures_json(pod->after), "volumes", volumes_json(pod->after));
+    char note[CLI_NOTE_BYTES];
+
+    if (asked->what == CONF_POD_VOLUME_DELETE) {
+        uint32_t generation = generation_before(pod, asked->name);
+
+        (void)json_object_set_new(root, "generation", json_integer(generation));
+        (void)json_object_set_new(root, "note",
+                                  json_string(cli_volume_deleted(asked->name, generation, note)));
+    }
+    cli_json_print(root);
+    json_decref(root);
+}
+
+static void plan_answer(const struct pod *pod, const struct conf_pod_change *asked, bool is_written)
 {
     const struct cli *cli = pod->cli;
-    char differs[512];
+    char differs[512], note[CLI_NOTE_BYTES];
 
     (void)conf_pod_differs(pod->before, pod->after, differs, sizeof(differs));
     if (cli->json) {
-        cli_json("{s:s, s:s, s:I, s:I, s:s, s:b, s:o, s:o}", "file", pod->path, "pod",
-                 pod->after->name, "epoch", (json_int_t)pod->after->epoch, "former_epoch",
-                 (json_int_t)pod->before->epoch, "changes", differs, "written", is_written,
-                 "enclosures", enclosures_json(pod->after), "volumes", volumes_json(pod->after));
+        plan_json(pod, asked, differs, is_written);
         return;
     }
     if (cli->quiet)
         return;
     if (!is_written) {
         plan_text(pod, differs);
-        (void)printf("  %s\n", plan_note(what));
+        (void)printf("  %s\n", plan_note(asked->what));
+        if (asked->what == CONF_POD_VOLUME_DELETE)
+            (void)printf("  %s\n", cli_volume_deleted(asked->name,
+                                                      generation_before(pod, asked->name), note));
     }
     if (cli->dry_run)
         (void)printf("%s: nothing was changed (--dry-run)\n", pod->path);
@@ -182,14 +213,14 @@ static int pod_change(struct pod *pod, const struct conf_pod_change *asked)
     if (err != ICMS_OK)
         return cli_fail(cli, err, "%s", why.text);
     if (!cli->json || cli->dry_run)
-        plan_answer(pod, asked->what, false);
+        plan_answer(pod, asked, false);
     if (!cli->dry_run)
         err = conf_edit_write(pod->path, &edit, &why);
     conf_edit_fini(&edit);
     if (err != ICMS_OK)
         return cli_fail(cli, err, "%s; nothing was changed", why.text);
     if (!cli->dry_run)
-        plan_answer(pod, asked->what, true);
+        plan_answer(pod, asked, true);
     return CLI_DONE;
 }
 
@@ -676,7 +707,8 @@ const struct cli_command cli_pod = {
         "  remove   a drained enclosure leaves\n"
         "  volume   what all agents agree about of each volume: list it; create NAME, or set\n"
         "           value_max, sealed, encrypted, run_blocks; reset: the next generation, all\n"
-        "           blocks are misses at once; delete\n"
+        "           blocks are misses at once; delete. Create one of a deleted volume's name\n"
+        "           with generation=N, higher than it had, or its old blocks are found again\n"
         "  reload   wait until the agent uses the file's epoch\n\n"
         "      --file FILE      the pod map; default /etc/icms/pod.yaml\n"
         "      --address ADDR   add: address or DNS name, and port\n"

@@ -65,13 +65,31 @@ static int volumes_list(const struct cli *cli, const char *path)
     return CLI_DONE;
 }
 
+/* ---- what a change leaves behind ------------------------------------------------------------ */
+
+char *cli_volume_deleted(const char *name, uint32_t generation, char out[CLI_NOTE_BYTES])
+{
+    if (generation == UINT32_MAX)
+        (void)snprintf(out, CLI_NOTE_BYTES,
+                       "volume %.63s has the last generation, %u: create none of that name again, "
+                       "or its old blocks are found again",
+                       name, generation);
+    else
+        (void)snprintf(out, CLI_NOTE_BYTES,
+                       "volume %.63s has generation %u: one of that name that is created later "
+                       "needs a higher one (generation=%u), or its old blocks are found again",
+                       name, generation, generation + 1);
+    return out;
+}
+
 /* ---- changes -------------------------------------------------------------------------------- */
 
 /* The differences of a change, as they are told. */
 struct plan {
     const struct cli *cli;
-    const char *what; /* "volume kv" */
     json_t *list;
+    uint32_t generation;       /* that the volume had                  */
+    char note[CLI_NOTE_BYTES]; /* what the operator has to know; ""    */
 };
 
 static void plan_visit(void *arg, const char *key, const char *was, const char *is)
@@ -84,42 +102,58 @@ static void plan_visit(void *arg, const char *key, const char *was, const char *
         (void)printf("%s: %s -> %s\n", key, was, is);
 }
 
-static int volumes_change(const struct cli *cli, const char *path,
-                          const struct conf_volume_change *asked)
+static void changed_json(const struct plan *plan, const char *path,
+                         const struct conf_volume_change *asked, bool is_written)
 {
-    struct plan plan = {.cli = cli, .list = json_array()};
-    struct conf_edit edit = {0};
-    struct err_why why = {""};
-    icms_err err = conf_volume_change(path, asked, plan_visit, &plan, &why, &edit);
-    bool is_same = err == ICMS_OK && json_array_size(plan.list) == 0;
+    json_t *answer = json_pack("{s:s, s:s, s:O, s:b}", "file", path, "volume", asked->name,
+                               "changes", plan->list, "written", is_written);
 
-    if (err != ICMS_OK) {
-        json_decref(plan.list);
-        return cli_fail(cli, err, "%s", why.text);
-    }
-    if (!cli->dry_run && !is_same)
-        err = conf_edit_write(path, &edit, &why);
-    conf_edit_fini(&edit);
-    if (err != ICMS_OK) {
-        json_decref(plan.list);
-        return cli_fail(cli, err, "%s; nothing was changed", why.text);
-    }
-    if (cli->json) {
-        cli_json("{s:s, s:s, s:o, s:b}", "file", path, "volume", asked->name, "changes", plan.list,
-                 "written", !cli->dry_run && !is_same);
-        return CLI_DONE;
-    }
-    json_decref(plan.list);
-    if (cli->quiet)
-        return CLI_DONE;
+    if (asked->what == CONF_VOLUME_DELETE)
+        (void)json_object_set_new(answer, "generation", json_integer(plan->generation));
+    if (plan->note[0] != '\0')
+        (void)json_object_set_new(answer, "note", json_string(plan->note));
+    cli_json_print(answer);
+    json_decref(answer);
+}
+
+static void changed_text(const struct plan *plan, const char *path, bool is_same)
+{
+    if (plan->note[0] != '\0')
+        (void)printf("%s\n", plan->note);
     if (is_same)
         (void)printf("it is so already\n");
-    else if (cli->dry_run)
+    else if (plan->cli->dry_run)
         (void)printf("nothing was written, for --dry-run was given\n");
     else
         (void)printf("%s was written; send SIGHUP to its icms-target, as `systemctl reload "
                      "icms-target` does\n",
                      path);
+}
+
+/* Plans, writes, answers. */
+static int volumes_change(struct plan *plan, const char *path,
+                          const struct conf_volume_change *asked)
+{
+    const struct cli *cli = plan->cli;
+    struct conf_edit edit = {0};
+    struct err_why why = {""};
+    icms_err err = conf_volume_change(path, asked, plan_visit, plan, &why, &edit);
+    bool is_same = json_array_size(plan->list) == 0;
+
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s", why.text);
+    plan->generation = edit.from;
+    if (asked->what == CONF_VOLUME_DELETE)
+        (void)cli_volume_deleted(asked->name, edit.from, plan->note);
+    if (!cli->dry_run && !is_same)
+        err = conf_edit_write(path, &edit, &why);
+    conf_edit_fini(&edit);
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s; nothing was changed", why.text);
+    if (cli->json)
+        changed_json(plan, path, asked, !cli->dry_run && !is_same);
+    else if (!cli->quiet)
+        changed_text(plan, path, is_same);
     return CLI_DONE;
 }
 
@@ -146,6 +180,8 @@ int cli_volume_file(const struct cli *cli)
     const char *path = cli->file != NULL ? cli->file : TARGET_FILE;
     const struct file_word *word = file_words;
     struct conf_volume_change asked = {.yes = cli->yes};
+    struct plan plan = {.cli = cli};
+    int status;
 
     while (strcmp(cli->argv[0], word->word) != 0)
         word++;
@@ -165,5 +201,8 @@ int cli_volume_file(const struct cli *cli)
         return cli_usage(cli, "%s takes the name of one volume", word->word);
     if (word->what == CONF_VOLUME_SET && asked.value_count == 0)
         return cli_usage(cli, "set takes what is to be set: KEY=VALUE, as in quota=1TiB");
-    return volumes_change(cli, path, &asked);
+    plan.list = json_array();
+    status = volumes_change(&plan, path, &asked);
+    json_decref(plan.list);
+    return status;
 }

@@ -356,13 +356,15 @@ struct conf_volume_change {
     enum conf_volume_what what;
     const char *name;          /* of the volume                                           */
     const char *const *values; /* CREATE, SET: "quota=1TiB"; "quota=": not written        */
+                               /* CREATE alone: "generation=3", behind a deleted volume's */
     uint32_t value_count;
     bool yes; /* although blocks are lost                                                 */
 };
 
 /* The file of a target with the change; visit is called for each difference, as conf_diff. Nothing
- * is written (conf_edit_write). EXISTS, NOT_FOUND, INVALID: refused with a sentence. CONFIG: the
- * file is wrong, or written in a style that cannot be changed line by line. */
+ * is written (conf_edit_write). out_edit->from: the generation that the volume had. EXISTS,
+ * NOT_FOUND, INVALID: refused with a sentence. CONFIG: the file is wrong, or written in a style
+ * that cannot be changed line by line. */
 icms_err
 conf_volume_change(const char *path, const struct conf_volume_change *asked,
                    void (*visit)(void *arg, const char *key, const char *was, const char *is),

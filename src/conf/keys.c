@@ -797,8 +797,8 @@ icms_err conf_pod_volume_set(const char *key, const char *text, struct err_why *
         if (strcmp(pod_volume_keys[i].name, key) == 0)
             return conf_value_set(&pod_volume_keys[i], text, why, out_volume);
     return err_set(why, ICMS_CONFIG,
-                   "a volume of a pod map has no key '%s'; it has value_max, sealed, encrypted and "
-                   "run_blocks",
+                   "a volume of a pod map has no key '%s'; it has value_max, sealed, encrypted, "
+                   "run_blocks, and generation when it is created",
                    key);
 }
 

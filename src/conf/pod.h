@@ -115,7 +115,8 @@ struct conf_pod_change {
     const char *name;                /* of what changes; SHRINK: NULL  */
     const char *address;             /* ADD                            */
     const char *uuid, *nqn, *weight; /* ADD                            */
-    char *const *values;             /* CREATE, SET: "value_max=4MiB"  */
+    char *const *values;             /* CREATE, SET: "value_max=4MiB"; */
+                                     /* CREATE alone: "generation=3"   */
     uint32_t value_count;
     bool yes; /* REMOVE: although it is not draining; ADD, UNDRAIN, DRAIN:
                  although another one joins, or drains */

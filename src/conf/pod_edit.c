@@ -319,7 +319,8 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
 
 /* ---- what came of it ------------------------------------------------------------------------ */
 
-/* Of a volume. Its identity is not set by hand: reset makes another one. */
+/* Of a volume. Its identity is not set by hand: reset makes another one. Only a new one has a
+ * generation to begin with: its name may be that of a volume whose blocks are still on drives. */
 static icms_err volume_values_check(const struct change *change)
 {
     struct conf_pod_volume volume;
@@ -336,7 +337,8 @@ static icms_err volume_values_check(const struct change *change)
                 change->why, ICMS_INVALID,
                 "%s: write a key and its value, as in run_blocks=16; nothing was changed",
                 change->asked->values[i]);
-        if (strcmp(key, "name") == 0 || strcmp(key, "uuid") == 0 || strcmp(key, "generation") == 0)
+        if (strcmp(key, "name") == 0 || strcmp(key, "uuid") == 0 ||
+            (strcmp(key, "generation") == 0 && change->asked->what != CONF_POD_VOLUME_CREATE))
             return err_set(change->why, ICMS_INVALID,
                            "%s: it is not set: reset gives a volume another generation; nothing "
                            "was changed",
@@ -372,6 +374,27 @@ static icms_err values_check(const struct change *change)
     return ICMS_OK;
 }
 
+/* The generation that the volume has afterwards. */
+static uint32_t generation_wanted(const struct change *change)
+{
+    const struct conf_pod_change *asked = change->asked;
+    struct conf_pod_volume volume = {.generation = 0};
+    struct err_why reason;
+    char key[LIMIT_NAME_BYTES];
+
+    if (asked->what != CONF_POD_VOLUME_CREATE)
+        return change->before->volumes[change->index].generation +
+               (asked->what == CONF_POD_VOLUME_RESET);
+    for (uint32_t i = 0; i < asked->value_count; i++) {
+        const char *value = value_split(asked->values[i], key);
+
+        if (strcmp(key, "generation") == 0 &&
+            conf_pod_volume_set(key, value, &reason, &volume) != ICMS_OK)
+            return 0; /* not so: volume_values_check looked */
+    }
+    return volume.generation;
+}
+
 /* Of volumes: what is set, and the UUID that follows from the generation, is taken as it was
  * parsed. */
 static bool volume_is_right(const struct change *change, struct conf_pod *wanted)
@@ -390,8 +413,7 @@ static bool volume_is_right(const struct change *change, struct conf_pod *wanted
     }
     if (after->volume_count != count + is_new ||
         strcmp(after->volumes[at].name, asked->name) != 0 ||
-        after->volumes[at].generation !=
-            wanted->volumes[at].generation + (asked->what == CONF_POD_VOLUME_RESET))
+        after->volumes[at].generation != generation_wanted(change))
         return false;
     if (asked->what == CONF_POD_VOLUME_RESET) {
         wanted->volumes[at].generation++;

@@ -506,12 +506,15 @@ static void test_a_shrunken_map_is_confirmed_for_one_epoch(void **state)
 
 static void test_volumes_are_changed_line_by_line(void **state)
 {
-    char create[] = "value_max=4MiB", runs[] = "run_blocks=16", raw[] = "sealed=false";
+    char create[] = "value_max=4MiB", runs[] = "run_blocks=16", raw[] = "sealed=false",
+         fourth[] = "generation=4";
 
     changed(HEAD E0, SET(CREATE, "kv", create, runs),
             EPOCH(5) E0 "volumes:\n- name: kv\n  value_max: 4MiB\n  run_blocks: 16\n");
     changed(HEAD E0 V_KV "# end\n", SET(CREATE, "b", raw),
             EPOCH(5) E0 V_KV "- name: b\n  sealed: false\n# end\n");
+    changed(HEAD E0 V_KV "# end\n", SET(CREATE, "b", fourth, runs),
+            EPOCH(5) E0 V_KV "- name: b\n  generation: 4\n  run_blocks: 16\n# end\n");
     changed(HEAD E0 V_KV V_B, SURE(RESET, "kv"),
             EPOCH(5) E0 "volumes:\n# of llama\n- name: kv # chat\n  generation: 4\n" V_B);
     changed(HEAD E0 V_KV V_B, SURE(RESET, "b"),
@@ -526,7 +529,8 @@ static void test_volumes_are_changed_line_by_line(void **state)
 static void test_changes_of_volumes_that_are_refused(void **state)
 {
     char named[] = "name=x", generation[] = "generation=9", none[] = "run_blocks", wrong[] = "a=b",
-         many[] = "run_blocks=0", lines[] = "run_blocks=4\n  generation: 7";
+         many[] = "run_blocks=0", lines[] = "run_blocks=4\n  generation: 7",
+         beyond[] = "generation=4294967296";
 
     not_changed(HEAD E0 V_KV V_B, MAKE(VOLUME_RESET, "kv"), ICMS_INVALID, "add --yes");
     not_changed(HEAD E0 V_KV V_B, MAKE(VOLUME_DELETE, "kv"), ICMS_INVALID, "add --yes");
@@ -538,6 +542,8 @@ static void test_changes_of_volumes_that_are_refused(void **state)
     not_changed(HEAD E0 V_KV, MAKE(VOLUME_SET, "kv"), ICMS_INVALID, "say what changes");
     not_changed(HEAD E0 V_KV, SET(SET, "kv", named), ICMS_INVALID, "it is not set");
     not_changed(HEAD E0 V_KV, SET(SET, "kv", generation), ICMS_INVALID, "reset gives");
+    not_changed(HEAD E0 V_KV, SET(CREATE, "b", beyond), ICMS_INVALID, "generation");
+    not_changed(HEAD E0 V_KV, SET(CREATE, "b", generation, generation), ICMS_CONFIG, "generation");
     not_changed(HEAD E0 V_KV, SET(SET, "kv", none), ICMS_INVALID, "a key and its value");
     not_changed(HEAD E0 V_KV, SET(SET, "kv", wrong), ICMS_INVALID, "has no key 'a'");
     not_changed(HEAD E0 V_KV, SET(SET, "kv", many), ICMS_INVALID, "run_blocks");

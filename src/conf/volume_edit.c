@@ -128,7 +128,8 @@ static icms_err value_split(const struct change *change, const char *text, char 
                           "a value has no line ends, control bytes or number signs");
     memcpy(key, text, bytes);
     key[bytes] = '\0';
-    if (strcmp(key, "name") == 0 || strcmp(key, "generation") == 0)
+    if (strcmp(key, "name") == 0 ||
+        (strcmp(key, "generation") == 0 && change->asked->what != CONF_VOLUME_CREATE))
         return refuse(change, ICMS_INVALID,
                       "name and generation are not set: see create, reset and delete");
     if (strcmp(key, "uuid") == 0 && change->asked->what == CONF_VOLUME_SET)

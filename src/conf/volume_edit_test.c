@@ -102,6 +102,9 @@ static void only_the_lines_of_the_change(void **state)
     becomes(HEAD KV "  - name: raw", CHANGE(CONF_VOLUME_CREATE, "new", false, "quota=1GiB", ),
             HEAD KV "  - name: raw\n  - name: new\n    quota: 1GiB\n",
             "volumes[new]: not listed -> listed\n");
+    becomes(HEAD KV RAW, CHANGE(CONF_VOLUME_CREATE, "new", false, "generation=4", "sealed=false", ),
+            HEAD KV RAW "  - name: new\n    sealed: false\n    generation: 4\n",
+            "volumes[new]: not listed -> listed\n");
     becomes(HEAD KV RAW TAIL, CHANGE(CONF_VOLUME_SET, "kv", false, "quota=512MiB", ),
             HEAD KV RAW TAIL, "");
 }
@@ -115,6 +118,23 @@ static void what_loses_blocks_asks(void **state)
     refused(HEAD KV RAW TAIL, CHANGE(CONF_VOLUME_SET, "raw", false, "quota=500MiB", ), ICMS_INVALID,
             "--yes");
     refused(HEAD RAW, CHANGE(CONF_VOLUME_DELETE, "raw", true, ), ICMS_INVALID, "last one");
+}
+
+/* Blocks of a deleted volume of this name have its generation: a new one starts behind it. */
+static void a_deleted_volume_says_its_generation(void **state)
+{
+    struct conf_edit edit;
+
+    assert_int_equal(change(HEAD KV "  - name: raw\n    generation: 3\n",
+                            CHANGE(CONF_VOLUME_DELETE, "raw", true, ), &edit),
+                     ICMS_OK);
+    assert_int_equal(edit.from, 3);
+    conf_edit_fini(&edit);
+    refused(HEAD KV, CHANGE(CONF_VOLUME_CREATE, "new", true, "generation=-1", ), ICMS_CONFIG,
+            "generation");
+    refused(HEAD KV, CHANGE(CONF_VOLUME_CREATE, "new", true, "generation=4294967296", ),
+            ICMS_CONFIG, "generation");
+    refused(HEAD KV, CHANGE(CONF_VOLUME_CREATE, "new", true, "name=old", ), ICMS_INVALID, "name");
 }
 
 /* No value brings lines, keys or volumes of its own. */
@@ -182,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_the_lines_of_the_change),
         cmocka_unit_test(what_loses_blocks_asks),
+        cmocka_unit_test(a_deleted_volume_says_its_generation),
         cmocka_unit_test(what_is_no_value_is_refused),
         cmocka_unit_test(a_style_that_has_no_lines_is_refused),
     };

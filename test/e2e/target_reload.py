@@ -149,10 +149,19 @@ def by_command(scene, text):
     made = scene.volumes()["made"]
     expect("what was reset is served", made["generation"] == 1 and made["quota_bytes"] == 8 << 20, made)
     expect("icms volume delete asks", volume("delete", "made")[0] == 1)
-    volume("delete", "made", "--yes")
+    status, said = volume("delete", "made", "--yes")
+    expect("icms volume delete says the generation", status == 0 and said["generation"] == 1 and
+           "generation=2" in said["note"], said)
     expect("icms volume list has the rest", [v["name"] for v in volume("list")[1]["volumes"]] == ["kv"])
     scene.hang_up(None, "configuration read: 1 volumes")
     expect("the file is what it was", scene.file.read_text() == text, scene.file.read_text())
+    status, said = volume("create", "made", "value_max=64KiB", "generation=2")
+    expect("icms volume create takes a generation", status == 0 and said["written"], said)
+    scene.hang_up(None, "configuration read: 2 volumes")
+    expect("it is served", scene.volumes()["made"]["generation"] == 2, scene.volumes())
+    expect("set takes none", volume("set", "made", "generation=3")[0] == 1)
+    volume("delete", "made", "--yes")
+    scene.hang_up(None, "configuration read: 1 volumes")
 
 
 def refusals(scene, text):
