@@ -2,8 +2,8 @@
 /*
  * cmd/etcd_register.c: icms-etcd register.
  *
- * The target is asked for /healthz, or, without an HTTP port, whether its data port takes a
- * connection. While it answers its key lives under a lease; when it does not, or this program ends,
+ * The target is asked whether its data port takes a connection, and for /healthz where it has an
+ * HTTP port. While it answers its key lives under a lease; when it does not, or this program ends,
  * the lease is ended, and when this program or its machine dies, the lease runs out.
  */
 #include <curl/curl.h>
@@ -35,19 +35,17 @@ static size_t page_drop(char *data, size_t size, size_t count, void *arg)
     return size * count;
 }
 
-/* Whether the target answers, on this machine. */
-static bool target_answers(const struct conf_target *target)
+/* One question to this machine. path NULL: whether the port takes a connection. */
+static bool answers(const char *scheme, const char *address, const char *path)
 {
-    const struct conf_http *http = &target->http;
     CURL *curl = curl_easy_init();
-    char url[128];
+    char url[160];
     long status = 0;
-    bool is_http = http->listen[0] != '\0', is_there;
+    bool is_there;
 
     if (curl == NULL)
         return false;
-    (void)snprintf(url, sizeof(url), "%s://%s%s", http->certificate[0] != '\0' ? "https" : "http",
-                   is_http ? http->listen : target->listen, is_http ? "/healthz" : "");
+    (void)snprintf(url, sizeof(url), "%s://%s%s", scheme, address, path != NULL ? path : "");
     (void)curl_easy_setopt(curl, CURLOPT_URL, url);
     (void)curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     (void)curl_easy_setopt(curl, CURLOPT_PROXY, "");
@@ -56,24 +54,46 @@ static bool target_answers(const struct conf_target *target)
     /* It is asked whether somebody answers on this machine, not who. */
     (void)curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
     (void)curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
-    (void)curl_easy_setopt(curl, CURLOPT_CONNECT_ONLY, is_http ? 0L : 1L);
+    (void)curl_easy_setopt(curl, CURLOPT_CONNECT_ONLY, path != NULL ? 0L : 1L);
     is_there = curl_easy_perform(curl) == CURLE_OK;
     (void)curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_cleanup(curl);
-    return is_there && (!is_http || status == 200);
+    return is_there && (path == NULL || status == 200);
 }
 
-static icms_err registered_text(struct registered *reg, struct err_why *why)
+/* Its data port, which is its own alone, and its health, by default at a port that is another
+ * target's when two run on a machine without saying so. */
+static bool target_answers(const struct conf_target *target)
 {
-    const struct conf_target *target = reg->target;
-    char uuid[UUID_TEXT_BYTES];
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s}", "name", target->name, "address",
-                             target->advertise[0] != '\0' ? target->advertise : target->listen,
-                             "uuid", uuid_format(&target->uuid, uuid), "nqn", target->nqn);
+    const struct conf_http *http = &target->http;
 
-    reg->text = json != NULL ? json_dumps(json, JSON_COMPACT) : NULL;
+    return answers("http", target->listen, NULL) &&
+           (http->listen[0] == '\0' ||
+            answers(http->certificate[0] != '\0' ? "https" : "http", http->listen, "/healthz"));
+}
+
+static bool is_wildcard(const char *address)
+{
+    return strncmp(address, "0.0.0.0:", 8) == 0 || strncmp(address, "[::]:", 5) == 0;
+}
+
+/* The value of a target's key; freed by the caller. */
+static icms_err target_text(const struct conf_target *target, const char *file, char **out_text,
+                            struct err_why *why)
+{
+    char uuid[UUID_TEXT_BYTES];
+    const char *address = target->advertise[0] != '\0' ? target->advertise : target->listen;
+    json_t *json;
+
+    if (is_wildcard(address))
+        return err_set(why, ICMS_CONFIG,
+                       "%s: agents cannot connect to %s: write advertise, the address for them",
+                       file, address);
+    json = json_pack("{s:s, s:s, s:s, s:s}", "name", target->name, "address", address, "uuid",
+                     uuid_format(&target->uuid, uuid), "nqn", target->nqn);
+    *out_text = json != NULL ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
-    return reg->text != NULL ? ICMS_OK : err_set(why, ICMS_NO_MEMORY, "out of memory");
+    return *out_text != NULL ? ICMS_OK : err_set(why, ICMS_NO_MEMORY, "out of memory");
 }
 
 /* The lease goes on, or there is a new one. */
@@ -88,6 +108,15 @@ static icms_err registered_lease(struct registered *reg, struct err_why *why)
     return err;
 }
 
+/* What another machine wrote, for a log. */
+static const char *plain(char *text)
+{
+    for (size_t i = 0; text[i] != '\0'; i++)
+        if (text[i] < ' ' || text[i] > '~')
+            text[i] = '?';
+    return text;
+}
+
 /* The key is there, under the lease. EXISTS: another target has the name. */
 static icms_err registered_put(struct registered *reg, struct err_why *why)
 {
@@ -100,7 +129,7 @@ static icms_err registered_put(struct registered *reg, struct err_why *why)
         err = etcd_get(etcd, reg->key, &value, why);
     if (err == ICMS_OK && value.text != NULL && strcmp(value.text, reg->text) != 0)
         err = err_set(why, ICMS_EXISTS, "another target is registered as %s: %.200s",
-                      reg->target->name, value.text);
+                      reg->target->name, plain(value.text));
     if (err == ICMS_OK && (value.text == NULL || value.lease != reg->lease))
         err = etcd_put(etcd, reg->key, reg->text, strlen(reg->text), value.revision, reg->lease,
                        &revision, why);
@@ -142,26 +171,57 @@ static void registered_turn(struct registered *reg)
     etcd_said(&reg->talk, err == ICMS_OK ? LOG_INFO : LOG_WARN, sentence);
 }
 
+/* Reads the configuration. What was registered of another one ends; after an error it stays. */
+static icms_err registered_read(struct registered *reg, struct err_why *why)
+{
+    struct conf_target *target = calloc(1, sizeof(*target));
+    char *text = NULL;
+    icms_err err = target != NULL ? conf_target_read(reg->run->file, why, target)
+                                  : err_set(why, ICMS_NO_MEMORY, "out of memory");
+
+    if (err == ICMS_OK)
+        err = target_text(target, reg->run->file, &text, why);
+    if (err != ICMS_OK) {
+        if (target != NULL)
+            conf_target_fini(target);
+        free(target);
+        return err;
+    }
+    if (reg->target != NULL) {
+        if (strcmp(reg->text, text) != 0)
+            registered_end(reg);
+        conf_target_fini(reg->target);
+        free(reg->target);
+        free(reg->text);
+    }
+    reg->target = target;
+    reg->text = text;
+    (void)snprintf(reg->key, sizeof(reg->key), "%s/targets/%s", reg->run->prefix, target->name);
+    return ICMS_OK;
+}
+
 icms_err etcd_register(const struct etcd_run *run, struct err_why *why)
 {
-    struct registered reg = {.run = run, .target = calloc(1, sizeof(*reg.target))};
-    icms_err err = reg.target != NULL ? conf_target_read(run->file, why, reg.target)
-                                      : err_set(why, ICMS_NO_MEMORY, "out of memory");
+    struct registered reg = {.run = run};
+    enum etcd_wake wake = etcd_sleep(0); /* signals come there alone from here on */
+    icms_err err = registered_read(&reg, why);
 
-    if (err == ICMS_OK) {
-        (void)snprintf(reg.key, sizeof(reg.key), "%s/targets/%s", run->prefix, reg.target->name);
-        err = registered_text(&reg, why);
+    if (err != ICMS_OK)
+        return err;
+    while (wake != ETCD_WAKE_END) {
+        if (wake == ETCD_WAKE_ASKED) {
+            reg.talk.said[0] = '\0';
+            if (registered_read(&reg, why) != ICMS_OK)
+                log_line(LOG_WARN, "target %s: registered as before: %s", reg.target->name,
+                         why->text);
+        }
+        registered_turn(&reg);
+        wake = etcd_sleep(etcd_soon(REGISTER_MS));
     }
-    if (err == ICMS_OK) {
-        do
-            registered_turn(&reg);
-        while (etcd_sleep(etcd_soon(REGISTER_MS)) != ETCD_WAKE_END);
-        registered_end(&reg);
-        log_line(LOG_INFO, "target %s: not registered any more", reg.target->name);
-    }
-    if (reg.target != NULL)
-        conf_target_fini(reg.target);
+    registered_end(&reg);
+    log_line(LOG_INFO, "target %s: not registered any more", reg.target->name);
+    conf_target_fini(reg.target);
     free(reg.target);
     free(reg.text);
-    return err;
+    return ICMS_OK;
 }

@@ -33,6 +33,9 @@
 /* follow asks so often, sooner or later by a fifth, so that the servers of a pod take turns. */
 #define FOLLOW_MS 1000
 
+/* A user that is refused costs etcd a look at a password. */
+#define REFUSED_MS 30000
+
 static const char usage_text[] =
     "usage: icms-etcd push|pull|follow|status [options] [FILE]\n"
     "       icms-etcd register [options] TARGET.yaml\n"
@@ -213,8 +216,11 @@ static icms_err push(const struct etcd_run *run, struct maps *maps, struct err_w
 
     if (err == ICMS_OK)
         err = conf_pod_parse(text, bytes, run->file, why, maps->is);
-    if (err == ICMS_OK)
-        err = maps_fetch(run, maps, why);
+    if (err != ICMS_OK) {
+        free(text);
+        return err;
+    }
+    err = maps_fetch(run, maps, why);
     has_was = err == ICMS_OK;
     if (err == ICMS_NOT_FOUND)
         err = ICMS_OK;
@@ -262,7 +268,7 @@ static icms_err pull(const struct etcd_run *run, struct maps *maps, char *out_se
 {
     struct err_why old = {""};
     bool has_was, is_new;
-    icms_err err;
+    icms_err err, had;
 
     out_sentence[0] = '\0';
     err = maps_fetch(run, maps, why);
@@ -272,7 +278,11 @@ static icms_err pull(const struct etcd_run *run, struct maps *maps, char *out_se
     if (err != ICMS_OK)
         return err;
     /* What shrank is passed on: an agent asks the enclosures whether to believe it. */
-    has_was = conf_pod_read(run->file, &old, maps->was) == ICMS_OK;
+    had = conf_pod_read(run->file, &old, maps->was);
+    if (had != ICMS_OK && had != ICMS_NOT_FOUND)
+        return err_set(why, had, "%s: repair the file, or remove it to have the map of etcd",
+                       old.text);
+    has_was = had == ICMS_OK;
     err = maps_compare(maps, maps->name, has_was, true, &is_new, why);
     if (err == ICMS_OK && !run->dry_run)
         err = conf_file_put(run->file, maps->value.text, maps->value.bytes, why);
@@ -312,7 +322,7 @@ static icms_err follow(const struct etcd_run *run, struct maps *maps, struct err
 {
     struct etcd_talk talk = {""};
     char sentence[2 * ERR_WHY_BYTES_MAX];
-    enum etcd_wake wake = ETCD_WAKE_TIME;
+    enum etcd_wake wake = etcd_sleep(0); /* signals come there alone from here on */
 
     log_line(LOG_INFO, "following %s/map at %s into %s", run->prefix, etcd_endpoint(run->etcd),
              run->file);
@@ -328,7 +338,7 @@ static icms_err follow(const struct etcd_run *run, struct maps *maps, struct err
         else if (talk.is_failing || wake == ETCD_WAKE_ASKED)
             etcd_said(&talk, LOG_INFO, "etcd answers, and the file is as it has it");
         talk.is_failing = err != ICMS_OK;
-        wake = etcd_sleep(etcd_soon(FOLLOW_MS));
+        wake = etcd_sleep(etcd_soon(err == ICMS_PERMISSION ? REFUSED_MS : FOLLOW_MS));
     }
     log_line(LOG_INFO, "ended; %s stays as it is", run->file);
     return ICMS_OK;
@@ -336,13 +346,23 @@ static icms_err follow(const struct etcd_run *run, struct maps *maps, struct err
 
 /* ---- status --------------------------------------------------------------------------------- */
 
+/* Letters, digits and what addresses have. */
+static bool is_plain(const char *text)
+{
+    return text[0] != '\0' &&
+           text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                             "0123456789._-:[]")] == '\0';
+}
+
 static void status_visit(void *arg, const char *key, const char *text, size_t bytes)
 {
     json_t *one = json_loadb(text, bytes, 0, NULL);
+    const char *name = json_string_value(json_object_get(one, "name"));
+    const char *address = json_string_value(json_object_get(one, "address"));
 
-    (void)key;
-    if (json_is_object(one) && json_is_string(json_object_get(one, "name")) &&
-        json_is_string(json_object_get(one, "address")))
+    /* What a machine of a target wrote: shown where it is what register writes. */
+    if (name != NULL && address != NULL && is_plain(name) && is_plain(address) &&
+        strcmp(name, strrchr(key, '/') + 1) == 0)
         (void)json_array_append(arg, one);
     json_decref(one);
 }
@@ -458,12 +478,14 @@ static void user_of_environment(struct etcd_run *run)
     const char *user = environment("ETCDCTL_USER");
     const char *colon = user != NULL ? strchr(user, ':') : NULL;
 
+    run->opts.password = environment("ETCDCTL_PASSWORD");
     if (user == NULL || run->opts.user != NULL)
         return;
     (void)snprintf(run->user, sizeof(run->user), "%.*s",
                    (int)(colon != NULL ? (size_t)(colon - user) : strlen(user)), user);
     run->opts.user = run->user;
-    run->opts.password = colon != NULL ? colon + 1 : environment("ETCDCTL_PASSWORD");
+    if (colon != NULL)
+        run->opts.password = colon + 1;
 }
 
 static icms_err password_read(struct etcd_run *run, const char *path, struct err_why *why)
@@ -598,6 +620,7 @@ int main(int argc, char **argv)
                  .key = environment("ETCDCTL_KEY"),
                  .timeout_ms = TIMEOUT_MS},
     };
+    char prefix[256];
     const char *password = NULL;
     const struct word *word = NULL;
     struct err_why why = {""};
@@ -619,6 +642,12 @@ int main(int argc, char **argv)
     if (run.opts.endpoints == NULL)
         run.opts.endpoints = "http://127.0.0.1:2379";
     user_of_environment(&run);
+    if (password != NULL && run.opts.user == NULL)
+        return usage("--password-file needs --user%s", "");
+    (void)snprintf(prefix, sizeof(prefix), "%s", run.prefix);
+    while (strlen(prefix) > 1 && prefix[strlen(prefix) - 1] == '/')
+        prefix[strlen(prefix) - 1] = '\0';
+    run.prefix = prefix;
     log_name_set("icms-etcd");
     if (password_read(&run, password, &why) != ICMS_OK)
         return failed(&why);

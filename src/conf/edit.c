@@ -589,10 +589,13 @@ static int file_put(const char *real, const char *text, size_t bytes)
 icms_err conf_file_put(const char *path, const char *text, size_t bytes, struct err_why *why)
 {
     char real[PATH_MAX];
+    struct stat link;
     int error = 0;
 
     if (realpath(path, real) == NULL) { /* a link stays one */
         error = errno;
+        if (error == ENOENT && lstat(path, &link) == 0)
+            return err_set(why, ICMS_NOT_FOUND, "cannot write %s: it is a link to nothing", path);
         if (error == ENOENT && snprintf(real, sizeof(real), "%s", path) < (int)sizeof(real))
             error = 0;
     }

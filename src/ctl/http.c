@@ -384,7 +384,13 @@ icms_err ctl_http_read_again(struct ctl_http *http, struct err_why *why, bool *o
     *out_new = false;
     if (err != ICMS_OK)
         return err;
-    if (http->daemon == NULL || ctl_guard_equal(&http->guard, &guard)) {
+    if (http->daemon == NULL) { /* since a time before */
+        ctl_guard_fini(&guard);
+        return err_set(why, ICMS_LIMIT,
+                       "http: the port is closed, as no thread could be started "
+                       "when keys were replaced; restart");
+    }
+    if (ctl_guard_equal(&http->guard, &guard)) {
         ctl_guard_fini(&guard);
         return ICMS_OK;
     }

@@ -69,9 +69,13 @@ static icms_err endpoint_add(struct etcd *etcd, const char *url, size_t bytes, s
 
     if (etcd->endpoint_count == ETCD_ENDPOINTS_MAX)
         return err_set(why, ICMS_INVALID, "more than %d endpoints of etcd", ETCD_ENDPOINTS_MAX);
+    if (memchr(url, '@', bytes) != NULL) /* not shown: it may hold a password */
+        return err_set(why, ICMS_INVALID,
+                       "endpoint %u of etcd holds a user: name it with --user and --password-file",
+                       etcd->endpoint_count + 1);
     if (bytes >= ETCD_URL_BYTES ||
         (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0) ||
-        memchr(url, '@', bytes) != NULL || memchr(url, '?', bytes) != NULL)
+        memchr(url, '?', bytes) != NULL)
         return err_set(why, ICMS_INVALID,
                        "endpoint %.*s: write http://HOST:PORT or https://HOST:PORT",
                        (int)(bytes < 200 ? bytes : 200), url);
@@ -202,6 +206,11 @@ static icms_err endpoint_ask(struct etcd *etcd, uint32_t i, const char *path, co
         code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CONNECT_ERROR)
         return err_set(why, ICMS_PEER_DOWN, "etcd %s: TLS failed: %s", etcd->endpoints[i],
                        etcd->reason[0] != '\0' ? etcd->reason : curl_easy_strerror(code));
+    if (code == CURLE_OPERATION_TIMEDOUT ||
+        code == CURLE_COULDNT_CONNECT) /* no numbers: said once */
+        return err_set(why, ICMS_PEER_DOWN, "etcd %s: %s", etcd->endpoints[i],
+                       code == CURLE_COULDNT_CONNECT ? "it does not take connections"
+                                                     : "timed out");
     if (code != CURLE_OK)
         return err_set(why, ICMS_PEER_DOWN, "etcd %s: %s", etcd->endpoints[i],
                        etcd->reason[0] != '\0' ? etcd->reason : curl_easy_strerror(code));
@@ -234,7 +243,8 @@ static icms_err refused(const struct etcd *etcd, const json_t *answer, long stat
     (void)said(answer, text);
     if (code == GRPC_UNAUTHENTICATED || code == GRPC_PERMISSION_DENIED ||
         (code == GRPC_INVALID_ARGUMENT && strstr(text, "authentication failed") != NULL) ||
-        (code == GRPC_INVALID_ARGUMENT && strstr(text, "user name is empty") != NULL))
+        (code == GRPC_INVALID_ARGUMENT && strstr(text, "user name is empty") != NULL) ||
+        (code == GRPC_INVALID_ARGUMENT && strstr(text, "revision of auth store is old") != NULL))
         return err_set(why, ICMS_PERMISSION, "etcd %s refuses %s: %s", endpoint,
                        etcd->opts.user != NULL ? etcd->opts.user : "who names no user", text);
     if (code == GRPC_NOT_FOUND)
@@ -248,32 +258,47 @@ static icms_err refused(const struct etcd *etcd, const json_t *answer, long stat
 
 /* ---- all endpoints -------------------------------------------------------------------------- */
 
-/* out_answer: an object, for json_decref. */
+/* out_answer: an object, for json_decref. An endpoint that is no etcd is passed over like one that
+ * is down; when none answers, the first one's reason counts, and it is the first again. */
 static icms_err ask_once(struct etcd *etcd, const char *path, const char *question,
                          json_t **out_answer, struct err_why *why)
 {
-    icms_err err = ICMS_PEER_DOWN;
+    uint32_t first = etcd->last;
+    icms_err err = ICMS_PEER_DOWN, first_err = ICMS_OK;
+    struct err_why first_why = {""};
+    bool is_over = false;
 
-    for (uint32_t n = 0; n < etcd->endpoint_count && err == ICMS_PEER_DOWN; n++) {
-        uint32_t i = (etcd->last + (n > 0)) % etcd->endpoint_count;
+    for (uint32_t n = 0; n < etcd->endpoint_count && !is_over; n++) {
+        uint32_t i = (first + n) % etcd->endpoint_count;
         json_t *answer = NULL;
         long status = 0;
 
-        err = endpoint_ask(etcd, i, path, question, &status, why);
         etcd->last = i;
-        if (err != ICMS_OK)
-            continue;
-        answer = json_loadb(etcd->text, etcd->bytes, JSON_DISABLE_EOF_CHECK, NULL);
-        if (!json_is_object(answer))
-            err = err_set(why, status >= 500 ? ICMS_PEER_DOWN : ICMS_PROTOCOL,
-                          "etcd %s: the answer is not JSON (HTTP %ld): is it etcd 3.4 or later?",
-                          etcd->endpoints[i], status);
-        else if (status != 200)
-            err = refused(etcd, answer, status, why);
+        err = endpoint_ask(etcd, i, path, question, &status, why);
+        if (err == ICMS_OK) {
+            answer = json_loadb(etcd->text, etcd->bytes, JSON_DISABLE_EOF_CHECK, NULL);
+            if (!json_is_object(answer))
+                err =
+                    err_set(why, status >= 500 ? ICMS_PEER_DOWN : ICMS_PROTOCOL,
+                            "etcd %s: the answer is not JSON (HTTP %ld): is it etcd 3.4 or later?",
+                            etcd->endpoints[i], status);
+            else if (status != 200)
+                err = refused(etcd, answer, status, why);
+            is_over = json_is_object(answer) && err != ICMS_PEER_DOWN;
+        }
         if (err == ICMS_OK)
             *out_answer = answer;
         else
             json_decref(answer);
+        if (n == 0) {
+            first_err = err;
+            first_why = *why;
+        }
+    }
+    if (!is_over) {
+        etcd->last = first;
+        *why = first_why;
+        err = first_err;
     }
     return err;
 }
@@ -289,12 +314,16 @@ static icms_err etcd_login(struct etcd *etcd, struct err_why *why)
 
     free(etcd->token);
     etcd->token = NULL;
-    err = question == NULL ? no_memory(why)
+    err = question == NULL ? err_set(why, ICMS_INVALID, "etcd's user or password is not UTF-8")
                            : ask_once(etcd, "/v3/auth/authenticate", question, &answer, why);
     if (question != NULL)
         explicit_bzero(question, strlen(question));
     free(question);
     json_decref(asks);
+    /* A server may say in its answer what it was asked. */
+    if (err != ICMS_OK && etcd->opts.password != NULL && etcd->opts.password[0] != '\0' &&
+        strstr(why->text, etcd->opts.password) != NULL)
+        (void)err_set(why, err, "etcd %s refuses %s", etcd_endpoint(etcd), etcd->opts.user);
     if (err == ICMS_OK) {
         const char *token = json_string_value(json_object_get(answer, "token"));
 
@@ -492,8 +521,8 @@ icms_err etcd_put(struct etcd *etcd, const char *key, const char *text, size_t b
     json_t *answer = NULL;
     icms_err err;
 
-    if (bytes > ETCD_VALUE_MAX)
-        return err_set(why, ICMS_INVALID, "a value of etcd has at most 1 MiB");
+    if (bytes == 0 || bytes > ETCD_VALUE_MAX)
+        return err_set(why, ICMS_INVALID, "a value of etcd has 1 byte to 1 MiB");
     err = etcd_ask(etcd, "/v3/kv/txn",
                    json_pack("{s:[{s:o, s:s, s:o, s:s}], s:[{s:{s:o, s:o, s:o}}]}", "compare",
                              "key", b64_json(key, strlen(key)), "target", "MOD", "mod_revision",

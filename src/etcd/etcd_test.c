@@ -288,6 +288,33 @@ static void the_next_endpoint_is_asked(void **state)
     server_end(&server);
 }
 
+/* Nor does one that is no etcd keep the others away; when none answers, the first one's reason
+ * counts. */
+static void another_server_is_passed_over(void **state)
+{
+    struct server other, server;
+    char before[64];
+    struct etcd *etcd;
+    struct etcd_value value;
+    struct err_why why = {""};
+
+    server_begin(&other, 1, (struct answer){404, "page not found", 0});
+    server_begin(&server, 1, (struct answer){200, FOUND, 0});
+    (void)snprintf(before, sizeof(before), "http://127.0.0.1:%u,", other.port);
+    etcd = client(&server, before, NULL);
+    assert_int_equal(etcd_get(etcd, "/icms/map", &value, &why), ICMS_OK);
+    free(value.text);
+    etcd_free(&etcd);
+    server_end(&server);
+    etcd = client(&other, "http://127.0.0.1:1,http://127.0.0.1:2,", NULL);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(etcd_get(etcd, "/icms/map", &value, &why), ICMS_PEER_DOWN);
+        assert_string_equal(why.text, "etcd http://127.0.0.1:1: it does not take connections");
+    }
+    etcd_free(&etcd);
+    server_end(&other);
+}
+
 /* A token is taken first, goes with each question, and is replaced once when it is too old. */
 static void a_user_has_a_token(void **state)
 {
@@ -321,6 +348,27 @@ static void a_user_has_a_token(void **state)
     server_begin(&server, 1, (struct answer){200, "{\"token\":\"a\\r\\nX-Evil: b\"}", 0});
     etcd = client(&server, "", "icms");
     assert_int_equal(etcd_get(etcd, "/icms/map", &value, &why), ICMS_PROTOCOL);
+    etcd_free(&etcd);
+    server_end(&server);
+
+    /* Users have changed: a new token. Who says what it was asked is not quoted. */
+    server_begin(
+        &server, 5, (struct answer){200, "{\"token\":\"one\"}", 0}, (struct answer){200, FOUND, 0},
+        (struct answer){400, "{\"error\":\"etcdserver: revision of auth store is old\",\"code\":3}",
+                        0},
+        (struct answer){200, "{\"token\":\"two\"}", 0}, (struct answer){200, FOUND, 0});
+    etcd = client(&server, "", "icms");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(etcd_get(etcd, "/icms/map", &value, &why), ICMS_OK);
+        free(value.text);
+    }
+    etcd_free(&etcd);
+    server_end(&server);
+    server_begin(&server, 1,
+                 (struct answer){401, "{\"error\":\"{'password':'sesame'}\",\"code\":16}", 0});
+    etcd = client(&server, "", "icms");
+    assert_int_equal(etcd_get(etcd, "/icms/map", &value, &why), ICMS_PERMISSION);
+    assert_null(strstr(why.text, "sesame"));
     etcd_free(&etcd);
     server_end(&server);
 }
@@ -402,7 +450,7 @@ static void keys_of_others_are_not_listed(void **state)
 static void endpoints_are_checked(void **state)
 {
     static const char *const wrong[] = {
-        "", ",", "127.0.0.1:2379", "ftp://a:1", "http://user:word@a:1", "http://a:1/?b", NINE};
+        "", ",", "127.0.0.1:2379", "ftp://a:1", "http://user:hunter2@a:1", "http://a:1/?b", NINE};
     struct etcd_opts opts = {.timeout_ms = 10};
     struct err_why why = {""};
     struct etcd *etcd;
@@ -410,6 +458,7 @@ static void endpoints_are_checked(void **state)
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         opts.endpoints = wrong[i];
         assert_int_equal(etcd_new(&opts, &why, &etcd), ICMS_INVALID);
+        assert_null(strstr(why.text, "hunter2"));
     }
     opts.user = "icms";
     opts.endpoints = "http://192.0.2.1:2379"; /* a password in clear text */
@@ -427,6 +476,7 @@ int main(void)
         cmocka_unit_test(a_key_is_read),
         cmocka_unit_test(what_no_etcd_says_is_refused),
         cmocka_unit_test(the_next_endpoint_is_asked),
+        cmocka_unit_test(another_server_is_passed_over),
         cmocka_unit_test(a_user_has_a_token),
         cmocka_unit_test(a_put_is_for_one_revision),
         cmocka_unit_test(leases_are_given_kept_and_lost),

@@ -192,18 +192,45 @@ def refuses(scene):
     forced = scene.run("push", "--yes", scene.own)
     expect("and goes on with --yes", forced.returncode == 0 and scene.etcd.keys(MAP)[MAP] == right, forced)
     expect("the agent has its epoch", scene.epoch() == 9)
+    mistyped = scene.run("push", "--prefix", "/icms/other", scene.folder / "nofile.yaml")
+    expect("a file that is not there is not pushed", mistyped.returncode == 1 and "nofile.yaml" in mistyped.stderr and
+           not scene.etcd.keys("/icms/other"), mistyped)
+    broken = scene.folder / "broken.yaml"
+    broken.write_text(scene.text(12).replace("...", ""))
+    pulled = scene.run("pull", broken)
+    expect("a file that is not right is left alone", pulled.returncode == 1 and "repair the file" in pulled.stderr and
+           "epoch: 12" in broken.read_text(), pulled)
+    (scene.folder / "link").symlink_to("nowhere")
+    pulled = scene.run("pull", scene.folder / "link")
+    expect("so is a link to nothing", pulled.returncode == 1 and "link to nothing" in pulled.stderr, pulled)
+    slashed = scene.run("status", "--prefix", PREFIX + "/", scene.file)
+    expect("a prefix may end with /", slashed.returncode == 0, slashed)
+    named = scene.run("status", "--password-file", broken, scene.file)
+    expect("a password needs a user", named.returncode == 2 and "--user" in named.stderr, named)
+    scene.etcd.put(f"{PREFIX}/targets/bad", json.dumps({"name": "\x1b[2Jbad", "address": "a"}))
+    scene.etcd.put(f"{PREFIX}/targets/e0", json.dumps({"name": "e1", "address": "192.0.2.1:1"}))
+    shown = scene.run("status", scene.file)
+    expect("what is not written by register is not shown", "bad" not in shown.stdout and
+           "192.0.2.1" not in shown.stdout, shown)
+    scene.etcd.ask("/v3/kv/deleterange", key=b64(f"{PREFIX}/targets/"), range_end=b64(f"{PREFIX}/targets/~"))
 
 
 def survives(scene):
     right = scene.file.read_text()
     scene.etcd.signal(signal.SIGSTOP)
     until("an etcd that is late is said", lambda: scene.follow.said("timed out") == 1, seen=scene.log)
+    early = Following(scene.folder, "follow", "--prefix", PREFIX, scene.folder / "early.yaml", env=scene.env)
+    time.sleep(0.7)
+    early.process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    expect("SIGHUP ends nobody, also during the first question", early.process.poll() is None)
+    early.end()
     scene.blocks("late")
     scene.etcd.signal(signal.SIGCONT)
     until("and that it answers again", lambda: scene.follow.said("etcd answers") >= 1, seen=scene.log)
     answers = scene.follow.said("etcd answers")
     scene.etcd.kill()
-    until("an etcd that is down is said", lambda: "onnect" in scene.log().splitlines()[-1], seen=scene.log)
+    until("an etcd that is down is said", lambda: "connections" in scene.log().splitlines()[-1], seen=scene.log)
     scene.blocks("down")
     scene.agent.kill()
     scene.agent.start()
@@ -239,11 +266,16 @@ def registers(scene):
     status = scene.run("status", scene.file)
     expect("status shows that the map lacks it", status.returncode == 1 and "not in the map" in status.stdout, status)
     other = scene.folder / "other.yaml"
-    other.write_text(target.config_path.read_text().replace(f"127.0.0.1:{target.port}", "127.0.0.1:1"))
+    other.write_text(re.sub(r"(?m)^advertise: .*$", "advertise: 127.0.0.1:1", target.config_path.read_text()))
     second = Following(scene.folder, "register", "--prefix", PREFIX, other, env=scene.env)
     until("another one of its name is not", lambda: second.said("another target is registered as") == 1,
           seen=second.log_path.read_text)
     second.end()
+    everywhere = scene.folder / "everywhere.yaml"
+    everywhere.write_text(re.sub(r"(?m)^advertise: .*$", f"advertise: 0.0.0.0:{target.port}",
+                                 target.config_path.read_text()))
+    third = scene.run("register", everywhere)
+    expect("an address that no agent can use is refused", third.returncode == 1 and "advertise" in third.stderr, third)
     target.process.send_signal(signal.SIGSTOP)
     until("a target that stands still leaves", lambda: key not in scene.etcd.keys(PREFIX + "/targets/"),
           seen=register.log_path.read_text)
