@@ -505,6 +505,18 @@ static struct store_segment *quota_oldest(const struct store *store, uint32_t vo
     return stream->open != NULL && (stream->open->volumes & bit) != 0 ? stream->open : NULL;
 }
 
+/* A segment that a volume had when its stream was taken (volume.c); NULL: none may go. */
+static struct store_segment *quota_stranger(const struct store *store, uint32_t volume)
+{
+    list_for_each (link, &store->streams[STORE_STRANGERS].segments) {
+        struct store_segment *segment = container_of(link, struct store_segment, link);
+
+        if (segment->volume == volume && segment_may_go(segment))
+            return segment;
+    }
+    return NULL;
+}
+
 /* Makes space in one volume's quota; true when a job was begun. */
 static bool quota_run(struct store *store, uint32_t number)
 {
@@ -522,6 +534,11 @@ static bool quota_run(struct store *store, uint32_t number)
                  stream->open->summary->placed > 0)
             store_segment_seal(store, stream->open); /* the quota was lowered below a segment */
         return segment != NULL; /* else one is being sealed, and the end of that comes here again */
+    }
+    segment = quota_stranger(store, number);
+    if (segment != NULL) {
+        reclaim_renew(store, segment);
+        return true;
     }
     segment = quota_oldest(store, number);
     if (segment == NULL)

@@ -284,6 +284,7 @@ void store_opener_run(struct store *store)
     store_free_count_note(store);
     segment->state = SEGMENT_OPENING;
     segment->stream = (uint8_t)(stream - store->streams);
+    segment->volume = STORE_NO_VOLUME;
     (void)store_summary_take(store, segment);
     opener->segment = segment;
     opener->stream = segment->stream;

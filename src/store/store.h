@@ -137,8 +137,8 @@ struct store_quota {
  * there is no limit. shared: the quota of all drives that have a part, which stays until the last
  * store was closed; NULL: this drive's alone. A volume without a limit, or with a part of four
  * segments at least, gets an append stream of its own, as far as there are some (64, and one for 16
- * segments of the drive); the others share one. It keeps that stream when the limit changes. One
- * that is not limited shares.
+ * segments of the drive; those of retired volumes are used again); the others share one. It keeps
+ * that stream when the limit changes. One that is not limited shares.
  *
  * Again, on the loop: another limit. The owner changes *shared before, and calls store_quota_look
  * on each drive after. What the volume holds beyond a lower quota is evicted; a write that waits

@@ -23,7 +23,7 @@
 #define STORE_READ_ERRORS_MAX  64
 
 /* Streams: the one that volumes share, those of volumes of their own, and one for the segments of
- * volumes that are not configured. */
+ * volumes that are not configured, or retired and without their stream. */
 #define STORE_SHARED    0
 #define STORE_OWN_MAX   64
 #define STORE_STRANGERS (STORE_OWN_MAX + 1)
@@ -120,7 +120,8 @@ struct store_segment {
     uint32_t writes;               /* mutations whose record is in it, not completed             */
     uint32_t kills;                /* of its records, in a batch and not answered: its life stays */
     uint32_t next_page;            /* OPEN: where the next record goes                           */
-    uint32_t volume;               /* at open: the only one it has records of, or STORE_NO_VOLUME */
+    uint32_t volume;               /* the only one it has records of, as the open or stream_take
+                                      found; or STORE_NO_VOLUME                                  */
     bool killed;                   /* at open: its dead map has bits, or is damaged              */
     bool strangers;                /* it has records of volumes that are not configured          */
     bool clean;                    /* READY: the device was told that it is empty                */

@@ -199,6 +199,62 @@ static void within(struct rig *rig, uint32_t volume, uint64_t bytes)
     assert_true(rig_until(rig, is_within, &bound));
 }
 
+/* However often volumes begin anew, each keeps what is its share from the other. */
+static void resets_use_no_streams_up(void **state)
+{
+    struct rig *rig = *state;
+    uint32_t a = 0, b = 1;
+
+    up(rig);
+    assert_int_equal(begin(rig, b, 2, 0), ICMS_OK);
+    for (uint32_t i = 0; i < 200; i++) {
+        store_all(rig, a, 0, i % 4);
+        store_all(rig, b, 0, i % 10);
+        assert_int_equal(begin(rig, b + 1, b + 2, 0), ICMS_OK);
+        assert_int_equal(begin(rig, b + 2, b + 3, 0), ICMS_OK);
+        retire(rig, a);
+        retire(rig, b);
+        a = b + 1;
+        b = a + 1;
+    }
+    store_all(rig, b, 0, 100);
+    store_all(rig, a, 1000, 900); /* some 420 fit */
+    assert_int_equal(found(rig, b, 0, 100), 100);
+    assert_true(found(rig, a, 1000, 900) > 200);
+    rig_verify(rig);
+}
+
+/* One that is back after its stream went to another: its blocks are its own again; and where it
+ * shares now, its quota takes of them. */
+static void a_volume_is_back_without_its_stream(void **state)
+{
+    struct rig *rig = *state;
+    struct store_volume_stats stats;
+
+    up(rig);
+    assert_int_equal(begin(rig, 1, 2, 0), ICMS_OK);
+    store_all(rig, 1, 0, 100);
+    retire(rig, 1);
+    assert_int_equal(begin(rig, 2, 3, 0), ICMS_OK);
+    store_all(rig, 2, 0, 10);
+    assert_int_equal(found(rig, 1, 0, 100), 100);
+    assert_int_equal(begin(rig, 1, 2, 0), ICMS_OK);
+    store_all(rig, 0, 0, 600);
+    assert_int_equal(found(rig, 1, 0, 100), 100);
+    assert_int_equal(found(rig, 2, 0, 10), 10);
+    retire(rig, 1);
+    assert_int_equal(begin(rig, 3, 4, 0), ICMS_OK);
+    assert_int_equal(begin(rig, 4, 5, 0), ICMS_OK); /* the last stream */
+    assert_int_equal(begin(rig, 1, 2, 60 * PAGES), ICMS_OK);
+    limit(rig, 1, 60 * PAGES);
+    within(rig, 1, 60 * PAGES);
+    store_all(rig, 1, 200, 100);
+    assert_true(found(rig, 1, 200, 100) > 30);
+    rig_volume_stats(rig, 1, &stats);
+    assert_true(stats.bytes <= 60 * PAGES);
+    rig_verify(rig);
+}
+
 /* Less than is held: evicted without another write. More, or none: there is place again. */
 static void a_quota_changes(void **state)
 {
@@ -282,6 +338,8 @@ int main(void)
         BOTH(a_volume_begins),
         BOTH(numbers_may_be_left_free),
         BOTH(a_retired_volume_goes_first),
+        BOTH(resets_use_no_streams_up),
+        BOTH(a_volume_is_back_without_its_stream),
         BOTH(old_records_keep_a_volume_from_beginning),
         BOTH(a_quota_changes),
         BOTH(a_quota_below_a_segment),

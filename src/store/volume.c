@@ -5,8 +5,13 @@
  *
  * Records of volumes that had no number at the open are not in the index; their segments, in the
  * stream STORE_STRANGERS, are evicted first. While there are any, such a volume cannot begin: the
- * next open would find those records beside newer ones, or instead of deleted ones. The open, then
- * the loop's thread.
+ * next open would find those records beside newer ones, or instead of deleted ones.
+ *
+ * A volume keeps its stream until it is retired and another one needs a stream. So however many
+ * begin one after the other, those that are live have streams of their own. Segments of the retired
+ * one become strangers with its number (segment->volume), and go back to it should it begin again.
+ *
+ * The open, then the loop's thread.
  */
 #include <stdlib.h>
 
@@ -134,34 +139,93 @@ void store_reserve_set(struct store *store)
     store->free_low_mark = store->reserve / 2 > 1 ? store->reserve / 2 : 1;
 }
 
-/* Whether one more volume, of this quota, gets a stream of its own. */
+/* Whether a volume of this quota may have a stream of its own. */
 static bool volume_may_own(const struct store *store, uint64_t quota_bytes)
+{
+    return quota_bytes == 0 || quota_bytes >= STORE_OWN_SEGMENTS_MIN * store->super.segment_bytes;
+}
+
+/* Whether there may be one more stream. */
+static bool stream_may_be(const struct store *store)
 {
     uint32_t own = store->stream_count - 1;
 
-    return own < STORE_OWN_MAX && own < store->super.segments / STORE_SEGMENTS_A_STREAM &&
-           (quota_bytes == 0 || quota_bytes >= STORE_OWN_SEGMENTS_MIN * store->super.segment_bytes);
+    return own < STORE_OWN_MAX && own < store->super.segments / STORE_SEGMENTS_A_STREAM;
 }
 
-/* Gives a volume its stream, with the segments that recovery found to be its alone. */
-static void volume_stream(struct store *store, uint32_t number)
+/* Moves the segments that have only records of one volume. */
+static void stream_move(struct store *store, uint32_t from, uint32_t to, uint32_t volume)
 {
-    uint32_t stream = store->stream_count++, hints = loop_file_streams(store->file);
+    list_for_each_safe (link, &store->streams[from].segments) {
+        struct store_segment *segment = container_of(link, struct store_segment, link);
 
-    store->volumes[number].stream = stream;
+        if (segment->volume != volume || (from == STORE_STRANGERS && segment->strangers))
+            continue; /* records of volumes without a number go first, with all beside them */
+        store_stream_remove(store, segment);
+        store_stream_add(store, to, segment);
+    }
+}
+
+/* A stream whose volume is retired, which loses it: what it holds goes to the strangers, and what
+ * it still writes to the shared stream. Should it begin again, it is limited as a new one. SHARED:
+ * there is none. */
+static uint32_t stream_take(struct store *store)
+{
+    struct store_stream *stream;
+    uint32_t number = 0, taken;
+
+    while (number < store->volume_count &&
+           !(store->volumes[number].retired && store->volumes[number].stream != STORE_SHARED))
+        number++;
+    if (number == store->volume_count)
+        return STORE_SHARED;
+    taken = store->volumes[number].stream;
+    stream = &store->streams[taken];
+    if (stream->open != NULL && stream->open->summary->placed > 0)
+        store_segment_seal(store, stream->open);
+    list_for_each (link, &stream->segments)
+        container_of(link, struct store_segment, link)->volume = number;
+    stream_move(store, taken, STORE_STRANGERS, number);
+    store->volumes[number].stream = STORE_SHARED;
+    store->volumes[number].limited = false;
+    return taken;
+}
+
+/* One more; SHARED: there is no memory. */
+static uint32_t stream_new(struct store *store)
+{
+    uint32_t stream = store->stream_count, hints = loop_file_streams(store->file);
+
+    if (!store_summary_pool_add(store) || !store_summary_pool_add(store))
+        return STORE_SHARED;
+    store->stream_count++;
     store_reserve_set(store);
     if (hints > 0) { /* they take turns where there are fewer */
         store->streams[STORE_SHARED].hint = 1;
         store->streams[stream].hint = 1 + stream % hints;
     }
-    list_for_each_safe (link, &store->streams[STORE_SHARED].segments) {
-        struct store_segment *segment = container_of(link, struct store_segment, link);
+    return stream;
+}
 
-        if (segment->volume != number) /* a volume that begins later has none */
-            continue;
-        store_stream_remove(store, segment);
-        store_stream_add(store, stream, segment);
+/* Gives a volume a stream, if there is one, with the segments that recovery found to be its alone,
+ * or that it had before its stream was taken. */
+static icms_err volume_stream(struct store *store, uint32_t number, struct err_why *why)
+{
+    uint32_t stream = stream_take(store);
+    char text[UUID_TEXT_BYTES];
+
+    if (stream == STORE_SHARED && stream_may_be(store)) {
+        stream = stream_new(store);
+        if (stream == STORE_SHARED)
+            return err_set(why, ICMS_NO_MEMORY, "no memory for volume %s",
+                           uuid_format(&store->volumes[number].uuid, text));
     }
+    if (stream == STORE_SHARED)
+        return ICMS_OK;
+    store->volumes[number].stream = stream;
+    stream_move(store, STORE_SHARED, stream, number); /* one that begins later has none */
+    stream_move(store, STORE_STRANGERS, stream, number);
+    return ICMS_OK;
 }
 
 /* The volume's bytes count in this quota from now on, and not in the one before. */
@@ -187,14 +251,13 @@ icms_err store_volume_limit(struct store *store, uint32_t number, uint64_t quota
 {
     struct store_volume *volume = &store->volumes[number];
     struct store_quota *quota = shared != NULL ? shared : &volume->own;
-    char text[UUID_TEXT_BYTES];
 
     check(store->magic == STORE_MAGIC && number < store->volume_count && volume->used);
     if (!volume->limited && volume_may_own(store, quota_bytes)) {
-        if (!store_summary_pool_add(store) || !store_summary_pool_add(store))
-            return err_set(why, ICMS_NO_MEMORY, "no memory for volume %s",
-                           uuid_format(&volume->uuid, text));
-        volume_stream(store, number);
+        icms_err err = volume_stream(store, number, why);
+
+        if (err != ICMS_OK)
+            return err;
     }
     volume->limited = true;
     counter_set(&volume->quota_bytes, quota_bytes);
