@@ -51,8 +51,9 @@ static_assert(sizeof(struct target_note_df) == STORE_NOTE_BYTES, "no padding");
 
 /* ---- volumes -------------------------------------------------------------------------------- */
 
-/* Tenants of volumes that begin later and name none that is known. */
-#define TARGET_TENANTS_SPARE 64
+/* Tenants of volumes that begin later and name none that is known: one for each number. Those of
+ * volumes that are gone keep their places, as their counters do. */
+#define TARGET_TENANTS_SPARE LIMIT_VOLUMES
 
 /* What goes by the number of a volume. */
 struct target_volume {

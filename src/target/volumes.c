@@ -175,11 +175,18 @@ static icms_err change_plan(const struct target *target, const struct target_opt
 {
     target_tenants_list(opts->tenants, opts->tenant_count, target->tenants, target->tenant_count,
                         &change->tenants);
+    if (change->tenants.count > target->tenants_max)
+        return refuse(out, UINT32_MAX, "tenants",
+                      err_set(why, ICMS_LIMIT,
+                              "tenants: more than %u that were new began since the start; restart "
+                              "icms-target",
+                              TARGET_TENANTS_SPARE));
     change->count = target->volume_count;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         const struct volume_spec *spec = &opts->volumes[i];
         uint32_t n = change_number(target, change, spec);
         const struct target_volume *was = n < target->volume_count ? &target->volumes[n] : NULL;
+        uint32_t tenant = target_tenant_of(&change->tenants, spec);
         struct change_volume *volume;
         icms_err err;
 
@@ -193,20 +200,21 @@ static icms_err change_plan(const struct target *target, const struct target_opt
                            why);
         if (err != ICMS_OK)
             return err;
+        if (tenant >= target->tenants_max)
+            return refuse(out, i, "tenant",
+                          err_set(why, ICMS_LIMIT,
+                                  "volume %s: %u tenants that were new began since the start, as "
+                                  "many as may; name one of before as its `tenant`, or restart "
+                                  "icms-target",
+                                  spec->name, TARGET_TENANTS_SPARE));
         volume = &change->volumes[n];
         *volume = (struct change_volume){.is_listed = true,
                                          .begins = was == NULL || !was->is_live,
                                          .limits = was != NULL && was->is_live &&
                                                    was->spec.quota_bytes != spec->quota_bytes,
-                                         .tenant = target_tenant_of(&change->tenants, spec),
+                                         .tenant = tenant,
                                          .spec = *spec};
     }
-    if (change->tenants.count > target->tenants_max)
-        return refuse(out, UINT32_MAX, "tenants",
-                      err_set(why, ICMS_LIMIT,
-                              "tenants: %u began since the start, as many as may; restart "
-                              "icms-target",
-                              TARGET_TENANTS_SPARE));
     return ICMS_OK;
 }
 

@@ -406,6 +406,48 @@ static void tenants_follow(void **state)
     rig_free(&rig);
 }
 
+/* Volumes that name no tenant: as many as there are numbers may come and go. */
+static void each_volume_may_be_a_tenant(void **state)
+{
+    struct rig *rig = volumes_rig(1, 1);
+
+    rig->opts.volume_count = 3;
+    for (uint32_t i = 2; i < 200; i++) {
+        spec_make(2, i, 0);
+        change(rig);
+        assert_int_equal(put(rig, 1 + i, "key", i), NVME_SC_SUCCESS);
+    }
+    rig_free(&rig);
+}
+
+/* Tenants run out: it is said of which volume, and a tenant of before will do. */
+static void as_many_tenants_as_there_are_places(void **state)
+{
+    struct tenant_spec *tenants = calloc(LIMIT_TENANTS, sizeof(*tenants));
+    struct rig *rig = volumes_rig(1, 1);
+
+    check(tenants != NULL);
+    for (uint32_t i = 0; i < LIMIT_TENANTS; i++) {
+        snprintf(tenants[i].name, sizeof(tenants[i].name), "tenant%u", i);
+        tenants[i].weight = 1;
+    }
+    rig->opts.tenants = tenants;
+    rig->opts.tenant_count = LIMIT_TENANTS;
+    change(rig);
+    spec_make(2, 2, 0);
+    rig->opts.volume_count = 3;
+    refused_for(rig, ICMS_LIMIT, 2, "tenant");
+    strcpy(specs[2].tenant, "tenant7");
+    change(rig);
+    assert_int_equal(live(rig), 3);
+    strcpy(tenants[3].name, "another");
+    refused_for(rig, ICMS_LIMIT, UINT32_MAX, "tenants");
+    rig->opts.tenants = NULL;
+    rig->opts.tenant_count = 0;
+    rig_free(&rig);
+    free(tenants);
+}
+
 /* Changes, stores, loads, crashes: what is found is what was stored in this life of the volume. */
 static void anything_in_any_order(void **state)
 {
@@ -483,6 +525,8 @@ int main(void)
         cmocka_unit_test(a_refused_change_is_forgotten),
         cmocka_unit_test(as_many_as_there_are_numbers),
         cmocka_unit_test(tenants_follow),
+        cmocka_unit_test(each_volume_may_be_a_tenant),
+        cmocka_unit_test(as_many_tenants_as_there_are_places),
         cmocka_unit_test(anything_in_any_order),
     };
 
