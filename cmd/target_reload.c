@@ -143,14 +143,14 @@ void target_reload_begin(struct target_reload *reload)
 
 bool target_reload_look(struct target_reload *reload)
 {
-    const struct target_refused nothing = {.volume = UINT32_MAX, .key = ""};
+    struct target_refused what;
     struct err_why why = {""};
     icms_err err;
 
-    if (!target_volumes_changed(reload->target, &err, &why))
+    if (!target_volumes_changed(reload->target, &err, &what, &why))
         return reload->comes != NULL;
     if (err != ICMS_OK) {
-        enclosure_refused(reload, &nothing, &why);
+        enclosure_refused(reload, &what, &why);
     } else {
         change_tell(reload);
         conf_live_free(&reload->runs);

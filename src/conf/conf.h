@@ -325,7 +325,7 @@ void conf_live_diff(const struct conf_live *was, const struct conf_live *is,
                     void *arg);
 
 /* The line of a key of a volume, by its place in the list; of the volume where the key is not
- * written. UINT32_MAX: 1. */
+ * written. UINT32_MAX: of a key of the file; 1 where that is not written. */
 uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key);
 
 /* A configuration file that shall be changed: its new text, for conf_edit_fini. */

@@ -445,9 +445,12 @@ void conf_live_diff(const struct conf_live *was, const struct conf_live *is,
 
 uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key)
 {
-    const struct conf_node *list = conf_node_get(conf_doc_root(live->file.doc), "volumes");
+    const struct conf_node *root = conf_doc_root(live->file.doc);
+    const struct conf_node *list = conf_node_get(root, volume == UINT32_MAX ? key : "volumes");
     const struct conf_node *node = list != NULL ? list->first : NULL;
 
+    if (volume == UINT32_MAX)
+        return line_of(list, NULL);
     for (uint32_t at = 0; node != NULL && at < volume; at++)
         node = node->next;
     return node != NULL ? line_of(conf_node_get(node, key), node) : 1;

@@ -185,6 +185,8 @@ static void test_only_volumes_and_tenants_change_while_a_target_runs(void **stat
     assert_int_equal(conf_live_read(paths[0], &why, &is), ICMS_OK);
     assert_int_equal(conf_live_line(is, 0, "quota") + 1, conf_live_line(is, 1, "quota"));
     assert_int_equal(conf_live_line(is, UINT32_MAX, ""), 1);
+    assert_int_equal(conf_live_line(is, UINT32_MAX, "volumes") + 1, conf_live_line(is, 0, ""));
+    assert_true(conf_live_line(is, 0, "") > 2);
     conf_live_free(&is);
 }
 

@@ -144,8 +144,9 @@ icms_err target_volumes_change(struct target *target, const struct target_opts *
 
 /* Whether the change that was begun is over; *out_err: OK, or why it was refused after all: BUSY, a
  * drive has blocks of a volume that was not configured at the start; NO_MEMORY. Nothing has changed
- * then. True once for each change. The same thread. */
-bool target_volumes_changed(struct target *target, icms_err *out_err, struct err_why *why);
+ * then, and *out_refused says which volume it is. True once for each change. The same thread. */
+bool target_volumes_changed(struct target *target, icms_err *out_err,
+                            struct target_refused *out_refused, struct err_why *why);
 
 /* The name of the volume with a number, also of one that is retired; "": none. Any thread. */
 void target_volume_name(const struct target *target, uint32_t number, char out[LIMIT_NAME_BYTES]);

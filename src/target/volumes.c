@@ -31,6 +31,7 @@ struct change_volume {
     bool begins;             /* and was not                                  */
     bool limits;             /* it was, with another quota                   */
     uint32_t tenant;         /* is_listed                                    */
+    uint32_t place;          /* is_listed; in the configuration              */
     struct volume_spec spec; /* is_listed; its hosts are the caller's, and not kept */
 };
 
@@ -45,7 +46,8 @@ struct target_change {
     struct loop_msg msg; /* carries it to loop 0, and from loop to loop */
     icms_err err;        /* of CHANGE_BEGIN */
     struct err_why why;
-    _Atomic bool is_over; /* the control thread may take it */
+    struct target_refused refused; /* what it is about */
+    _Atomic bool is_over;          /* the control thread may take it */
 };
 
 /* ---- at the start --------------------------------------------------------------------------- */
@@ -213,6 +215,7 @@ static icms_err change_plan(const struct target *target, const struct target_opt
                                          .limits = was != NULL && was->is_live &&
                                                    was->spec.quota_bytes != spec->quota_bytes,
                                          .tenant = tenant,
+                                         .place = i,
                                          .spec = *spec};
     }
     return ICMS_OK;
@@ -276,6 +279,8 @@ static void drive_begin(struct target_change *change, struct target_drive *drive
         change->err = store_volume_begin(drive->store, n, &volume->spec.uuid, &why);
         if (change->err == ICMS_OK)
             change->err = target_drive_limit(drive, n, volume->spec.quota_bytes, &why);
+        if (change->err != ICMS_OK)
+            change->refused = (struct target_refused){.volume = volume->place, .key = ""};
         if (change->err == ICMS_BUSY)
             err_set(&change->why, ICMS_BUSY,
                     "volume %s: drive%u has blocks of it from before the start; restart "
@@ -464,7 +469,8 @@ static void change_publish(struct target *target, struct target_change *change)
     target_volumes_unlock(target);
 }
 
-bool target_volumes_changed(struct target *target, icms_err *out_err, struct err_why *why)
+bool target_volumes_changed(struct target *target, icms_err *out_err,
+                            struct target_refused *out_refused, struct err_why *why)
 {
     struct target_change *change = target->change;
 
@@ -472,6 +478,7 @@ bool target_volumes_changed(struct target *target, icms_err *out_err, struct err
         return false;
     change_publish(target, change);
     *out_err = change->err;
+    *out_refused = change->refused;
     *why = change->why;
     change_free(&target->change);
     return true;

@@ -46,13 +46,13 @@ static struct rig *volumes_rig(uint32_t loops, uint32_t drives)
 }
 
 /* Waits for a change that was begun; how it ended. */
-static icms_err changed(struct rig *rig)
+static icms_err changed(struct rig *rig, struct target_refused *out_refused)
 {
     struct err_why why = {""};
     icms_err err = ICMS_OK;
 
     for (int i = 0; i < 1000; i++) {
-        if (target_volumes_changed(rig->target, &err, &why))
+        if (target_volumes_changed(rig->target, &err, out_refused, &why))
             return err;
         (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 1000000);
     }
@@ -65,7 +65,7 @@ static icms_err change_as(struct rig *rig, struct target_refused *out_refused)
     struct err_why why = {""};
     icms_err err = target_volumes_change(rig->target, &rig->opts, out_refused, &why);
 
-    return err == ICMS_OK ? changed(rig) : err;
+    return err == ICMS_OK ? changed(rig, out_refused) : err;
 }
 
 static void change(struct rig *rig)
@@ -199,7 +199,7 @@ static void loads_in_flight_end(void **state)
     (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 2000000); /* they are at the drives */
     spec_make(0, 0, 1);
     assert_int_equal(target_volumes_change(rig->target, &rig->opts, &refused, &why), ICMS_OK);
-    assert_int_equal(changed(rig), ICMS_OK);
+    assert_int_equal(changed(rig, &refused), ICMS_OK);
     assert_int_equal(get(rig, 1, key_text(0, 0), 0, &cqe), NVME_SC_NAMESPACE);
     for (uint32_t i = 0; i < LOADS; i++) {
         uint32_t bytes = VALUE_MAX;
@@ -289,7 +289,7 @@ static void what_cannot_be_is_refused_as_a_whole(void **state)
     spec_make(1, 1, 4);
     assert_int_equal(target_volumes_change(rig->target, &rig->opts, &refused, &why), ICMS_OK);
     assert_int_equal(target_volumes_change(rig->target, &rig->opts, &refused, &why), ICMS_BUSY);
-    assert_int_equal(changed(rig), ICMS_OK);
+    assert_int_equal(changed(rig, &refused), ICMS_OK);
     assert_int_equal(hits(rig, 1, 30), 30);
     rig_free(&rig);
 }
@@ -306,7 +306,7 @@ static void old_blocks_refuse_it_on_all_drives(void **state)
     rig_up(rig);
     rig->opts.volume_count = 3;
     spec_make(2, 2, 0); /* it could begin */
-    refused_for(rig, ICMS_BUSY, UINT32_MAX, "");
+    refused_for(rig, ICMS_BUSY, 1, "");
     assert_int_equal(live(rig), 1);
     assert_int_equal(put(rig, 3, "key", 1), NVME_SC_NAMESPACE);
     assert_int_equal(hits(rig, 1, 30), 30);
@@ -335,11 +335,11 @@ static void a_refused_change_is_forgotten(void **state)
     rig->opts.volume_count = 2;
     spec_make(0, 0, 100);
     spec_make(1, 1, 0); /* drives have blocks of it */
-    refused_for(rig, ICMS_BUSY, UINT32_MAX, "");
+    refused_for(rig, ICMS_BUSY, 1, "");
     assert_int_equal(hits(rig, 1, 30), 30);
     spec_make(0, 0, 1);
     specs[0].sealed = false;
-    refused_for(rig, ICMS_BUSY, UINT32_MAX, "");
+    refused_for(rig, ICMS_BUSY, 1, "");
     spec_make(0, 0, 1);
     rig->opts.volume_count = 1;
     change(rig);
