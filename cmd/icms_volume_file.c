@@ -130,6 +130,14 @@ static void changed_text(const struct plan *plan, const char *path, bool is_same
                      path);
 }
 
+static bool has_hosts(const struct conf_volume_change *asked)
+{
+    for (uint32_t i = 0; i < asked->value_count; i++)
+        if (strncmp(asked->values[i], "hosts=", strlen("hosts=")) == 0)
+            return asked->values[i][strlen("hosts=")] != '\0';
+    return false;
+}
+
 /* Plans, writes, answers. */
 static int volumes_change(struct plan *plan, const char *path,
                           const struct conf_volume_change *asked)
@@ -145,6 +153,10 @@ static int volumes_change(struct plan *plan, const char *path,
     plan->generation = edit.from;
     if (asked->what == CONF_VOLUME_DELETE)
         (void)cli_volume_deleted(asked->name, edit.from, plan->note);
+    if (asked->what == CONF_VOLUME_CREATE && !has_hosts(asked))
+        (void)snprintf(plan->note, sizeof(plan->note),
+                       "any host may use volume %.63s: hosts=[NQN, ...] says which may",
+                       asked->name);
     if (!cli->dry_run && !is_same)
         err = conf_edit_write(path, &edit, &why);
     conf_edit_fini(&edit);

@@ -358,7 +358,7 @@ struct conf_volume_change {
     const char *const *values; /* CREATE, SET: "quota=1TiB"; "quota=": not written        */
                                /* CREATE alone: "generation=3", behind a deleted volume's */
     uint32_t value_count;
-    bool yes; /* although blocks are lost                                                 */
+    bool yes; /* although blocks are lost, or more hosts may use it                       */
 };
 
 /* The file of a target with the change; visit is called for each difference, as conf_diff. Nothing

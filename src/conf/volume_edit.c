@@ -94,20 +94,34 @@ static icms_err change_check(struct change *change)
     return ICMS_OK;
 }
 
-/* A quota that is lower evicts what is beyond it. */
-static icms_err quota_check(const struct change *change)
+/* The volume with the change; NULL: there is none. */
+static const struct volume_spec *volume_after(const struct change *change)
 {
     const struct conf_target *after = conf_live_target(change->after);
 
-    for (uint32_t i = 0; i < after->volume_count && change->volume != NULL; i++) {
-        uint64_t was = change->volume->quota_bytes, is = after->volumes[i].quota_bytes;
+    for (uint32_t i = 0; i < after->volume_count; i++)
+        if (strcmp(after->volumes[i].name, change->asked->name) == 0)
+            return &after->volumes[i];
+    return NULL;
+}
 
-        if (strcmp(after->volumes[i].name, change->asked->name) == 0 && is != 0 &&
-            (was == 0 || is < was) && !change->asked->yes)
-            return refuse(change, ICMS_INVALID,
-                          "its quota becomes lower: blocks that it holds beyond it are evicted; "
-                          "add --yes");
-    }
+/* A quota that is lower evicts what is beyond it; fewer hosts may be named, but not none. */
+static icms_err loss_check(const struct change *change)
+{
+    const struct volume_spec *was = change->volume, *is = volume_after(change);
+
+    if (was == NULL || is == NULL || change->asked->yes)
+        return ICMS_OK;
+    if (is->quota_bytes != 0 && (was->quota_bytes == 0 || is->quota_bytes < was->quota_bytes))
+        return refuse(change, ICMS_INVALID,
+                      "its quota becomes lower: blocks that it holds beyond it are evicted; "
+                      "add --yes");
+    if (is->host_count == 0 && was->host_count > 0)
+        return refuse(change, ICMS_INVALID,
+                      "hosts: none are listed, so any host may use it then; add --yes");
+    if ((was->require & ~is->require) != 0)
+        return refuse(change, ICMS_INVALID,
+                      "require: hosts have to prove less than before; add --yes");
     return ICMS_OK;
 }
 
@@ -267,7 +281,7 @@ static icms_err change_verify(struct change *change, struct conf_edit_text *edit
     change->visit = visit;
     if (change->is_other || !values_are(change, edit))
         return conf_edit_refuse(edit, edit->list->line, by_hand);
-    return quota_check(change);
+    return loss_check(change);
 }
 
 /* ---- the change ----------------------------------------------------------------------------- */

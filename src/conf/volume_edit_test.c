@@ -120,6 +120,28 @@ static void what_loses_blocks_asks(void **state)
     refused(HEAD RAW, CHANGE(CONF_VOLUME_DELETE, "raw", true, ), ICMS_INVALID, "last one");
 }
 
+/* "hosts=$UNSET" is enough. */
+static void what_opens_a_volume_asks(void **state)
+{
+#define SAFE "  - name: s\n    require: chap+tls\n    hosts: [nqn.2020-01.org.a:b]\n"
+
+    refused(HEAD SAFE, CHANGE(CONF_VOLUME_SET, "s", false, "hosts=", ), ICMS_INVALID,
+            "any host may use it then; add --yes");
+    becomes(HEAD SAFE, CHANGE(CONF_VOLUME_SET, "s", true, "hosts=", ),
+            HEAD "  - name: s\n    require: chap+tls\n",
+            "volumes[s].hosts: nqn.2020-01.org.a:b -> any host (default)\n");
+    refused(HEAD SAFE, CHANGE(CONF_VOLUME_SET, "s", false, "require=chap", ), ICMS_INVALID,
+            "require: ");
+    refused(HEAD SAFE, CHANGE(CONF_VOLUME_SET, "s", false, "require=tls", ), ICMS_INVALID, "--yes");
+    refused(HEAD SAFE, CHANGE(CONF_VOLUME_SET, "s", false, "require=", ), ICMS_INVALID, "--yes");
+    becomes(HEAD SAFE, CHANGE(CONF_VOLUME_SET, "s", true, "require=tls", ),
+            HEAD "  - name: s\n    require: tls\n    hosts: [nqn.2020-01.org.a:b]\n",
+            "volumes[s].require: chap+tls -> tls\n");
+    becomes(HEAD KV, CHANGE(CONF_VOLUME_SET, "kv", false, "require=chap", ),
+            HEAD "  - name: kv  # the first\n    require: chap\n    quota: 512MiB # half\n",
+            "volumes[kv].require: none (default) -> chap\n");
+}
+
 /* Blocks of a deleted volume of this name have its generation: a new one starts behind it. */
 static void a_deleted_volume_says_its_generation(void **state)
 {
@@ -202,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_the_lines_of_the_change),
         cmocka_unit_test(what_loses_blocks_asks),
+        cmocka_unit_test(what_opens_a_volume_asks),
         cmocka_unit_test(a_deleted_volume_says_its_generation),
         cmocka_unit_test(what_is_no_value_is_refused),
         cmocka_unit_test(a_style_that_has_no_lines_is_refused),
