@@ -297,4 +297,14 @@ icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, cons
 char *conf_edit_splice(const struct conf_edit_text *edit, size_t from, size_t to, const char *with,
                        size_t *out_bytes);
 
+/* Why `set` refuses them, of a volume of a target's file or of a pod map. */
+#define CONF_VOLUME_OTHER                                                                          \
+    "create another volume, or delete this one and create it again with a higher generation"
+#define CONF_SEALED_STAYS                                                                          \
+    "sealed is not set: the blocks that are stored would be read the other "                       \
+    "way; " CONF_VOLUME_OTHER
+#define CONF_ENCRYPTED_STAYS                                                                       \
+    "encrypted is a part of its identity: all of its blocks would become "                         \
+    "misses; " CONF_VOLUME_OTHER
+
 #endif

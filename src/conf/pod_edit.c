@@ -469,6 +469,19 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
     return memcmp(wanted, after, sizeof(*wanted)) == 0;
 }
 
+/* Of a volume: its format is not changed under blocks that are stored. */
+static icms_err format_check(const struct change *change)
+{
+    const struct conf_pod_volume *was = &change->before->volumes[change->index];
+    const struct conf_pod_volume *is = &change->after->volumes[change->index];
+
+    if (change->asked->what != CONF_POD_VOLUME_SET)
+        return ICMS_OK;
+    if (was->encrypted != is->encrypted)
+        return refuse(change, ICMS_INVALID, CONF_ENCRYPTED_STAYS);
+    return was->sealed == is->sealed ? ICMS_OK : refuse(change, ICMS_INVALID, CONF_SEALED_STAYS);
+}
+
 static icms_err change_verify(const struct change *change, const struct conf_edit_text *edit)
 {
     struct conf_pod *wanted = malloc(sizeof(*wanted));
@@ -478,6 +491,8 @@ static icms_err change_verify(const struct change *change, const struct conf_edi
         return err_set(change->why, ICMS_NO_MEMORY, "%s: out of memory", change->path);
     memcpy(wanted, change->before, sizeof(*wanted));
     err = conf_pod_parse(edit->text, edit->bytes, change->path, change->why, change->after);
+    if (err == ICMS_OK)
+        err = format_check(change);
     if (err == ICMS_OK && !change_is_right(change, wanted))
         err = conf_edit_refuse(edit, edit->list->line, by_hand);
     free(wanted);

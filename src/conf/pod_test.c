@@ -519,8 +519,8 @@ static void test_volumes_are_changed_line_by_line(void **state)
             EPOCH(5) E0 "volumes:\n# of llama\n- name: kv # chat\n  generation: 4\n" V_B);
     changed(HEAD E0 V_KV V_B, SURE(RESET, "b"),
             EPOCH(5) E0 V_KV "- name: b\n  generation: 1\n  run_blocks: 4\n");
-    changed(HEAD E0 V_KV V_B, SET(SET, "b", runs, raw),
-            EPOCH(5) E0 V_KV "- name: b\n  sealed: false\n  run_blocks: 16\n");
+    changed(HEAD E0 V_KV V_B, SET(SET, "b", runs, create),
+            EPOCH(5) E0 V_KV "- name: b\n  value_max: 4MiB\n  run_blocks: 16\n");
     changed(HEAD E0 V_KV V_B, SURE(DELETE, "b"), EPOCH(5) E0 V_KV);
     changed(HEAD "- name: e0\n  address: 10.0.0.1:4420\n" V_KV, MAKE(SHRINK, NULL),
             "name: pod0\nepoch: 5\nshrink_epoch: 5\nenclosures:\n" E0 V_KV);
@@ -530,7 +530,7 @@ static void test_changes_of_volumes_that_are_refused(void **state)
 {
     char named[] = "name=x", generation[] = "generation=9", none[] = "run_blocks", wrong[] = "a=b",
          many[] = "run_blocks=0", lines[] = "run_blocks=4\n  generation: 7",
-         beyond[] = "generation=4294967296";
+         beyond[] = "generation=4294967296", raw[] = "sealed=false", secret[] = "encrypted=true";
 
     not_changed(HEAD E0 V_KV V_B, MAKE(VOLUME_RESET, "kv"), ICMS_INVALID, "add --yes");
     not_changed(HEAD E0 V_KV V_B, MAKE(VOLUME_DELETE, "kv"), ICMS_INVALID, "add --yes");
@@ -544,6 +544,9 @@ static void test_changes_of_volumes_that_are_refused(void **state)
     not_changed(HEAD E0 V_KV, SET(SET, "kv", generation), ICMS_INVALID, "reset gives");
     not_changed(HEAD E0 V_KV, SET(CREATE, "b", beyond), ICMS_INVALID, "generation");
     not_changed(HEAD E0 V_KV, SET(CREATE, "b", generation, generation), ICMS_CONFIG, "generation");
+    not_changed(HEAD E0 V_KV, SET(SET, "kv", raw), ICMS_INVALID, "sealed is not set: ");
+    not_changed(HEAD E0 V_KV, SET(SET, "kv", secret), ICMS_INVALID,
+                "encrypted is a part of its identity");
     not_changed(HEAD E0 V_KV, SET(SET, "kv", none), ICMS_INVALID, "a key and its value");
     not_changed(HEAD E0 V_KV, SET(SET, "kv", wrong), ICMS_INVALID, "has no key 'a'");
     not_changed(HEAD E0 V_KV, SET(SET, "kv", many), ICMS_INVALID, "run_blocks");

@@ -105,6 +105,18 @@ static const struct volume_spec *volume_after(const struct change *change)
     return NULL;
 }
 
+/* Its format is not changed under blocks that are stored. */
+static icms_err format_check(const struct change *change)
+{
+    const struct volume_spec *was = change->volume, *is = volume_after(change);
+
+    if (change->asked->what != CONF_VOLUME_SET || was == NULL || is == NULL)
+        return ICMS_OK;
+    if (was->encrypted != is->encrypted)
+        return refuse(change, ICMS_INVALID, CONF_ENCRYPTED_STAYS);
+    return was->sealed == is->sealed ? ICMS_OK : refuse(change, ICMS_INVALID, CONF_SEALED_STAYS);
+}
+
 /* A quota that is lower evicts what is beyond it; fewer hosts may be named, but not none. */
 static icms_err loss_check(const struct change *change)
 {
@@ -274,6 +286,8 @@ static icms_err change_verify(struct change *change, struct conf_edit_text *edit
     icms_err err =
         conf_live_parse(change->path, edit->text, edit->bytes, change->why, &change->after);
 
+    if (err == ICMS_OK)
+        err = format_check(change);
     if (err != ICMS_OK)
         return err;
     change->visit = NULL;

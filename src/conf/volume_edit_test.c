@@ -142,6 +142,22 @@ static void what_opens_a_volume_asks(void **state)
             "volumes[kv].require: none (default) -> chap\n");
 }
 
+/* Blocks that are stored would be read the other way. */
+static void what_a_volume_is_made_with_stays(void **state)
+{
+    static const char open[] = HEAD "  - name: r\n    sealed: false\n",
+                      secret[] = HEAD "  - name: c\n    encrypted: true\n";
+
+    refused(HEAD KV, CHANGE(CONF_VOLUME_SET, "kv", true, "sealed=false", ), ICMS_INVALID,
+            "sealed is not set: ");
+    refused(open, CHANGE(CONF_VOLUME_SET, "r", true, "sealed=", ), ICMS_INVALID, "sealed");
+    refused(HEAD KV, CHANGE(CONF_VOLUME_SET, "kv", true, "encrypted=true", ), ICMS_INVALID,
+            "encrypted is a part of its identity");
+    refused(secret, CHANGE(CONF_VOLUME_SET, "c", true, "encrypted=", ), ICMS_INVALID, "encrypted");
+    becomes(HEAD KV, CHANGE(CONF_VOLUME_SET, "kv", false, "sealed=true", ),
+            HEAD "  - name: kv  # the first\n    sealed: true\n    quota: 512MiB # half\n", "");
+}
+
 /* Blocks of a deleted volume of this name have its generation: a new one starts behind it. */
 static void a_deleted_volume_says_its_generation(void **state)
 {
@@ -225,6 +241,7 @@ int main(void)
         cmocka_unit_test(only_the_lines_of_the_change),
         cmocka_unit_test(what_loses_blocks_asks),
         cmocka_unit_test(what_opens_a_volume_asks),
+        cmocka_unit_test(what_a_volume_is_made_with_stays),
         cmocka_unit_test(a_deleted_volume_says_its_generation),
         cmocka_unit_test(what_is_no_value_is_refused),
         cmocka_unit_test(a_style_that_has_no_lines_is_refused),
