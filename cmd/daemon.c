@@ -147,8 +147,13 @@ int daemon_options(const struct daemon_program *program, int argc, char **argv,
                    struct daemon_opts *out_opts)
 {
     struct daemon_opts opts = {.config = program->config_default, .ready_fd = -1};
+    sigset_t hangup;
     int code;
 
+    /* Not the end of a daemon that starts: it is looked at when it serves. */
+    (void)sigemptyset(&hangup);
+    (void)sigaddset(&hangup, SIGHUP);
+    (void)sigprocmask(SIG_BLOCK, &hangup, NULL);
     log_name_set(program->name);
     optind = 0;
     while ((code = getopt_long(argc, argv, ":c:vVh", option_table, NULL)) != -1) {

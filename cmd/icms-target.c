@@ -467,12 +467,12 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
     free((void *)(uintptr_t)target_opts.hosts);
     if (err == ICMS_OK)
         err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
+    if (err == ICMS_OK)
+        err = target_reload_init(&reload, opts->config, target, &main_audit, &why);
     if (err == ICMS_OK) {
         target_auth_conf(conf, &main_audit);
         err = main_http(conf, target, &why, &http);
     }
-    if (err == ICMS_OK)
-        err = target_reload_init(&reload, opts->config, target, &main_audit, &why);
     if (err == ICMS_OK)
         err = target_start(target, &why);
     if (err == ICMS_OK) {

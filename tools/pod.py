@@ -9,12 +9,14 @@ A daemon's configuration, drives and log lie in the folder, under its name. Leav
 kills all daemons that are left.
 """
 import ctypes
+import fcntl
 import os
 import pathlib
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -27,19 +29,38 @@ class PodError(Exception):
     """Something of the pod did not work; the text says what, and what the daemon's log ends with."""
 
 
+PORT_LOCKS = {}  # of the ports that this process took
+
+
+def port_is_ours(port):
+    """Whether no other process that asks here has it; it is this one's as long as it lives."""
+    folder = pathlib.Path(tempfile.gettempdir()) / f"icms-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = open(folder / str(port), "wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return False
+    PORT_LOCKS[port] = lock
+    return True
+
+
 def free_port():
-    """Returns a port of 127.0.0.1 that was free a moment ago.
+    """Returns a port of 127.0.0.1 that is free, and that no other process gets here.
 
     It is below the range from which the kernel takes ports for outgoing connections: those of
     another test must not take it before the daemon listens.
     """
     while True:
+        port = random.randrange(12000, 32000)
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", random.randrange(12000, 32000)))
-                return probe.getsockname()[1]
+                probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+        if port not in PORT_LOCKS and port_is_ours(port):
+            return port
 
 
 def die_with_parent():

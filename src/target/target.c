@@ -240,6 +240,7 @@ icms_err target_start(struct target *target, struct err_why *why)
         }
     }
     target->started = target->opts.loops;
+    atomic_store(&target->is_serving, true);
     return ICMS_OK;
 }
 
@@ -355,6 +356,10 @@ bool target_ready(const struct target *target, struct err_why *why)
     uint64_t low_since = atomic_load_explicit(&target->low_since_ns, memory_order_relaxed);
     uint32_t out_count = (uint32_t)__builtin_popcount(out);
 
+    if (!atomic_load(&target->is_serving)) {
+        err_set(why, ICMS_CLOSED, "starting");
+        return false;
+    }
     if (atomic_load(&target->draining)) {
         err_set(why, ICMS_CLOSED, "draining");
         return false;

@@ -186,10 +186,10 @@ void target_call(struct target *target, struct loop *loop, struct target_call *c
  */
 struct loop *target_loop(struct target *target, uint32_t index);
 
-/* False while draining, without a drive, when free segments stayed under their low-water mark for
- * TARGET_LOW_NS, or a volume is over ready_quota_percent_max, or more drives are out of service
- * than ready_out_percent_max; why says which. True with a sentence in why when a drive is out of
- * service, slow or without space. Any thread. */
+/* False until target_start is through, while draining, without a drive, when free segments stayed
+ * under their low-water mark for TARGET_LOW_NS, or a volume is over ready_quota_percent_max, or
+ * more drives are out of service than ready_out_percent_max; why says which. True with a sentence
+ * in why when a drive is out of service, slow or without space. Any thread. */
 bool target_ready(const struct target *target, struct err_why *why);
 
 #define TARGET_LOW_NS ((uint64_t)5 * 1000 * 1000 * 1000)

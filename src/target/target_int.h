@@ -230,6 +230,7 @@ struct target {
     _Atomic uint64_t flying_bytes[2]; /* of buffers at stores: loads, stores                   */
     struct list *keys; /* key.c: TARGET_KEY_CHAINS chains (target_req.key_link) a loop  */
     _Atomic uint64_t key_wait_bytes; /* of buffers that wait for keys                         */
+    _Atomic bool is_serving;         /* target_start is through */
     _Atomic bool draining;
     uint64_t hash_seed;            /* of the stores                                        */
     _Atomic uint64_t low_since_ns; /* free segments are low since; 0: they are not         */

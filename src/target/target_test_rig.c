@@ -38,6 +38,7 @@ icms_err rig_try(struct rig *rig, struct err_why *why)
     err = target_new(&rig->opts, why, &rig->target);
     if (err != ICMS_OK)
         return err;
+    assert_false(target_ready(rig->target, why)); /* nobody listens yet */
     assert_int_equal(target_start(rig->target, why), ICMS_OK);
     target_addr(rig->target, &addr);
     rig->admin = peer_new_sim(rig->sim, rig->host, &addr);

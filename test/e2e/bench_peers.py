@@ -23,6 +23,7 @@ from math import comb
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import bench_peers  # noqa: E402
+from judge import expect  # noqa: E402
 from peers import minio, report, side, stats, worker  # noqa: E402
 
 COUNT = 32
@@ -31,8 +32,6 @@ COUNT = 32
 # after what the environment says, if that is longer.
 FAKE_MINIO = """#!/usr/bin/env python3
 import http.server, os, sys
-
-from judge import expect
 objects, host = {}, sys.argv[sys.argv.index("--address") + 1].split(":")
 
 class Door(http.server.BaseHTTPRequestHandler):
