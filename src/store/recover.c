@@ -35,24 +35,31 @@ struct recover_entry {
     int volume;                 /* number; -1: not configured          */
 };
 
+/* What the footer of a segment said that has records of one volume, which is not read again. */
+struct recover_footer {
+    uint32_t records;   /* of the segment; 0: of several volumes, so its footer is read again */
+    struct uuid volume; /* of all of them                                                     */
+};
+
 struct recover {
-    struct store *store;       /* being opened */
-    struct err_why *why;       /* of err */
-    icms_err err;              /* what keeps the drive from being opened                       */
-    uint32_t *order;           /* numbers of segments whose records may count, youngest first  */
-    uint32_t order_count;      /* of them                                                      */
-    struct store_ahead *ahead; /* reads headers, then summaries                              */
-    uint32_t asked;            /* of ahead: the segment whose piece comes next, by number, then by
-                                  its place in order                                           */
-    struct store_life life;    /* of the segment that is being looked at                       */
-    struct store_life other;   /* what its last page says                                      */
-    bool header_good;          /* life is from its header                                      */
-    bool header_seems;         /* its header had been one                                      */
-    bool life_known;           /* one of them holds                                            */
-    bool front_unread;         /* its header and dead map could not be read, or a part of them */
-    bool begun;                /* life is from its header, and its last page says another      */
-    uint32_t map_damaged;      /* copies of its sectors that are                               */
-    bool map_torn;             /* copies of a sector differ                                    */
+    struct store *store;  /* being opened */
+    struct err_why *why;  /* of err */
+    icms_err err;         /* what keeps the drive from being opened                       */
+    uint32_t *order;      /* numbers of segments whose records may count, youngest first  */
+    uint32_t order_count; /* of them                                                      */
+    struct recover_footer *footers; /* of all segments */
+    struct store_ahead *ahead;      /* reads headers, then summaries                              */
+    uint32_t asked;          /* of ahead: the segment whose piece comes next, by number, then by
+                                its place in order                                           */
+    struct store_life life;  /* of the segment that is being looked at                       */
+    struct store_life other; /* what its last page says                                      */
+    bool header_good;        /* life is from its header                                      */
+    bool header_seems;       /* its header had been one                                      */
+    bool life_known;         /* one of them holds                                            */
+    bool front_unread;       /* its header and dead map could not be read, or a part of them */
+    bool begun;              /* life is from its header, and its last page says another      */
+    uint32_t map_damaged;    /* copies of its sectors that are                               */
+    bool map_torn;           /* copies of a sector differ                                    */
     int rows[STORE_SEGMENT_VOLUMES];                   /* volumes of the footer's rows         */
     struct recover_entry entry[STORE_SUMMARY_ENTRIES]; /* of the summary page that is loaded   */
     uint8_t *pages;                /* RECOVER_SCAN_PAGES aligned pages                         */
@@ -261,7 +268,7 @@ static void recover_summary_page(struct recover *recover, const struct store_sum
         recover_record(recover, &entry[i].record, entry[i].page, entry[i].volume);
 }
 
-/* Where the next summary is, with its footer. */
+/* Where the next summary is; with its footer, where that is needed again. */
 static bool recover_next_summary(void *arg, struct store_piece *out_piece)
 {
     struct recover *recover = arg;
@@ -273,9 +280,8 @@ static bool recover_next_summary(void *arg, struct store_piece *out_piece)
 
         if (pages == STORE_NO_SUMMARY)
             continue;
-        out_piece->pages = pages + 1;
-        out_piece->offset =
-            store_segment_offset(store, number, store->segment_pages - out_piece->pages);
+        out_piece->pages = pages + (recover->footers[number].records == 0);
+        out_piece->offset = store_segment_offset(store, number, store->segment_pages - 1 - pages);
         return true;
     }
     return false;
@@ -306,11 +312,17 @@ static bool recover_summary(struct recover *recover)
     struct store *store = recover->store;
     struct store_summary *summary = store->reclaim.summary; /* which nobody else has yet */
     uint32_t count = recover->segment->summary_pages;
+    const struct recover_footer *known =
+        &recover->footers[store_segment_number(store, recover->segment)];
+    const struct store_life life = store_segment_life(store, recover->segment);
     const uint8_t *pages;
 
     if (count == STORE_NO_SUMMARY || !recover_take(recover, &pages))
         return false;
-    memcpy(summary->pages, pages, (count + (size_t)1) * STORE_PAGE_BYTES);
+    memcpy(summary->pages, pages, (count + (size_t)(known->records == 0)) * STORE_PAGE_BYTES);
+    if (known->records > 0)
+        store_footer_make(&store->super.drive, &life, known->records, &known->volume, 1,
+                          (struct store_footer_df *)(void *)&summary->pages[count]);
     if (!store_summary_load(store, recover->segment, summary)) {
         store_damage_add(store, "summary", recover_offset(recover, recover->segment, 0), 1);
         return false;
@@ -531,6 +543,10 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
         return false;
     if (sealed)
         segment->summary_pages = le32_get(footer->summary_pages);
+    if (sealed && le32_get(footer->volumes) == 1) {
+        recover->footers[number].records = le32_get(footer->records);
+        memcpy(recover->footers[number].volume.bytes, footer->volume[0], sizeof(struct uuid));
+    }
     return recover->life.sequence != 0 && segment->summary_pages != 0;
 }
 
@@ -688,6 +704,7 @@ static void recover_free(struct recover *recover)
     if (recover == NULL)
         return;
     free(recover->order);
+    free(recover->footers);
     free(recover->pages);
     free(recover->page);
     free(recover->map);
@@ -705,12 +722,13 @@ static struct recover *recover_new(struct store *store, struct err_why *why)
     recover->store = store;
     recover->why = why;
     recover->order = calloc(store->super.segments, sizeof(recover->order[0]));
+    recover->footers = calloc(store->super.segments, sizeof(recover->footers[0]));
     recover->pages = aligned_alloc(STORE_PAGE_BYTES, RECOVER_SCAN_PAGES * STORE_PAGE_BYTES);
     recover->page = aligned_alloc(STORE_PAGE_BYTES, STORE_PAGE_BYTES);
     recover->map = aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
     recover->found = calloc(store->segment_pages, sizeof(recover->found[0]));
-    if (recover->order != NULL && recover->pages != NULL && recover->page != NULL &&
-        recover->map != NULL && recover->found != NULL)
+    if (recover->order != NULL && recover->footers != NULL && recover->pages != NULL &&
+        recover->page != NULL && recover->map != NULL && recover->found != NULL)
         return recover;
     recover_free(recover);
     return NULL;
