@@ -236,7 +236,7 @@ static void main_enclosure_audit(const struct agent_enclosure_stats *enclosure,
     bool is_down = enclosure->state == AGENT_ENCLOSURE_EXCLUDED;
     char address[LIMIT_ADDRESS_BYTES];
 
-    loop_addr_format(&enclosure->addr, address, sizeof(address));
+    loop_addr_format(&enclosure->links[0].addr, address, sizeof(address));
     io_seen->up = is_up ? io_seen->up | bit : io_seen->up & ~bit;
     if (method != NULL && is_up && !was_up)
         ctl_audit_write(&main_audit, &(struct ctl_audit_event){.event = "authentication",

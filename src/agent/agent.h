@@ -32,7 +32,8 @@ struct agent_enclosure_opts {
     char name[LIMIT_NAME_BYTES];
     struct uuid uuid; /* placement follows it */
     char nqn[LIMIT_NQN_BYTES];
-    struct loop_addr addr;
+    uint32_t addr_count;                 /* 1..LIMIT_LINKS                                      */
+    struct loop_addr addrs[LIMIT_LINKS]; /* all lead to the same NVM subsystem                  */
     double weight;
     enum agent_pod_state state;
     const char *psk;    /* file of the TLS key, read at once; NULL: connections without TLS     */
@@ -123,9 +124,11 @@ struct agent_identity {
 };
 
 /* Uses these enclosures from now on, instead of those that it has. They are known by their UUIDs:
- * one that stays keeps its connections, unless its address, NQN, keys or `require` changed; then
- * they are closed and opened anew. What is in flight at one that leaves goes on with the next one;
- * stores there that were not flushed are an error of their client's next flush.
+ * one that stays keeps its connections, unless its NQN, keys or `require` changed; then they are
+ * closed and opened anew. So are those to an address that is not in the list any more: what is in
+ * flight there goes on with another address of the enclosure. What is in flight at an enclosure
+ * that leaves goes on with the next one; stores there that were not flushed are an error of their
+ * client's next flush.
  *
  * All or nothing: CONFIG (the list is not possible, or nothing in it would take blocks), INVALID
  * (an epoch that is older than the one in use, or the same with other volumes or enclosures, of
@@ -207,12 +210,13 @@ void agent_client_detach_wait(struct agent *agent, uint32_t client);
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
+/* Of an enclosure, and of each of its links. */
 enum agent_enclosure_state {
     AGENT_ENCLOSURE_CONNECTING, /* never tried to the end yet                            */
     AGENT_ENCLOSURE_UP,         /* takes loads and stores                                */
-    AGENT_ENCLOSURE_SLOW,       /* answers much later than the others: its runs are with the next;
-                                   probed */
-    AGENT_ENCLOSURE_EXCLUDED,   /* dead or silent; its runs are with the next; probed    */
+    AGENT_ENCLOSURE_SLOW,       /* answers much later than the others: its runs are with the next,
+                                   its commands with the other links; probed */
+    AGENT_ENCLOSURE_EXCLUDED,   /* dead or silent; likewise; probed                      */
 };
 
 /* Commands whose latency is counted for each enclosure. */
@@ -230,11 +234,28 @@ enum agent_auth {
     AGENT_AUTH_MUTUAL, /* and the enclosure            */
 };
 
+/* A link: the associations of all reactors with one address of an enclosure. */
+struct agent_link_stats {
+    struct loop_addr addr;
+    enum agent_enclosure_state state; /* the worst of all reactors'                           */
+    const char *tls, *auth;           /* as of an enclosure                                   */
+    uint64_t excluded_count;          /* times it was lost                                    */
+    uint64_t slow_total;              /* times it became slow                                 */
+    uint64_t commands;                /* sent                                                 */
+    uint64_t in_flight;               /* of them, not answered                                */
+    uint64_t in_flight_bytes;         /* of their values                                      */
+    uint64_t load_bytes, store_bytes;
+    char last_error[LIMIT_REASON_BYTES]; /* sentence                                          */
+    uint64_t last_error_age_ns;          /* how long ago                                      */
+};
+
 struct agent_enclosure_stats {
     char name[LIMIT_NAME_BYTES];
     uint32_t number; /* below LIMIT_ENCLOSURES: the same for as long as it is in the pod */
     struct uuid uuid;
-    struct loop_addr addr;
+    uint32_t link_count;
+    struct agent_link_stats links[LIMIT_LINKS];
+    uint64_t failovers; /* commands that another link took over from one that was lost          */
     double weight;
     enum agent_pod_state pod_state;
     bool has_psk, has_secret; /* connections to it use them */

@@ -13,6 +13,7 @@
 
 #include "agent/access.h"
 #include "agent/agent.h"
+#include "agent/enclosure.h"
 #include "agent/extent.h"
 #include "agent/keys.h"
 #include "agent/pod.h"
@@ -22,7 +23,6 @@
 #include "base/counter.h"
 #include "base/hash.h"
 #include "base/list.h"
-#include "base/slow.h"
 #include "icms/icms.h"
 #include "store/store.h"
 #include "wire/sealed.h"
@@ -62,23 +62,6 @@
 
 /* A deadline further away counts as this far: no request stays for ever. */
 #define AGENT_DEADLINE_MAX_NS ((uint64_t)600 * 1000 * 1000 * 1000)
-
-/* After an enclosure came back, blocks that it misses may be with the one that took over: asked for
- * this long. */
-#define AGENT_HEAL_NS ((uint64_t)600 * 1000 * 1000 * 1000)
-
-/* An enclosure that lacks a volume is asked for its namespaces again after so many probe_ms: a look
- * is a few commands a namespace, and enclosures that send events are not waited for. */
-#define AGENT_LOOK_PROBES 5
-
-/* Of the block that a slow enclosure is probed with, at most. 1 MB/s needs longer for it than
- * SLOW_FLOOR_NS. */
-#define AGENT_PROBE_BYTES ((uint64_t)64 << 10)
-
-/* A probe that is not answered within this time has failed. */
-#define AGENT_PROBE_DEADLINE_NS ((uint64_t)1000 * 1000 * 1000)
-
-_Static_assert(LIMIT_ENCLOSURES <= SLOW_PEERS_MAX, "a peer for each enclosure");
 
 /* The heartbeat is so late: the reactor stood still, and knows nothing of how long others took. */
 #define AGENT_STALL_NS ((uint64_t)50 * 1000 * 1000)
@@ -204,6 +187,8 @@ struct agent_op {
     struct agent_search search; /* who was asked                                             */
     uint64_t wanted;            /* FLUSH: bit j: enclosure j has to be asked                   */
     struct agent_enclosure *enclosure; /* asked now; NULL: the own drive */
+    struct agent_link *by_link;        /* of it: which one has the command             */
+    uint32_t links_tried;              /* bit i: link i of it had the command           */
     uint64_t asked_ns;    /* when; of an enclosure                                       */
     uint64_t ahead_bytes; /* of loads in flight there at that time, with its own      */
     /* answer of the one that was asked; in over: of all */
@@ -239,6 +224,8 @@ struct agent_match_cmd {
     void (*answered)(struct agent_match_cmd *cmd); /* as in struct agent_op: err, reason, map set */
     struct agent_match *match; /* whose                                                     */
     struct agent_enclosure *enclosure; /* who is asked */
+    struct agent_link *by_link; /* as in struct agent_op                                     */
+    uint32_t links_tried;
     uint32_t count; /* keys                                                      */
     uint16_t index[NVME_KV_EXIST_MANY_KEYS];
     struct key keys[NVME_KV_EXIST_MANY_KEYS];
@@ -462,58 +449,6 @@ struct agent_shard {
     struct hist evicted_age_ns; /* since they were published, of evicted blocks          */
     struct agent_user_count users[AGENT_USERS]; /* by place in agent->users               */
     uint64_t former_found, former_missed, moved, moved_bytes, moves_shed;
-};
-
-/* ---- enclosures ----------------------------------------------------------------------------- */
-
-/* An enclosure as one reactor sees it. */
-struct agent_enclosure {
-    struct agent *agent;
-    struct agent_reactor *reactor;
-    uint32_t number;
-    bool is_made; /* the fields of this reactor's slot are set: it was in use at some time */
-    _Atomic uint32_t state; /* enum agent_enclosure_state                               */
-    _Atomic uint32_t tls;   /* enum net_tls_how of its connections when it came up last */
-    _Atomic uint32_t auth;  /* enum agent_auth; likewise                                */
-    struct agent_link link; /* its association; empty: the slot is free                     */
-    struct agent_link next; /* relinking: the one after it; empty: none                     */
-    bool is_relinking;      /* `link` ends, `next` comes                                    */
-    bool was_relinked;      /* since it was up last: who took over may have blocks of it    */
-    bool is_open;           /* `link` was opened, and is not closed                         */
-    uint32_t nsid[LIMIT_AGENT_VOLUMES]; /* by the agent's number; 0: it has no such volume */
-    uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored */
-    _Atomic uint64_t
-        appeared_ns[LIMIT_AGENT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
-    struct loop_timer probe; /* next try while EXCLUDED, next probe while SLOW           */
-    struct slow *slow_in;    /* SLOW: reactor->slow_loads or slow_exists                 */
-    uint64_t loading_bytes;  /* space of loads in flight                                 */
-    struct { /* for exists, for loads: the last key that was there while UP, else the last */
-        struct key key;
-        uint32_t nsid; /* 0: none yet */
-    } asked[2];
-    struct nvmf_req probe_req; /* probe of a slow one                                      */
-    bool probing;              /* it is in flight                                          */
-    uint64_t probe_sent_ns;    /* since when                                               */
-    uint8_t *probe_memory;     /* [AGENT_PROBE_BYTES]                                      */
-    struct loop_timer look;    /* next look for volumes that it lacks                      */
-    _Atomic bool exist_many;   /* it offers exist-many, and that may be used          */
-    _Atomic bool enclosures_differ, weights_differ; /* from what other hosts have         */
-    _Atomic uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* theirs; 0: the same       */
-    uint64_t began_ns;            /* when CONNECTING began                                    */
-    _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
-    _Atomic bool tried;           /* once up or excluded                                      */
-    uint64_t exclusions, probes, load_bytes, store_bytes;
-    uint64_t slow_total;           /* times it became SLOW                                    */
-    uint64_t checksum_errors;      /* blocks that it had, and that are damaged                  */
-    uint64_t auths, auths_refused; /* of all its associations when it came up or went down last */
-    uint64_t link_auths, link_auths_refused; /* of them, of `link`                             */
-    struct hist op_ns[AGENT_LATENCY_COUNT];  /* from sent to answered                             */
-    pthread_mutex_t text_lock; /* of last_error: written on failures, read by status       */
-    char last_error[LIMIT_REASON_BYTES];
-    uint64_t last_error_ns;  /* when; text_lock                                         */
-    uint32_t damaged_volume; /* of the last damaged block; text_lock                    */
-    struct key damaged_key;  /* its key; text_lock                                      */
-    uint64_t damaged_ns;     /* when; 0: there was none; text_lock                      */
 };
 
 /* ---- the own drive -------------------------------------------------------------------------- */
@@ -847,46 +782,6 @@ static inline bool agent_shard_is_there(const struct agent_shard *shard)
 /* The reactor has another view, in which these enclosures (bits) are not any more: what was stored
  * there and not flushed is lost, which the client's next flush says. */
 void agent_shard_view_changed(struct agent_shard *shard, uint64_t left);
-
-/* ---- enclosure.c ---------------------------------------------------------------------------- */
-
-/* A slot that is free begins anew, with counters at 0. Before its reactor runs, or while nothing of
- * it is in use there. */
-icms_err agent_enclosure_make(struct agent_enclosure *enclosure, struct agent_reactor *reactor,
-                              uint32_t number, struct err_why *why) ICMS_MUST_CHECK;
-void agent_enclosure_fini(struct agent_enclosure *enclosure);
-
-/* Takes an association instead of the one that it has, which is closed first; an empty one: then
- * the reactor gives the slot back, once nothing of it is in use any more. On its reactor. */
-void agent_enclosure_relink(struct agent_enclosure *enclosure, struct agent_link *take);
-
-/* There are other enclosures, which is told to it. On its reactor. */
-void agent_enclosure_settings_set(struct agent_enclosure *enclosure,
-                                  const struct nvmf_settings *settings);
-
-/* A volume has another UUID: its namespace is looked for. On its reactor. */
-void agent_enclosure_volume_set(struct agent_enclosure *enclosure, uint32_t volume);
-
-/* Slow ones are used again where too few others are left. On the loop. */
-void agent_enclosures_slow_release(struct agent_reactor *reactor);
-
-/* First connection. On its reactor. */
-void agent_enclosure_begin(struct agent_enclosure *enclosure);
-
-/* Sends op to the enclosure; ends with op->answered, never inside this call. */
-void agent_enclosure_ask(struct agent_enclosure *enclosure, struct agent_op *op);
-
-/* The same for a command of a batch; ends with cmd->answered. */
-void agent_enclosure_ask_match(struct agent_enclosure *enclosure, struct agent_match_cmd *cmd);
-
-/* A block that it has is damaged, there or on its way. */
-void agent_enclosure_damaged(struct agent_enclosure *enclosure, uint32_t volume,
-                             const struct key *key);
-
-/* True when this enclosure, or the volume there, was away lately, so that another one may have its
- * blocks. */
-bool agent_enclosure_was_away(const struct agent_enclosure *enclosure,
-                              const struct agent_shard *shard);
 
 /* ---- op.c ----------------------------------------------------------------------------------- */
 

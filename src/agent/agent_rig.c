@@ -65,7 +65,7 @@ static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
     }
 }
 
-static void rig_fake(struct agent_rig *rig, uint32_t i, bool many)
+static void rig_fake(struct agent_rig *rig, uint32_t i, bool many, uint32_t links)
 {
     struct agent_enclosure_opts *opts = &rig->enclosures[i];
     struct fake_target *fake = calloc(1, sizeof(*fake));
@@ -94,7 +94,15 @@ static void rig_fake(struct agent_rig *rig, uint32_t i, bool many)
     snprintf(opts->name, sizeof(opts->name), "e%u", i);
     memset(opts->uuid.bytes, (int)i + 16, sizeof(opts->uuid.bytes));
     strcpy(opts->nqn, "nqn.2014-08.org.nvmexpress:uuid:fake");
-    opts->addr = fake->addr;
+    opts->addrs[0] = fake->addr;
+    opts->addr_count = 1;
+    for (uint32_t l = 0; l < links; l++) {
+        snprintf(host, sizeof(host), "10.1.%u.%u", l + 2, i + 1);
+        rig->link_node[i][l] = sim_node_address(rig->fake_node[i], host);
+        opts->addrs[l] = fake->addr;
+        snprintf(opts->addrs[l].host, sizeof(opts->addrs[l].host), "%s", host);
+        opts->addr_count = links;
+    }
     opts->weight = 1;
 }
 
@@ -119,7 +127,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig_volumes(rig, opts);
     rig->enclosure_count = opts->enclosures;
     for (uint32_t i = 0; i < opts->enclosures; i++)
-        rig_fake(rig, i, opts->many);
+        rig_fake(rig, i, opts->many, opts->links);
     agent_opts_init(&rig->opts);
     strcpy(rig->opts.host_nqn, "nqn.2014-08.org.nvmexpress:uuid:host");
     if (opts->long_names) {

@@ -14,6 +14,7 @@
 
 #define RIG_MS          ((uint64_t)1000000)
 #define RIG_ENCLOSURES  4
+#define RIG_LINKS       3
 #define RIG_ANSWERS     8192
 #define RIG_REACTORS    3
 #define RIG_VOLUMES     3 /* "kv" sealed, "raw" raw, "none": no enclosure has it */
@@ -41,6 +42,7 @@ struct rig_opts {
     bool heavy;                /* the first one listed has another weight       */
     uint32_t members;          /* so many of the enclosures are in the pod; 0: all */
     uint64_t epoch;            /* of them                                       */
+    uint32_t links;            /* addresses of each enclosure; 0: 1             */
 };
 
 struct agent_rig {
@@ -53,6 +55,7 @@ struct agent_rig {
     struct agent_enclosure_opts enclosures[RIG_ENCLOSURES];
     uint32_t enclosure_count;
     struct sim_node *fake_node[RIG_ENCLOSURES];
+    struct sim_node *link_node[RIG_ENCLOSURES][RIG_LINKS]; /* with opts.links: its addresses */
     struct loop *fake_loop[RIG_ENCLOSURES];
     struct fake_target *fake[RIG_ENCLOSURES];
 };

@@ -7,15 +7,15 @@
  * Life of an epoch: agent_pod_apply_start checks all of it, reads keys, makes the view and what is
  * needed for new associations (pod_plan_new), and changes nothing until that has succeeded ->
  * pod_commit -> on each reactor pod_take: the view is used from then on, associations of enclosures
- * that left or have another address are closed, new ones opened -> after the last reactor
- * pod_applied: the old view is freed, the caller is told.
+ * that left, or with addresses that are not in it any more, are closed, new ones opened -> after
+ * the last reactor pod_applied: the old view is freed, the caller is told.
  *
  * Life of a slot: free -> an enclosure's (pod_commit) -> it leaves (pod_commit) -> each reactor has
- * closed what it had of it (enclosure_relinked, member->reactors) -> free.
+ * closed what it had of it (enclosure_left, member->reactors) -> free.
  *
  * Invariants: a reactor looks at one view in a turn, and keeps no pointer into it. Of an enclosure
- * that stays nothing is closed. No slot changes hands while a command of its last owner is in
- * flight anywhere.
+ * and an address that stay nothing is closed. No slot changes hands while a command of its last
+ * owner is in flight anywhere.
  */
 #include "agent/agent_int.h"
 
@@ -46,6 +46,24 @@ static bool addr_equal(const struct loop_addr *a, const struct loop_addr *b)
     return a->port == b->port && strcmp(a->host, b->host) == 0;
 }
 
+/* Whether a place in a list of them is used. Port 0 is used: it is that of a name that is not
+ * resolved, where nothing listens. */
+static bool addr_is(const struct loop_addr *addr)
+{
+    return addr->host[0] != '\0';
+}
+
+/* The place of an address; count: it is not among them. */
+static uint32_t addr_find(const struct loop_addr *addrs, uint32_t count,
+                          const struct loop_addr *addr)
+{
+    uint32_t i = 0;
+
+    while (i < count && !addr_equal(&addrs[i], addr))
+        i++;
+    return i;
+}
+
 static icms_err pod_check_pair(const struct agent_enclosure_opts *a,
                                const struct agent_enclosure_opts *b, struct err_why *why)
 {
@@ -58,10 +76,23 @@ static icms_err pod_check_pair(const struct agent_enclosure_opts *a,
         return err_set(why, ICMS_CONFIG,
                        "enclosures %s and %s have the same UUID %s: each needs one of its own",
                        a->name, b->name, uuid_format(&a->uuid, text));
-    if (addr_equal(&a->addr, &b->addr))
-        return err_set(why, ICMS_CONFIG,
-                       "enclosures %s and %s have the same address, port %u of %s", a->name,
-                       b->name, a->addr.port, a->addr.host);
+    for (uint32_t i = 0; i < b->addr_count; i++)
+        if (addr_find(a->addrs, a->addr_count, &b->addrs[i]) < a->addr_count)
+            return err_set(why, ICMS_CONFIG,
+                           "enclosures %s and %s have the same address, port %u of %s", a->name,
+                           b->name, b->addrs[i].port, b->addrs[i].host);
+    return ICMS_OK;
+}
+
+static icms_err pod_check_addrs(const struct agent_enclosure_opts *enclosure, struct err_why *why)
+{
+    if (enclosure->addr_count < 1 || enclosure->addr_count > LIMIT_LINKS)
+        return err_set(why, ICMS_CONFIG, "enclosure %s has %u addresses: 1 to %d are possible",
+                       enclosure->name, enclosure->addr_count, LIMIT_LINKS);
+    for (uint32_t i = 1; i < enclosure->addr_count; i++)
+        if (addr_find(enclosure->addrs, i, &enclosure->addrs[i]) < i)
+            return err_set(why, ICMS_CONFIG, "enclosure %s has an address twice: port %u of %s",
+                           enclosure->name, enclosure->addrs[i].port, enclosure->addrs[i].host);
     return ICMS_OK;
 }
 
@@ -80,7 +111,10 @@ icms_err agent_pod_check(const struct agent_enclosure_opts *enclosures, uint32_t
         return err_set(why, ICMS_LIMIT, "%u enclosures: %d are possible", count, LIMIT_ENCLOSURES);
     for (uint32_t i = 0; i < count; i++) {
         const struct agent_enclosure_opts *enclosure = &enclosures[i];
+        icms_err addrs_err = pod_check_addrs(enclosure, why);
 
+        if (addrs_err != ICMS_OK)
+            return addrs_err;
         if (!(enclosure->weight >= 0) || isinf(enclosure->weight))
             return err_set(why, ICMS_CONFIG, "enclosure %s: its weight is not a number from 0 up",
                            enclosure->name);
@@ -99,7 +133,7 @@ icms_err agent_pod_check(const struct agent_enclosure_opts *enclosures, uint32_t
     return ICMS_OK;
 }
 
-/* Whether an enclosure is the same in all that the pod says of it. Its address may be another one:
+/* Whether an enclosure is the same in all that the pod says of it. Its addresses may be others:
  * each agent resolves names itself. */
 static bool enclosure_equal(const struct agent_enclosure_opts *a,
                             const struct agent_enclosure_opts *b)
@@ -286,6 +320,9 @@ struct pod_draft {
     const struct agent_identity *volumes;      /* NULL: as they are                      */
     uint8_t slots[LIMIT_ENCLOSURES];           /* by place in the list                   */
     struct agent_keys *keys[LIMIT_ENCLOSURES]; /* likewise; NULL: those that it has stay */
+    struct loop_addr addrs[LIMIT_ENCLOSURES][LIMIT_LINKS]; /* likewise; as in agent_member    */
+    uint8_t
+        relinks[LIMIT_ENCLOSURES]; /* likewise; bit i: link i has another association, or none */
     struct agent_view *view;
     struct agent_plan *plan;
 };
@@ -297,7 +334,8 @@ static void plan_free(struct agent_plan **plan_)
     *plan_ = NULL;
     for (uint32_t r = 0; plan != NULL && r < plan->part_count; r++)
         for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
-            agent_link_free(&plan->parts[r].links[i]);
+            for (uint32_t l = 0; l < LIMIT_LINKS; l++)
+                agent_association_free(&plan->parts[r].associations[i][l]);
     free(plan);
 }
 
@@ -335,13 +373,12 @@ static icms_err draft_slots(struct pod_draft *draft, const struct agent_pod *pod
     return ICMS_OK;
 }
 
-/* Whether the associations with an enclosure that stays have to be others. */
+/* Whether all associations with an enclosure that stays have to be others. */
 static bool member_differs(const struct agent_member *member,
                            const struct agent_enclosure_opts *enclosure,
                            const struct agent_keys *keys)
 {
-    return !addr_equal(&member->opts.addr, &enclosure->addr) ||
-           strcmp(member->opts.nqn, enclosure->nqn) != 0 ||
+    return strcmp(member->opts.nqn, enclosure->nqn) != 0 ||
            member->opts.require != enclosure->require ||
            atomic_load_explicit(&member->keys->hash, memory_order_relaxed) !=
                atomic_load_explicit(&keys->hash, memory_order_relaxed);
@@ -362,21 +399,58 @@ static icms_err draft_keys(struct pod_draft *draft, const struct agent *agent, s
     return ICMS_OK;
 }
 
-/* What reactors need of an enclosure that is new, or has another address. */
+/* Which address each link of an enclosure has. One that stays keeps its place; a new one has a
+ * place that was free, if there is one: its link does not wait until another one is closed. */
+static void draft_addrs(struct pod_draft *draft, const struct agent *agent, uint32_t i)
+{
+    const struct agent_member *member = &agent->pod.members[draft->slots[i]];
+    const struct agent_enclosure_opts *enclosure = &draft->enclosures[i];
+    static const struct loop_addr none;
+    const struct loop_addr *before[LIMIT_LINKS];
+    struct loop_addr *addrs = draft->addrs[i];
+
+    for (uint32_t l = 0; l < LIMIT_LINKS; l++) {
+        before[l] = member->is_member ? &member->addrs[l] : &none;
+        addrs[l] = addr_is(before[l]) && addr_find(enclosure->addrs, enclosure->addr_count,
+                                                   before[l]) < enclosure->addr_count
+                       ? *before[l]
+                       : none;
+    }
+    for (uint32_t a = 0; a < enclosure->addr_count; a++) {
+        uint32_t at = 0;
+
+        if (addr_find(addrs, LIMIT_LINKS, &enclosure->addrs[a]) < LIMIT_LINKS)
+            continue;
+        while (at < LIMIT_LINKS && (addr_is(&addrs[at]) || addr_is(before[at])))
+            at++;
+        for (uint32_t l = 0; at == LIMIT_LINKS && l < LIMIT_LINKS; l++)
+            at = addr_is(&addrs[l]) ? at : l;
+        addrs[at] = enclosure->addrs[a];
+    }
+    for (uint32_t l = 0; l < LIMIT_LINKS; l++)
+        if (!addr_equal(&addrs[l], before[l]) || (draft->keys[i] != NULL && addr_is(&addrs[l])))
+            draft->relinks[i] |= (uint8_t)(1u << l);
+}
+
+/* What reactors need of an enclosure that is new, or of its links that lead elsewhere. */
 static icms_err draft_links(struct pod_draft *draft, struct agent *agent, uint32_t i,
                             struct err_why *why)
 {
     uint32_t slot = draft->slots[i];
+    const struct agent_member *member = &agent->pod.members[slot];
+    struct agent_keys *keys = draft->keys[i] != NULL ? draft->keys[i] : member->keys;
     icms_err err = ICMS_OK;
 
     for (uint32_t r = 0; r < agent->reactor_count && err == ICMS_OK; r++) {
-        struct agent_reactor *reactor = &agent->reactors[r];
+        struct agent_enclosure *enclosure = &agent->reactors[r].enclosures[slot];
 
-        if (!agent->pod.members[slot].is_member)
-            err = agent_enclosure_make(&reactor->enclosures[slot], reactor, slot, why);
-        if (err == ICMS_OK)
-            err = agent_link_new(reactor, slot, &draft->enclosures[i], draft->keys[i], draft->view,
-                                 why, &draft->plan->parts[r].links[slot]);
+        if (!member->is_member)
+            err = agent_enclosure_make(enclosure, &agent->reactors[r], slot, why);
+        for (uint32_t l = 0; l < LIMIT_LINKS && err == ICMS_OK; l++)
+            if ((draft->relinks[i] >> l & 1) != 0 && addr_is(&draft->addrs[i][l]))
+                err = agent_association_new(&enclosure->links[l], &draft->enclosures[i],
+                                            &draft->addrs[i][l], keys, draft->view, why,
+                                            &draft->plan->parts[r].associations[slot][l]);
     }
     return err;
 }
@@ -398,9 +472,8 @@ static icms_err draft_plan(struct pod_draft *draft, struct agent *agent, struct 
         plan->parts[r].reactor = &agent->reactors[r];
     }
     for (uint32_t i = 0; i < draft->count && err == ICMS_OK; i++) {
-        if (draft->keys[i] == NULL)
-            continue;
-        plan->opens |= (uint64_t)1 << draft->slots[i];
+        draft_addrs(draft, agent, i);
+        plan->relinks[draft->slots[i]] = draft->relinks[i];
         err = draft_links(draft, agent, i, why);
     }
     return err;
@@ -440,6 +513,8 @@ static struct agent_plan *pod_commit(struct agent *agent, struct pod_draft *draf
         if ((plan->leaves >> i & 1) != 0) {
             pod->members[i].is_member = false;
             agent_keys_rele(&pod->members[i].keys);
+            for (uint32_t l = 0; l < LIMIT_LINKS; l++)
+                plan->relinks[i] |= (uint8_t)(addr_is(&pod->members[i].addrs[l]) << l);
         }
     for (uint32_t i = 0; i < draft->count; i++) {
         struct agent_member *member = &pod->members[draft->slots[i]];
@@ -449,6 +524,7 @@ static struct agent_plan *pod_commit(struct agent *agent, struct pod_draft *draf
         if (!member->is_member)
             atomic_store_explicit(&member->reactors, agent->reactor_count, memory_order_relaxed);
         member->is_member = true;
+        memcpy(member->addrs, draft->addrs[i], sizeof(member->addrs));
         if (draft->keys[i] == NULL)
             continue;
         agent_keys_rele(&member->keys);
@@ -497,15 +573,15 @@ static void pod_take(struct loop_msg *msg)
     struct agent_plan_part *part = container_of(msg, struct agent_plan_part, msg);
     struct agent_plan *plan = part->plan;
     struct agent_reactor *reactor = part->reactor;
-    uint64_t stay = plan->view->members & ~plan->opens;
 
     reactor_view_set(reactor, plan->view);
     for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++) {
         struct agent_enclosure *enclosure = &reactor->enclosures[i];
 
-        if (((plan->leaves | plan->opens) >> i & 1) != 0)
-            agent_enclosure_relink(enclosure, &part->links[i]);
-        else if ((stay >> i & 1) != 0)
+        if (plan->relinks[i] != 0)
+            agent_enclosure_relink(enclosure, plan->relinks[i], part->associations[i],
+                                   (plan->leaves >> i & 1) != 0);
+        if ((plan->view->members >> i & 1) != 0)
             agent_enclosure_settings_set(enclosure, &plan->view->settings);
     }
     for (uint32_t i = 0; i < reactor->shard_count; i++) {
@@ -593,12 +669,13 @@ icms_err agent_pod_init(struct agent *agent, const struct agent_opts *opts, stru
         struct agent_reactor *reactor = &agent->reactors[r];
 
         reactor_view_set(reactor, plan->view);
-        for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++) {
-            if ((plan->opens >> i & 1) == 0)
-                continue;
-            reactor->enclosures[i].link = plan->parts[r].links[i];
-            plan->parts[r].links[i] = (struct agent_link){0};
-        }
+        for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
+            for (uint32_t l = 0; l < LIMIT_LINKS; l++) {
+                if (plan->parts[r].associations[i][l].ctrl == NULL)
+                    continue;
+                reactor->enclosures[i].links[l].own = plan->parts[r].associations[i][l];
+                plan->parts[r].associations[i][l] = (struct agent_association){0};
+            }
     }
     return ICMS_OK;
 }

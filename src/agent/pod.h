@@ -19,8 +19,9 @@
  *   flush    where stores are dirty
  *
  * - An enclosure has a slot, by its UUID, while it is in the pod. One that stays keeps it, with
- *   association and health. One whose address, NQN or keys changed is closed and opened anew
- *   (agent_enclosure_relink()), in its slot.
+ *   associations and health. One whose NQN or keys changed is closed and opened anew
+ *   (agent_enclosure_relink()), in its slot. So is the link to an address that changed, while the
+ *   other links of the enclosure go on.
  * - One that leaves is closed: what is in flight there comes back as lost and goes on with the
  *   next. Stores there that were not flushed fail the client's next flush, once. Its slot is
  *   used again when all reactors have closed it.
@@ -53,6 +54,7 @@
 
 struct agent_enclosure;
 struct agent_keys;
+struct agent_link;
 struct agent_op;
 struct agent_reactor;
 struct agent_shard;
@@ -120,29 +122,31 @@ bool agent_op_may_move(const struct agent_shard *shard, const struct key *key);
 
 /* ---- associations --------------------------------------------------------------------------- */
 
-/* Of one reactor with one enclosure. */
-struct agent_link {
+/* Of one reactor with one address of an enclosure. */
+struct agent_association {
     struct nvmf_ctrl *ctrl;  /* NULL: none                           */
     struct agent_keys *keys; /* what it uses, held                   */
+    struct loop_addr addr;
 };
 
-/* One that is not opened yet. Any thread. */
-icms_err agent_link_new(struct agent_reactor *reactor, uint32_t number,
-                        const struct agent_enclosure_opts *opts, struct agent_keys *keys,
-                        const struct agent_view *view, struct err_why *why,
-                        struct agent_link *out_link) ICMS_MUST_CHECK;
+/* One that is not opened yet, for a link of an enclosure, which is at this address. Any thread. */
+icms_err agent_association_new(struct agent_link *link, const struct agent_enclosure_opts *opts,
+                               const struct loop_addr *addr, struct agent_keys *keys,
+                               const struct agent_view *view, struct err_why *why,
+                               struct agent_association *out_association) ICMS_MUST_CHECK;
 
 /* It is closed, or was never opened, or is empty. It is empty then. */
-void agent_link_free(struct agent_link *link);
+void agent_association_free(struct agent_association *association);
 
 /* ---- the pod -------------------------------------------------------------------------------- */
 
 /* A slot. */
 struct agent_member {
-    bool is_member;                   /* an enclosure of the view has it                      */
-    struct agent_enclosure_opts opts; /* of the last one that had it; without names of files   */
-    struct agent_keys *keys;          /* NULL: no enclosure has it                            */
-    _Atomic uint32_t reactors;        /* that use it, or still close what they had of it      */
+    bool is_member;                      /* an enclosure of the view has it                      */
+    struct agent_enclosure_opts opts;    /* of the last one that had it; without names of files   */
+    struct loop_addr addrs[LIMIT_LINKS]; /* where its links lead to, by place; no host: none  */
+    struct agent_keys *keys;             /* NULL: no enclosure has it                         */
+    _Atomic uint32_t reactors;           /* that use it, or still close what they had of it      */
 };
 
 /* What one reactor has to do for a view. */
@@ -150,7 +154,8 @@ struct agent_plan_part {
     struct loop_msg msg;
     struct agent_plan *plan;
     struct agent_reactor *reactor;
-    struct agent_link links[LIMIT_ENCLOSURES]; /* new ones, by slot; empty: as it is */
+    /* by slot and link: new ones, for those in plan->relinks */
+    struct agent_association associations[LIMIT_ENCLOSURES][LIMIT_LINKS];
 };
 
 /* A view on its way to all reactors. */
@@ -158,9 +163,9 @@ struct agent_plan {
     struct agent *agent;
     const struct agent_view *view;
     struct agent_view *old; /* freed when all have the new one                                 */
-    uint64_t opens;         /* bit j: it has a new association                                 */
     uint64_t leaves;        /* bit j: enclosure j leaves                                       */
-    _Atomic uint32_t left;  /* reactors that have not taken it                                 */
+    uint8_t relinks[LIMIT_ENCLOSURES]; /* bit i: link i has a new association, or none any more  */
+    _Atomic uint32_t left; /* reactors that have not taken it                                 */
     void (*done)(void *arg);
     void *arg;
     uint32_t part_count;

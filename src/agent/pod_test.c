@@ -553,7 +553,7 @@ static void another_address_is_connected_to_in_the_same_slot(void **state)
 
     rig_flash(rig, 2, KV, n, BYTES);
     assert_int_equal(rig_wait(client, rig_get(client, KV, n, 5, 500 * MS))->status, ICMS_MISS);
-    pod.list[1].addr = rig->enclosures[2].addr;
+    pod.list[1].addrs[0] = rig->enclosures[2].addrs[0];
     rig->fake[1]->hold = true;
     (void)rig_get(client, KV, n, 5, 500 * MS);
     rig_run(rig, MS);
@@ -567,9 +567,9 @@ static void another_address_is_connected_to_in_the_same_slot(void **state)
     rig_flash(rig, 0, KV, n, BYTES);
     assert_int_equal(hits(client, n, 1), 1);
     /* Twice at once: the one in between is never opened. */
-    pod.list[1].addr = rig->enclosures[1].addr;
+    pod.list[1].addrs[0] = rig->enclosures[1].addrs[0];
     assert_pod(rig, 3, pod.list, 2);
-    pod.list[1].addr = rig->enclosures[2].addr;
+    pod.list[1].addrs[0] = rig->enclosures[2].addrs[0];
     assert_pod(rig, 3, pod.list, 2); /* its name is another address: no new epoch */
     rig_run(rig, 500 * MS);
     assert_int_equal(rig_stats(rig)->enclosures[1].state, AGENT_ENCLOSURE_UP);
@@ -589,7 +589,7 @@ static void what_cannot_be_is_refused_whole(void **state)
         many[i] = rig->enclosures[0];
         (void)snprintf(many[i].name, sizeof(many[i].name), "m%u", i);
         many[i].uuid.bytes[0] = (uint8_t)(i + 100);
-        many[i].addr.port = (uint16_t)(i + 1000);
+        many[i].addrs[0].port = (uint16_t)(i + 1000);
     }
     assert_refused(rig, 2, many, LIMIT_ENCLOSURES + 1, ICMS_LIMIT,
                    "65 enclosures: 64 are possible");
@@ -606,7 +606,7 @@ static void what_cannot_be_is_refused_whole(void **state)
     strcpy(pod.list[1].name, "e3");
     assert_refused(rig, 2, pod.list, 4, ICMS_CONFIG, "two enclosures are named e3");
     pod = pod_with(rig, 1, AGENT_POD_UP);
-    pod.list[3].addr = pod.list[0].addr;
+    pod.list[3].addrs[0] = pod.list[0].addrs[0];
     assert_refused(rig, 2, pod.list, 4, ICMS_CONFIG, "e0 and e3 have the same address");
     pod = pod_with(rig, 1, AGENT_POD_UP);
     pod.list[3].weight = -1;

@@ -170,8 +170,7 @@ static enum agent_enclosure_state enclosure_state_worse(enum agent_enclosure_sta
 }
 
 /* Adds how one reactor sees it. */
-static void enclosure_stats_add(struct agent_enclosure *enclosure,
-                                struct agent_enclosure_stats *out)
+static void link_stats_add(struct agent_link *link, struct agent_link_stats *out)
 {
     static const char *const tls[] = {
         [NET_TLS_NONE] = "none",
@@ -187,9 +186,35 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
     uint64_t age;
 
     out->state = enclosure_state_worse(out->state, (enum agent_enclosure_state)atomic_load_explicit(
+                                                       &link->state, memory_order_relaxed));
+    out->tls = tls[atomic_load_explicit(&link->tls, memory_order_relaxed)];
+    out->auth = auth[atomic_load_explicit(&link->auth, memory_order_relaxed)];
+    out->excluded_count += counter_get(&link->exclusions);
+    out->slow_total += counter_get(&link->slow_total);
+    out->commands += counter_get(&link->commands);
+    out->in_flight += counter_get(&link->in_flight);
+    out->in_flight_bytes += counter_get(&link->in_flight_bytes);
+    out->load_bytes += counter_get(&link->load_bytes);
+    out->store_bytes += counter_get(&link->store_bytes);
+    pthread_mutex_lock(&link->enclosure->text_lock);
+    age = age_ns(link->enclosure->agent, link->last_error_ns);
+    if (link->last_error[0] != 0 && (out->last_error[0] == 0 || age < out->last_error_age_ns)) {
+        memcpy(out->last_error, link->last_error, sizeof(out->last_error));
+        out->last_error_age_ns = age;
+    }
+    pthread_mutex_unlock(&link->enclosure->text_lock);
+}
+
+static void enclosure_stats_add(struct agent_enclosure *enclosure,
+                                struct agent_enclosure_stats *out)
+{
+    uint64_t age;
+
+    for (uint32_t i = 0; i < LIMIT_LINKS; i++)
+        link_stats_add(&enclosure->links[i], &out->links[i]);
+    out->failovers += counter_get(&enclosure->failovers);
+    out->state = enclosure_state_worse(out->state, (enum agent_enclosure_state)atomic_load_explicit(
                                                        &enclosure->state, memory_order_relaxed));
-    out->tls = tls[atomic_load_explicit(&enclosure->tls, memory_order_relaxed)];
-    out->auth = auth[atomic_load_explicit(&enclosure->auth, memory_order_relaxed)];
     out->excluded_count += counter_get(&enclosure->exclusions);
     out->slow_total += counter_get(&enclosure->slow_total);
     out->probes += counter_get(&enclosure->probes);
@@ -233,6 +258,26 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
     pthread_mutex_unlock(&enclosure->text_lock);
 }
 
+/* What holds for all links that are up; without one for the first. */
+static void links_proof(struct agent_enclosure_stats *out)
+{
+    bool is_any = false;
+
+    out->tls = out->links[0].tls;
+    out->auth = out->links[0].auth;
+    for (uint32_t i = 0; i < out->link_count; i++) {
+        const struct agent_link_stats *link = &out->links[i];
+
+        if (link->state != AGENT_ENCLOSURE_UP && link->state != AGENT_ENCLOSURE_SLOW)
+            continue;
+        if (!is_any || strcmp(link->tls, "none") == 0)
+            out->tls = link->tls;
+        if (!is_any || strcmp(link->auth, "none") == 0 || strcmp(out->auth, "chap-mutual") == 0)
+            out->auth = link->auth;
+        is_any = true;
+    }
+}
+
 static void enclosure_stats(struct agent *agent, uint32_t number, struct agent_enclosure_stats *out)
 {
     const struct agent_member *member = &agent->pod.members[number];
@@ -240,14 +285,22 @@ static void enclosure_stats(struct agent *agent, uint32_t number, struct agent_e
     memcpy(out->name, member->opts.name, sizeof(out->name));
     out->number = number;
     out->uuid = member->opts.uuid;
-    out->addr = member->opts.addr;
     out->weight = member->opts.weight;
     out->pod_state = member->opts.state;
     out->has_psk = member->keys->tls != NULL;
     out->has_secret = member->keys->secret != NULL;
     out->state = AGENT_ENCLOSURE_UP;
+    for (uint32_t i = 0; i < LIMIT_LINKS; i++)
+        out->links[i].state = AGENT_ENCLOSURE_UP;
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         enclosure_stats_add(&agent->reactors[r].enclosures[number], out);
+    for (uint32_t i = 0; i < LIMIT_LINKS; i++) {
+        if (member->addrs[i].host[0] == 0)
+            continue;
+        out->links[out->link_count] = out->links[i];
+        out->links[out->link_count++].addr = member->addrs[i];
+    }
+    links_proof(out);
 }
 
 /* Those of the pod, in the order of their numbers. */
@@ -401,19 +454,53 @@ bool agent_ready(struct agent *agent, double memory_percent_max, struct err_why 
 
 /* ---- status text ---------------------------------------------------------------------------- */
 
+static const char *const enclosure_states[] = {
+    [AGENT_ENCLOSURE_CONNECTING] = "connecting",
+    [AGENT_ENCLOSURE_UP] = "up",
+    [AGENT_ENCLOSURE_SLOW] = "slow",
+    [AGENT_ENCLOSURE_EXCLUDED] = "excluded",
+};
+
+static void status_link(struct json *json, const struct agent_link_stats *link, bool all)
+{
+    char addr[LIMIT_ADDRESS_BYTES];
+
+    json_put_object(json, NULL);
+    json_put_string(json, "address", loop_addr_format(&link->addr, addr, sizeof(addr)));
+    json_put_string(json, "state", enclosure_states[link->state]);
+    json_put_string(json, "auth", link->auth);
+    json_put_string(json, "tls", link->tls);
+    json_put_uint(json, "commands", link->commands);
+    json_put_uint(json, "in_flight", link->in_flight);
+    json_put_uint(json, "in_flight_bytes", link->in_flight_bytes);
+    json_put_uint(json, "load_bytes", link->load_bytes);
+    json_put_uint(json, "store_bytes", link->store_bytes);
+    json_put_uint(json, "exclusions", link->excluded_count);
+    json_put_uint(json, "slow_total", link->slow_total);
+    json_put_string(json, "last_error", all ? link->last_error : "");
+    if (link->last_error[0] != 0)
+        json_put_uint(json, "last_error_age_seconds", link->last_error_age_ns / 1000000000);
+    json_put_end(json);
+}
+
 static void status_enclosure(struct json *json, const struct agent_stats *stats,
                              const struct agent_enclosure_stats *enclosure, uint64_t volumes,
                              bool all)
 {
-    static const char *const states[] = {"connecting", "up", "slow", "excluded"};
     char uuid[UUID_TEXT_BYTES], addr[64], weight[32];
 
     json_put_object(json, NULL);
     json_put_string(json, "name", enclosure->name);
-    json_put_string(json, "state", states[enclosure->state]);
+    json_put_string(json, "state", enclosure_states[enclosure->state]);
     json_put_string(json, "pod_state", agent_pod_state_name(enclosure->pod_state));
     json_put_string(json, "uuid", uuid_format(&enclosure->uuid, uuid));
-    json_put_string(json, "address", loop_addr_format(&enclosure->addr, addr, sizeof(addr)));
+    json_put_string(json, "address",
+                    loop_addr_format(&enclosure->links[0].addr, addr, sizeof(addr)));
+    json_put_array(json, "links");
+    for (uint32_t i = 0; i < enclosure->link_count; i++)
+        status_link(json, &enclosure->links[i], all);
+    json_put_end(json);
+    json_put_uint(json, "failovers", enclosure->failovers);
     (void)snprintf(weight, sizeof(weight), "%.17g", enclosure->weight);
     json_put_string(json, "weight", weight); /* exactly: it is compared */
     json_put_string(json, "auth", enclosure->auth);

@@ -49,6 +49,9 @@
 /* Enclosures of a pod. */
 #define LIMIT_ENCLOSURES 64
 
+/* Addresses of an enclosure: an agent has a link to each. */
+#define LIMIT_LINKS 8
+
 /* Loops (cores) of a daemon. */
 #define LIMIT_LOOPS 32
 

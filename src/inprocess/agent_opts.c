@@ -16,7 +16,8 @@ void agent_enclosure_opts_from_conf(const struct conf_enclosure *from, const str
     };
     struct agent_enclosure_opts opts = {
         .uuid = from->uuid,
-        .addr = *addr,
+        .addr_count = 1,
+        .addrs = {*addr},
         .weight = from->weight,
         .state = states[from->state],
         .psk = from->psk[0] != '\0' ? from->psk : NULL,

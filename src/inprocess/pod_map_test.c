@@ -150,7 +150,7 @@ static void test_a_new_epoch_is_given_to_the_agent(void **state)
 {
     begin(EPOCH(4) E0 E1);
     assert_int_equal(fake.count, 2);
-    assert_string_equal(fake.enclosures[1].addr.host, "10.0.0.2");
+    assert_string_equal(fake.enclosures[1].addrs[0].host, "10.0.0.2");
     assert_string_equal(fake.secret, "/s");
     offer(EPOCH(5) E0 E1 "- {name: e2, address: 10.0.0.3:4420, state: joining, weight: 2}\n");
     assert_int_equal(fake.applied, 1);
@@ -297,7 +297,7 @@ static void test_names_are_resolved_and_again_while_down(void **state)
     struct loop_addr first;
 
     begin(EPOCH(4) "- {name: e0, address: localhost:4420}\n");
-    first = fake.enclosures[0].addr;
+    first = fake.enclosures[0].addrs[0];
     assert_true(strcmp(first.host, "127.0.0.1") == 0 || strcmp(first.host, "::1") == 0);
     assert_int_equal(first.port, 4420);
     turn();
@@ -307,7 +307,7 @@ static void test_names_are_resolved_and_again_while_down(void **state)
     if (fake.applied > 0) { /* it has another address: that is tried */
         assert_int_equal(fake.epoch, 4);
         assert_true(strstr(fake.sentence, "e0: localhost:4420 is ") != NULL);
-        assert_int_equal(fake.enclosures[0].addr.port, 4420);
+        assert_int_equal(fake.enclosures[0].addrs[0].port, 4420);
     }
 }
 
@@ -321,9 +321,9 @@ static void test_a_name_that_is_unknown_holds_nothing_up(void **state)
         turn();
     }
     assert_int_equal(fake.epoch, 5);
-    assert_int_equal(fake.enclosures[1].addr.port, 0);
-    assert_string_not_equal(fake.enclosures[1].addr.host, fake.enclosures[2].addr.host);
-    assert_string_equal(fake.enclosures[0].addr.host, "10.0.0.1");
+    assert_int_equal(fake.enclosures[1].addrs[0].port, 0);
+    assert_string_not_equal(fake.enclosures[1].addrs[0].host, fake.enclosures[2].addrs[0].host);
+    assert_string_equal(fake.enclosures[0].addrs[0].host, "10.0.0.1");
 }
 
 #define AGENT "pod: /p\nvolumes: [{name: kv}, {name: b, memory_max: 1GiB}]\n"

@@ -250,6 +250,7 @@ struct sim_node *sim_node_new(struct sim *sim, const char *host)
     check(strlen(host) < sizeof(node->host));
     node->env.ops = &sim_ops;
     node->sim = sim;
+    node->home = node;
     node->id = ++sim->node_count;
     node->offset_ns = sim_below(sim, (uint64_t)1 << 50);
     node->random = sim_random(sim);
@@ -265,6 +266,14 @@ struct sim_node *sim_node_new(struct sim *sim, const char *host)
     list_init(&node->regions);
     list_push(&sim->nodes, &node->link);
     return node;
+}
+
+struct sim_node *sim_node_address(struct sim_node *node, const char *host)
+{
+    struct sim_node *address = sim_node_new(node->sim, host);
+
+    address->home = node;
+    return address;
 }
 
 struct loop_env *sim_node_env(struct sim_node *node)
@@ -327,14 +336,20 @@ void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool c
     }
 }
 
+static bool cut_hits(const struct sim_cut *cut, const struct sim_node *a, const struct sim_node *b)
+{
+    return cut_is(cut, a, b) || (cut->b == NULL && (cut->a == a || cut->a == b));
+}
+
 bool sim_reaches(struct sim *sim, const struct sim_node *a, const struct sim_node *b)
 {
-    if (a == b)
+    if (a->home == b->home)
         return true;
     list_for_each (link, &sim->cuts) {
         const struct sim_cut *cut = container_of(link, struct sim_cut, link);
 
-        if (cut_is(cut, a, b) || (cut->b == NULL && (cut->a == a || cut->a == b)))
+        if (cut_hits(cut, a, b) || cut_hits(cut, a->home, b) || cut_hits(cut, a, b->home) ||
+            cut_hits(cut, a->home, b->home))
             return false;
     }
     return true;

@@ -67,6 +67,11 @@ uint64_t sim_random(struct sim *sim);
 
 /* A machine with an address ("10.1.0.1") and a clock of its own. */
 struct sim_node *sim_node_new(struct sim *sim, const char *host);
+
+/* Another address of a machine, for sim_net_cut and sim_net_far: they concern what is connected to
+ * it alone, and those of the machine all of its addresses. Nothing runs on it: what listens on any
+ * address of the machine can be reached by it, too. */
+struct sim_node *sim_node_address(struct sim_node *node, const char *host);
 struct loop_env *sim_node_env(struct sim_node *node);
 
 /* Ends the loops of the node at once: no callback runs any more and nothing touches the daemon's

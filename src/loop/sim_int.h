@@ -52,23 +52,24 @@ struct sim {
 struct sim_node {
     struct loop_env env; /* first                                                  */
     struct sim *sim;
-    struct list link;    /* in sim->nodes                                          */
-    char host[48];       /* its address                                            */
-    uint32_t id;         /* from 1                                                 */
-    uint64_t offset_ns;  /* its clock is this much ahead of virtual time           */
-    uint64_t random;     /* state of its entropy                                   */
-    uint32_t disk_slow;  /* factor on its disks' delays                            */
-    uint64_t far_ns;     /* added to its network's delays                          */
-    uint16_t port_next;  /* next port that is tried when one is picked             */
-    bool paused;         /* its loops stand still                                  */
-    bool dark;           /* crashed silently: nothing answers                      */
-    struct list loops;   /* struct sim_loop                                        */
-    struct list files;   /* struct sim_file                                        */
-    struct list handles; /* struct sim_handle                                      */
-    struct list socks;   /* struct sim_sock                                        */
-    struct list dials;   /* struct sim_dial                                        */
-    struct list bells;   /* struct sim_bell                                        */
-    struct list regions; /* struct sim_region                                      */
+    struct list link;      /* in sim->nodes                                          */
+    char host[48];         /* its address                                            */
+    struct sim_node *home; /* whose address it is; itself: a machine               */
+    uint32_t id;           /* from 1                                                 */
+    uint64_t offset_ns;    /* its clock is this much ahead of virtual time           */
+    uint64_t random;       /* state of its entropy                                   */
+    uint32_t disk_slow;    /* factor on its disks' delays                            */
+    uint64_t far_ns;       /* added to its network's delays                          */
+    uint16_t port_next;    /* next port that is tried when one is picked             */
+    bool paused;           /* its loops stand still                                  */
+    bool dark;             /* crashed silently: nothing answers                      */
+    struct list loops;     /* struct sim_loop                                        */
+    struct list files;     /* struct sim_file                                        */
+    struct list handles;   /* struct sim_handle                                      */
+    struct list socks;     /* struct sim_sock                                        */
+    struct list dials;     /* struct sim_dial                                        */
+    struct list bells;     /* struct sim_bell                                        */
+    struct list regions;   /* struct sim_region                                      */
 };
 
 /* ---- loops and messages ---- */
@@ -209,6 +210,7 @@ struct sim_stream {
 
 struct sim_end {
     struct sim_node *node;
+    struct sim_node *at;   /* which of its addresses; `node`: its own               */
     struct sim_sock *sock; /* its handle; NULL: not accepted yet, or closed        */
     uint16_t port;
     bool closed;       /* no process has it any more                           */

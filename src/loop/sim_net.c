@@ -271,7 +271,7 @@ static void dial_again(struct sim_dial *dial)
 static void dial_asked(struct sim_dial *dial, struct sim_node *to)
 {
     struct sim *sim = dial->node->sim;
-    struct sim_sock *listener = listener_find(to, dial->to.port);
+    struct sim_sock *listener = listener_find(to->home, dial->to.port);
 
     if (listener == NULL || (host_is_loopback(listener->addr.host) && to != dial->node)) {
         dial->state = SIM_DIAL_REFUSED;
@@ -280,7 +280,9 @@ static void dial_asked(struct sim_dial *dial, struct sim_node *to)
         return;
     } else {
         dial->state = SIM_DIAL_AGREED;
-        dial->conn = sim_conn_new(sim, dial->node, to, port_pick(dial->node), listener->addr.port);
+        dial->conn =
+            sim_conn_new(sim, dial->node, to->home, port_pick(dial->node), listener->addr.port);
+        dial->conn->end[1].at = to;
         list_push(&listener->backlog, &dial->conn->end[1].link);
         listener->waiting++;
         listener_serve(listener);
@@ -298,7 +300,7 @@ static void dial_fire(struct loop_timer *event)
     sim_trace(sim, SIM_TRACE_DIAL, dial->node, dial->state, reaches);
     switch (dial->state) {
     case SIM_DIAL_ASK:
-        if (reaches && !to->dark)
+        if (reaches && !to->home->dark)
             dial_asked(dial, to);
         else
             dial_again(dial);

@@ -82,7 +82,7 @@ static struct sim_end *stream_receiver(struct sim_stream *stream)
 
 static bool stream_reaches(struct sim_stream *stream)
 {
-    return sim_reaches(stream->conn->sim, stream->conn->end[0].node, stream->conn->end[1].node);
+    return sim_reaches(stream->conn->sim, stream->conn->end[0].at, stream->conn->end[1].at);
 }
 
 static void piece_arrive(struct loop_timer *event);
@@ -100,13 +100,19 @@ static struct sim_piece *piece_new(struct sim_stream *stream, enum sim_piece_kin
     return piece;
 }
 
+/* What its machine adds to delays, and the address of that by itself. */
+static uint64_t end_far_ns(const struct sim_end *end)
+{
+    return end->node->far_ns + (end->at != end->node ? end->at->far_ns : 0);
+}
+
 /* Sends it on its way behind all others. */
 static void piece_send(struct sim_piece *piece)
 {
     struct sim_stream *stream = piece->stream;
     struct sim *sim = stream->conn->sim;
     uint64_t transfer_ns = (uint64_t)piece->bytes * 1000000000u / sim->opts.net_bytes_per_s;
-    uint64_t far_ns = stream->conn->end[0].node->far_ns + stream->conn->end[1].node->far_ns;
+    uint64_t far_ns = end_far_ns(&stream->conn->end[0]) + end_far_ns(&stream->conn->end[1]);
 
     stream->busy_ns = u64_max(stream->busy_ns, sim->now_ns) + transfer_ns;
     stream->last_ns = u64_max(stream->last_ns, stream->busy_ns + sim_net_delay(sim) + far_ns);
@@ -408,7 +414,7 @@ struct sim_conn *sim_conn_new(struct sim *sim, struct sim_node *from, struct sim
     }
     conn->sim = sim;
     for (uint32_t i = 0; i < 2; i++) {
-        conn->end[i].node = i == 0 ? from : to;
+        conn->end[i].node = conn->end[i].at = i == 0 ? from : to;
         conn->end[i].port = i == 0 ? from_port : to_port;
         conn->end[i].conn = conn;
         list_init(&conn->end[i].recvs);

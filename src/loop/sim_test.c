@@ -530,6 +530,41 @@ static void a_cut_swallows_and_what_it_swallowed_stays_lost(void **state)
     sim_free(&sim);
 }
 
+/* A machine with two addresses: each has cuts and delays of its own, and those of the machine. */
+static void an_address_is_cut_alone(void **state)
+{
+    struct sim *sim = room(6, NULL);
+    struct box box[2];
+    struct sim_node *second;
+
+    two_boxes(box, sim);
+    second = sim_node_address(box[0].node, "10.1.9.1");
+    box_listen(&box[0]);
+    sim_net_cut(sim, box[1].node, second, true);
+    box[1].peer = (struct loop_addr){"10.1.9.1", PORT};
+    box_do(&box[1], act_connect);
+    assert_false(box_wait(&box[1], 10 * S));
+    sim_net_cut(sim, box[1].node, second, false);
+    assert_true(box_wait(&box[1], 10 * S));
+    assert_int_equal(box[1].err, ICMS_OK);
+    loop_sock_close(&box[1].sock);
+    sim_net_cut(sim, box[1].node, box[0].node, true);
+    box_do(&box[1], act_connect);
+    assert_false(box_wait(&box[1], 10 * S));
+    sim_net_cut(sim, box[1].node, box[0].node, false);
+    assert_true(box_wait(&box[1], 10 * S));
+    assert_int_equal(box[1].err, ICMS_OK);
+    loop_sock_close(&box[1].sock);
+    sim_net_cut(sim, box[1].node, second, true);
+    (void)snprintf(box[1].peer.host, sizeof(box[1].peer.host), "10.1.0.1");
+    box_do(&box[1], act_connect);
+    assert_true(box_wait(&box[1], S));
+    assert_int_equal(box[1].err, ICMS_OK);
+    box_end(&box[0]);
+    box_end(&box[1]);
+    sim_free(&sim);
+}
+
 static void a_connect_into_a_cut_waits_and_heals_or_gives_up(void **state)
 {
     for (int heal = 0; heal < 2; heal++) {
@@ -686,6 +721,7 @@ int main(void)
         cmocka_unit_test(a_machine_that_went_silently_can_connect_again),
         cmocka_unit_test(an_event_of_another_process_outlives_it_for_who_waits),
         cmocka_unit_test(a_cut_swallows_and_what_it_swallowed_stays_lost),
+        cmocka_unit_test(an_address_is_cut_alone),
         cmocka_unit_test(a_connect_into_a_cut_waits_and_heals_or_gives_up),
         cmocka_unit_test(a_paused_node_accepts_and_buffers_in_its_kernel),
         cmocka_unit_test(a_full_backlog_makes_connects_wait),

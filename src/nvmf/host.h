@@ -235,6 +235,9 @@ void *nvmf_ctrl_owner(const struct nvmf_ctrl *ctrl);
 /* How its admin queue is encrypted; NONE also when it is not up. On the loop. */
 enum net_tls_how nvmf_ctrl_tls(const struct nvmf_ctrl *ctrl);
 
+/* The serial number of its NVM subsystem: alike for all controllers of one; known once it is up. */
+const char *nvmf_ctrl_serial(const struct nvmf_ctrl *ctrl);
+
 /* True when the target offers exist-many and takes its keys in the capsule; known once it is up. */
 bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl);
 

@@ -64,7 +64,7 @@ static icms_err target_make(struct pod_target *target, struct err_why *why)
     opts.name = self->name;
     opts.uuid = self->uuid;
     opts.nqn = self->nqn;
-    opts.listen = self->addr;
+    opts.listen = self->addrs[0];
     opts.loops = 2;
     opts.segment_bytes = POD_SEGMENT_BYTES;
     opts.memory_bytes = (uint64_t)2 << 20;
@@ -489,8 +489,9 @@ static void world_target_init(struct pod_world *world, uint32_t number)
     (void)snprintf(host, sizeof(host), "10.1.0.%u", number + 1);
     (void)snprintf(self->name, sizeof(self->name), "enclosure-%u", number);
     (void)snprintf(self->nqn, sizeof(self->nqn), "nqn.2026-01.org.icms:enclosure-%u", number);
-    (void)snprintf(self->addr.host, sizeof(self->addr.host), "%s", host);
-    self->addr.port = WORLD_PORT;
+    (void)snprintf(self->addrs[0].host, sizeof(self->addrs[0].host), "%s", host);
+    self->addrs[0].port = WORLD_PORT;
+    self->addr_count = 1;
     self->weight = 1;
     if (number == 0 && world->weather.fair && world->weather.on[POD_TROUBLE_EPOCH])
         self->state = AGENT_POD_JOINING; /* storm_epoch has the reason */

@@ -909,6 +909,11 @@ void *nvmf_ctrl_owner(const struct nvmf_ctrl *ctrl)
     return ctrl->owner;
 }
 
+const char *nvmf_ctrl_serial(const struct nvmf_ctrl *ctrl)
+{
+    return ctrl->info.serial;
+}
+
 bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl)
 {
     return ctrl->up && (ctrl->info.icms_ext & NVME_ICMS_EXT_EXIST_MANY) != 0 &&

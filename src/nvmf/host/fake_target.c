@@ -5,6 +5,7 @@
  */
 #include "nvmf/host/fake_target.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -244,7 +245,6 @@ static void fake_identify(struct fake_cmd *cmd)
     volume = &target->volumes[(identify.nsid - 1) % FAKE_VOLUMES];
     if (identify.cns == NVME_CNS_CTRL) {
         struct nvme_ctrl ctrl = {
-            .serial = "FAKE",
             .model = "fake",
             .firmware = "1",
             .type = NVME_CTRL_IO,
@@ -266,6 +266,8 @@ static void fake_identify(struct fake_cmd *cmd)
         };
 
         strcpy(ctrl.subnqn, "nqn.2014-08.org.nvmexpress:uuid:fake");
+        snprintf(ctrl.serial, sizeof(ctrl.serial), "%s",
+                 target->serial != NULL ? target->serial : "FAKE");
         nvme_ctrl_encode(&ctrl, page);
     } else if (identify.cns == NVME_CNS_NS_ACTIVE) {
         for (uint32_t i = 0; i < target->volume_count; i++)
