@@ -32,6 +32,8 @@ static const struct bench benches[] = {
      1u << BENCH_OPEN, bench_restart_run},
     {"idle", "a pod that nobody asks, and its first answers then", "", 1u << BENCH_GET,
      bench_idle_run},
+    {"cores", "a pod with 1, 2, 4 and 8 reactors a side, and what keeps cores busy",
+     "a pod with one reactor", 1u << BENCH_GET | 1u << BENCH_PUT, bench_cores_run},
     {"scale",
      "an enclosure with 8 to 1,152 agents, an agent with 1 to 36 enclosures: what each takes", "",
      1u << BENCH_GET, bench_scale_run},
@@ -95,6 +97,8 @@ static icms_err opts_check(const struct bench_opts *opts, struct err_why *why)
                        (unsigned long long)opts->size_bytes);
     if (opts->depth > 64)
         return err_set(why, ICMS_INVALID, "depth %u: 64 at most", opts->depth);
+    if (opts->reactors > LIMIT_LOOPS)
+        return err_set(why, ICMS_INVALID, "%u reactors: %d at most", opts->reactors, LIMIT_LOOPS);
     if (opts->space_bytes < SPACE_MIN)
         return err_set(why, ICMS_INVALID, "a bench needs 512 MiB of space at least");
     return ICMS_OK;

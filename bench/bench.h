@@ -86,6 +86,8 @@ struct bench_opts {
     uint32_t slice_ms;    /* how long each takes                                             */
     uint64_t size_bytes;  /* only this size of values; 0: 128 KiB, 256 KiB, 1 MiB, 4 MiB     */
     uint32_t depth;       /* only this many in flight; 0: 1 and 16                           */
+    uint32_t reactors;    /* of agents and targets, where a bench starts them; cores: only this
+                             many; 0: 1                                                      */
     const char *op;       /* only this operation, by its name; NULL: all                     */
     const char *variant;  /* only this variant; NULL: all                                    */
 

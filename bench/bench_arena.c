@@ -229,7 +229,8 @@ icms_err bench_arena_run(const struct bench_opts *opts, struct err_why *why)
                                       .drive = path,
                                       .drive_bytes = ARENA_DRIVE_BYTES,
                                       .size = sizes[i],
-                                      .arena_slots = (uint32_t)side.count + ARENA_SPARE};
+                                      .arena_slots = (uint32_t)side.count + ARENA_SPARE,
+                                      .loops = opts->reactors};
         err = arena_size(opts, &side, why);
     }
     bench_dir_remove(dir);

@@ -84,6 +84,9 @@ bool bench_slice_init(struct bench_slice *slice, uint32_t sample_max);
 void bench_slice_clear(struct bench_slice *slice);
 void bench_slice_fini(struct bench_slice *slice);
 
+/* Adds what another slice counted, its latencies too; not its times. */
+void bench_slice_merge(struct bench_slice *slice, const struct bench_slice *other);
+
 /* Processor time of a process so far, of this one when pid is 0; 0 when there is none. */
 uint64_t bench_pid_cpu_ns(pid_t pid);
 
@@ -284,11 +287,13 @@ enum bench_protect {
 
 struct bench_rig {
     const char *dir;               /* the bench's                                        */
-    const char *drive;             /* the first target's file; others' are named after it */
+    const char *drive;             /* the first drive's file; others' are named after it */
     uint64_t drive_bytes;          /* of it                                              */
     uint32_t size;                 /* the largest value                                  */
     uint32_t arena_slots;          /* blocks that the agent's memory holds               */
-    uint32_t enclosures;           /* targets, each with a drive; 0: 1                   */
+    uint32_t enclosures;           /* targets; 0: 1                                      */
+    uint32_t drives;               /* of each; 0: 1                                      */
+    uint32_t loops;                /* of the agent and of each target; 0: 1              */
     enum bench_protect protect;    /* what is secret on the way                          */
     bool standard_commands;        /* the agent may not use our own, exist-many          */
     struct proc_child *targets;    /* between bench_rig_up and bench_rig_down            */
@@ -303,13 +308,18 @@ struct bench_hits {
     uint64_t dram, pod;
 };
 
-/* Formats the drives and starts the targets. The first eight fields are set, all else is zero. */
+/* Formats the drives and starts the targets. The first ten fields are set, all else is zero. */
 icms_err bench_rig_up(struct bench_rig *rig, struct err_why *why) ICMS_MUST_CHECK;
 void bench_rig_down(struct bench_rig *rig);
 
 /* Starts an agent with an empty arena, here or as a daemon, and opens the volume through it. */
 icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why) ICMS_MUST_CHECK;
 void bench_rig_close(struct bench_rig *rig);
+
+/* One more handle at the daemon of an open rig, and the volume through it; both are the caller's to
+ * close, before the rig is closed. */
+icms_err bench_rig_client(const struct bench_rig *rig, struct icms **out_icms,
+                          struct icms_volume **out_volume, struct err_why *why) ICMS_MUST_CHECK;
 
 /* Whether the kernel makes the TLS records of the first enclosure's connections. */
 bool bench_rig_kernel_tls(const struct bench_rig *rig);
@@ -326,6 +336,46 @@ icms_err bench_rig_hits(const struct bench_rig *rig, struct err_why *why,
 
 /* The key of value n, as libicms takes it. */
 struct icms_key bench_icms_key(uint64_t n, uint64_t age);
+
+/* ---- an engine (engine.c) -------------------------------------------------------------------- */
+
+#define BENCH_ENGINE_SLOTS 64
+
+/* One request. */
+struct bench_engine_slot {
+    struct icms_block block;      /* its only one                 */
+    struct icms_request *request; /* under way                    */
+    uint64_t n;                   /* which value                  */
+    uint64_t begin_ns;            /* when it started              */
+    uint8_t *memory;              /* the engine's                 */
+};
+
+/* Loads and stores values from one thread. */
+struct bench_engine {
+    /* in: set before bench_engine_work */
+    struct icms *icms;          /* its handle, asked by nobody else                          */
+    struct icms_volume *volume; /* of that handle                                            */
+    struct bench_trail trail;   /* over the values that were stored                          */
+    uint64_t first;             /* number of its first value                                 */
+    uint64_t next_put;          /* stores begin with this value, counted from the first      */
+    bool from_dram;             /* loads come from the agent's memory: others are errors; else
+                                   those are not counted                                     */
+    /* private */
+    uint32_t size;                                     /* of values    */
+    uint8_t *memory;                                   /* of all slots */
+    uint64_t memory_bytes;                             /* of it        */
+    struct bench_engine_slot slot[BENCH_ENGINE_SLOTS]; /* requests     */
+};
+
+/* Memory for values of this size. The engine was zero, or ended. */
+icms_err bench_engine_init(struct bench_engine *engine, uint32_t size,
+                           struct err_why *why) ICMS_MUST_CHECK;
+void bench_engine_fini(struct bench_engine *engine);
+
+/* work->depth operations at a time, on this thread, until end_ns or count of them were started and
+ * all have ended. */
+void bench_engine_work(struct bench_engine *engine, const struct bench_work *work, uint64_t end_ns,
+                       uint64_t count, struct bench_slice *slice);
 
 /* ---- another process (process.c) ------------------------------------------------------------ */
 
@@ -431,6 +481,7 @@ void bench_iperf_end(struct bench_iperf *iperf);
 
 icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_drives_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_cores_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_crypt_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_match_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why);

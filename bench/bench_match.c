@@ -177,7 +177,8 @@ static icms_err match_pod(const struct bench_opts *opts, struct match *match, co
                                     .drive_bytes = MATCH_DRIVE_BYTES / enclosures,
                                     .size = MATCH_VALUE_BYTES,
                                     .arena_slots = MATCH_KEYS + 64,
-                                    .enclosures = enclosures};
+                                    .enclosures = enclosures,
+                                    .loops = opts->reactors};
     opts->progress(opts->arg, "starting targets", 0);
     err = bench_rig_up(&match->rig, why);
     if (err == ICMS_OK)

@@ -18,168 +18,29 @@
  * For each size: target up, filled in turns with the raw disk; for each operation and variant: the
  * agent is started, warmed up, measured, ended. Called by bench_run.
  */
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/check.h"
 #include "bench/bench_int.h"
 
-#define POD_SLOTS       64
 #define POD_ARENA_SLOTS 64
-#define POD_DEADLINE_MS 20000
 #define POD_TCP_BYTES   ((uint64_t)256 << 20) /* of values that raw TCP moves round */
 #define POD_P50_BYTES   ((uint32_t)1 << 20)   /* values that are sent while they are read: */
 #define POD_P50_PART    0.8                   /* their latency, of disk and TCP one by one */
 
-/* One request. */
-struct pod_slot {
-    struct icms_block block;      /* its only one                 */
-    struct icms_request *request; /* under way                    */
-    uint64_t n;                   /* which value                  */
-    uint64_t begin_ns;            /* when it started              */
-    uint8_t *memory;              /* the engine's                 */
-};
-
-/* The engine. */
+/* A pod and what uses it. */
 struct pod_side {
     struct bench_side side;                 /* what bench_compare runs                      */
     struct bench_rig rig;                   /* the pod                                      */
     const char *variant;                    /* "inprocess"                                  */
-    uint8_t *memory;                        /* of all slots                                 */
-    uint64_t memory_bytes;                  /* of it                                        */
     uint32_t size;                          /* of values                                    */
-    struct bench_trail trail;               /* over the values that were stored             */
-    uint64_t next_put;                      /* number of the next new value                 */
+    struct bench_engine engine;             /* what loads and stores                        */
     struct bench_pool pool;                 /* what raw TCP moves                           */
     struct bench_tcp *tcp;                  /* the other part of what is possible           */
     struct bench_figures tcp_figures[2][2]; /* by operation and place of the depth          */
-    struct pod_slot slot[POD_SLOTS];        /* requests */
 };
-
-/* ---- operations ------------------------------------------------------------------------------ */
-
-static void pod_prepare(struct pod_side *side, enum bench_op op, struct pod_slot *slot)
-{
-    slot->n =
-        op == BENCH_GET ? bench_walk(side->trail.next++, side->trail.count) : side->next_put++;
-    slot->block = (struct icms_block){
-        .key = bench_icms_key(slot->n, 0), .data = slot->memory, .bytes = side->size};
-    if (op == BENCH_PUT)
-        bench_value_stamp(slot->memory, side->size, slot->n, 0);
-    else /* what was there before must not pass for what comes */
-        memset(slot->memory, 0, BENCH_STAMP_BYTES / 2);
-    slot->begin_ns = bench_now_ns();
-}
-
-static struct icms_request_options pod_options(void)
-{
-    struct icms_request_options options;
-
-    icms_request_options_init(&options);
-    options.put_ack = ICMS_PUT_ON_FLASH;
-    options.deadline_ms = POD_DEADLINE_MS;
-    return options;
-}
-
-/* Counts what ended. */
-static void pod_count(struct pod_side *side, enum bench_op op, const struct pod_slot *slot,
-                      struct bench_slice *slice)
-{
-    uint64_t ns = bench_now_ns() - slot->begin_ns;
-    icms_err err = slot->block.status;
-
-    if (err == ICMS_OK && op == BENCH_GET &&
-        (slot->block.bytes != side->size || !bench_value_is(slot->memory, side->size, slot->n, 0)))
-        err = ICMS_CORRUPT;
-    if (err == ICMS_OK && op == BENCH_GET && slot->block.source == ICMS_SOURCE_DRAM) {
-        slice->from_memory++;
-        return;
-    }
-    bench_slice_add(slice, err, side->size, op == BENCH_GET ? side->size : 0, ns);
-}
-
-/* One at a time, until end_ns or count. */
-static void pod_run_sync(struct pod_side *side, enum bench_op op, uint64_t end_ns, uint64_t count,
-                         struct bench_slice *slice)
-{
-    const struct icms_request_options options = pod_options();
-    struct pod_slot *slot = &side->slot[0];
-
-    for (; count > 0 && bench_now_ns() < end_ns; count--) {
-        icms_err err;
-
-        pod_prepare(side, op, slot);
-        if (op == BENCH_GET)
-            err = icms_get(side->rig.volume, &slot->block, 1, &options);
-        else
-            err = icms_put(side->rig.volume, &slot->block, 1, &options);
-        check(err != ICMS_OK || slot->block.status == ICMS_OK);
-        pod_count(side, op, slot, slice);
-    }
-}
-
-static bool pod_start(struct pod_side *side, enum bench_op op, struct pod_slot *slot,
-                      struct bench_slice *slice)
-{
-    struct icms_request_options options = pod_options();
-    icms_err err;
-
-    pod_prepare(side, op, slot);
-    options.tag = slot;
-    if (op == BENCH_GET)
-        err = icms_get_start(side->rig.volume, &slot->block, 1, &options, &slot->request);
-    else
-        err = icms_put_start(side->rig.volume, &slot->block, 1, &options, &slot->request);
-    if (err != ICMS_OK) {
-        slot->block.status = err;
-        pod_count(side, op, slot, slice);
-    }
-    return err == ICMS_OK;
-}
-
-/* depth at a time, until end_ns or count. */
-static void pod_run_async(struct pod_side *side, const struct bench_work *work, uint64_t end_ns,
-                          uint64_t count, struct bench_slice *slice)
-{
-    struct pollfd event = {.fd = icms_event_fd(side->rig.icms), .events = POLLIN};
-    uint32_t busy = 0;
-
-    for (uint32_t i = 0; i < work->depth && count > 0; i++, count--)
-        if (pod_start(side, work->op, &side->slot[i], slice))
-            busy++;
-    while (busy > 0) {
-        struct icms_request *request = icms_poll(side->rig.icms);
-        struct pod_slot *slot;
-
-        if (request == NULL) {
-            (void)poll(&event, 1, -1);
-            continue;
-        }
-        slot = icms_request_tag(request);
-        check(slot->request == request);
-        (void)icms_request_end(&slot->request); /* the block has its status */
-        pod_count(side, work->op, slot, slice);
-        busy--;
-        if (count > 0 && bench_now_ns() < end_ns) {
-            count--;
-            if (pod_start(side, work->op, slot, slice))
-                busy++;
-        }
-    }
-}
-
-/* Until end_ns or count operations. */
-static void pod_work(struct pod_side *side, const struct bench_work *work, uint64_t end_ns,
-                     uint64_t count, struct bench_slice *slice)
-{
-    if (work->depth == 1)
-        pod_run_sync(side, work->op, end_ns, count, slice);
-    else
-        pod_run_async(side, work, end_ns, count, slice);
-}
 
 static icms_err pod_slice(struct bench_side *base, const struct bench_work *work, uint64_t ns,
                           struct bench_slice *slice, struct err_why *why)
@@ -192,7 +53,7 @@ static icms_err pod_slice(struct bench_side *base, const struct bench_work *work
     if (err != ICMS_OK)
         return err;
     begin = bench_now_ns();
-    pod_work(side, work, begin + ns, UINT64_MAX, slice);
+    bench_engine_work(&side->engine, work, begin + ns, UINT64_MAX, slice);
     slice->wall_ns = bench_now_ns() - begin;
     err = bench_rig_hits(&side->rig, why, &after);
     come = after.pod - before.pod;
@@ -205,36 +66,15 @@ static icms_err pod_slice(struct bench_side *base, const struct bench_work *work
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static icms_err pod_memory(struct pod_side *side, struct err_why *why)
-{
-    side->memory_bytes = (uint64_t)POD_SLOTS * side->size;
-    side->memory = mmap(NULL, side->memory_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (side->memory == MAP_FAILED) {
-        side->memory = NULL;
-        return err_set(why, ICMS_NO_MEMORY, "no memory for values");
-    }
-    for (uint32_t i = 0; i < POD_SLOTS; i++) {
-        side->slot[i].memory = side->memory + (uint64_t)i * side->size;
-        bench_value_noise(side->slot[i].memory, side->size);
-    }
-    return ICMS_OK;
-}
-
-static void pod_memory_free(struct pod_side *side)
-{
-    if (side->memory != NULL)
-        (void)munmap(side->memory, side->memory_bytes);
-    side->memory = NULL;
-}
-
 static icms_err pod_open(struct pod_side *side, const char *variant, struct err_why *why)
 {
     icms_err err = bench_rig_open(&side->rig, strcmp(variant, "daemon") == 0, why);
 
     side->variant = variant;
-    side->side =
-        (struct bench_side){.name = "pod", .run = pod_slice, .owner = side, .trail = &side->trail};
+    side->side = (struct bench_side){
+        .name = "pod", .run = pod_slice, .owner = side, .trail = &side->engine.trail};
+    side->engine.icms = side->rig.icms;
+    side->engine.volume = side->rig.volume;
     bench_rig_pids(&side->rig, &side->side);
     return err;
 }
@@ -246,7 +86,7 @@ static icms_err pod_put(void *owner, uint64_t count, struct err_why *why)
     const struct bench_work work = {.op = BENCH_PUT, .size_bytes = side->size, .depth = 16};
     struct bench_slice slice = {0};
 
-    pod_work(side, &work, UINT64_MAX, count, &slice);
+    bench_engine_work(&side->engine, &work, UINT64_MAX, count, &slice);
     if (slice.errors > 0)
         return err_set(why, ICMS_IO, "%llu of %llu stores of %u bytes failed",
                        (unsigned long long)slice.errors, (unsigned long long)slice.ops, side->size);
@@ -259,10 +99,10 @@ static icms_err pod_fill(const struct bench_opts *opts, struct pod_side *side,
 {
     uint64_t extents = bench_disk_extents(files->disk, side->size);
 
-    side->trail = (struct bench_trail){.count = files->bytes < (uint64_t)1 << 30 ? extents / 2
-                                                                                 : extents * 7 / 10,
-                                       .kept = 2 * POD_ARENA_SLOTS};
-    return bench_files_fill(opts, files, side->size, side->trail.count, pod_put, side, why);
+    side->engine.trail = (struct bench_trail){
+        .count = files->bytes < (uint64_t)1 << 30 ? extents / 2 : extents * 7 / 10,
+        .kept = 2 * POD_ARENA_SLOTS};
+    return bench_files_fill(opts, files, side->size, side->engine.trail.count, pod_put, side, why);
 }
 
 /* Loads what the walk meets last from here on, so that nothing that was just stored is in the
@@ -270,12 +110,12 @@ static icms_err pod_fill(const struct bench_opts *opts, struct pod_side *side,
 static void pod_warm(struct pod_side *side)
 {
     const struct bench_work work = {.op = BENCH_GET, .size_bytes = side->size, .depth = 16};
-    struct bench_trail *trail = &side->trail;
+    struct bench_trail *trail = &side->engine.trail;
     uint64_t count = trail->count < 2 * POD_ARENA_SLOTS ? trail->count : 2 * POD_ARENA_SLOTS;
     struct bench_slice slice = {0};
 
     trail->next += trail->count - count;
-    pod_work(side, &work, UINT64_MAX, count, &slice);
+    bench_engine_work(&side->engine, &work, UINT64_MAX, count, &slice);
 }
 
 /* Raw TCP in the same run, before there are agents: half as many slices, all for one row. */
@@ -374,7 +214,7 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
     bench_tcp_free(&side->tcp);
     bench_pool_free(&side->pool);
     if (err == ICMS_OK)
-        err = pod_memory(side, why);
+        err = bench_engine_init(&side->engine, side->size, why);
     if (err == ICMS_OK)
         err = bench_rig_up(&side->rig, why);
     if (err == ICMS_OK)
@@ -393,7 +233,7 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
             bench_rig_close(&side->rig);
         }
     bench_rig_down(&side->rig);
-    pod_memory_free(side);
+    bench_engine_fini(&side->engine);
     return err;
 }
 
@@ -428,16 +268,17 @@ static icms_err pair_side_up(const struct bench_opts *opts, struct pod_pair *pai
                                    : PAIR_DRIVE_BYTES,
                 .size = size,
                 .arena_slots = POD_ARENA_SLOTS,
+                .loops = opts->reactors,
                 .protect = protect}};
-    side->trail = (struct bench_trail){.count = side->rig.drive_bytes / 2 / size,
-                                       .kept = 2 * POD_ARENA_SLOTS};
-    err = pod_memory(side, why);
+    side->engine.trail = (struct bench_trail){.count = side->rig.drive_bytes / 2 / size,
+                                              .kept = 2 * POD_ARENA_SLOTS};
+    err = bench_engine_init(&side->engine, side->size, why);
     if (err == ICMS_OK)
         err = bench_rig_up(&side->rig, why);
     if (err == ICMS_OK)
         err = pod_open(side, "daemon", why);
     if (err == ICMS_OK)
-        err = pod_put(side, side->trail.count, why);
+        err = pod_put(side, side->engine.trail.count, why);
     side->side.name = protect == BENCH_ENCRYPTED ? "encrypted pod"
                       : protect == BENCH_TLS     ? "TLS pod"
                                                  : "plain pod";
@@ -485,7 +326,7 @@ icms_err bench_pod_pair(const struct bench_opts *opts, const char *variant,
             err = pair_rows(opts, pair, variant, (enum bench_op)op, why);
     for (int i = 0; i < 2 && pair != NULL; i++) {
         bench_rig_down(&pair->side[i].rig);
-        pod_memory_free(&pair->side[i]);
+        bench_engine_fini(&pair->side[i].engine);
         if (pair->dir[i][0] != 0)
             bench_dir_remove(pair->dir[i]);
     }
@@ -515,7 +356,8 @@ icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why)
                                           .drive = path,
                                           .drive_bytes = files.bytes,
                                           .size = sizes[i],
-                                          .arena_slots = POD_ARENA_SLOTS}};
+                                          .arena_slots = POD_ARENA_SLOTS,
+                                          .loops = opts->reactors}};
         err = pod_size(opts, side, &files, why);
     }
     bench_files_free(&files);

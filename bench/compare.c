@@ -120,6 +120,18 @@ void bench_slice_add(struct bench_slice *slice, icms_err err, uint64_t bytes, ui
     sample_add(&slice->sample, latency_ns);
 }
 
+void bench_slice_merge(struct bench_slice *slice, const struct bench_slice *other)
+{
+    slice->ops += other->ops;
+    slice->bytes += other->bytes;
+    slice->verified += other->verified;
+    slice->errors += other->errors;
+    slice->error = other->errors > 0 ? other->error : slice->error;
+    slice->from_memory += other->from_memory;
+    for (uint32_t i = 0; i < other->sample.count; i++)
+        sample_add(&slice->sample, other->sample.ns[i]);
+}
+
 static uint64_t clock_ns(clockid_t clock)
 {
     struct timespec t;

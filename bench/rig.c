@@ -20,12 +20,19 @@
 
 #define RIG_UP_MS        10000
 #define RIG_STATUS_BYTES 65536
-#define RIG_REQUESTS     64 /* values that may be on their way at a time */
+#define RIG_REQUESTS     64 /* values that may be on their way at a time, for each loop */
+#define RIG_DRIVES_BYTES ((size_t)32 * BENCH_PATH_BYTES)
+
+static uint32_t rig_loops(const struct bench_rig *rig)
+{
+    return rig->loops > 0 ? rig->loops : 1;
+}
 
 /* Memory for values under way: the agent's staging, its backlog, the target's buffers. */
 static uint64_t rig_memory(const struct bench_rig *rig)
 {
-    return RIG_REQUESTS * ((uint64_t)rig->size + 2 * LIMIT_DISK_ALIGN) + ((uint64_t)32 << 20);
+    return rig_loops(rig) * RIG_REQUESTS * ((uint64_t)rig->size + 2 * LIMIT_DISK_ALIGN) +
+           ((uint64_t)32 << 20);
 }
 
 /* ---- secrets, in files of the bench --------------------------------------------------------- */
@@ -77,39 +84,64 @@ static uint32_t rig_enclosures(const struct bench_rig *rig)
     return rig->enclosures > 0 ? rig->enclosures : 1;
 }
 
-/* The first enclosure's drive is there, those of others are made. */
+/* The drives of target i, as its file names them. */
+static void rig_drives_text(const struct bench_rig *rig, uint32_t i, char *out, size_t bytes)
+{
+    size_t n = 0;
+
+    for (uint32_t d = 0; (d == 0 || d < rig->drives) && n < bytes; d++) {
+        uint32_t number = i * (rig->drives > 0 ? rig->drives : 1) + d;
+        char suffix[16] = "";
+
+        if (number > 0)
+            (void)snprintf(suffix, sizeof(suffix), ".%u", number);
+        n += (size_t)snprintf(out + n, bytes - n,
+                              "  - path: \"%s%s\"\n    size: %llu\n    format_empty: true\n",
+                              rig->drive, suffix, (unsigned long long)rig->drive_bytes);
+    }
+    check(n < bytes);
+}
+
+/* The first drive of the first enclosure is there, others are made. */
 static icms_err rig_target_start(struct bench_rig *rig, uint32_t i, struct err_why *why)
 {
     static const char *const format[] = {"--format=all", NULL};
-    char text[4 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES], name[32], suffix[16] = "";
+    char *drives = malloc(RIG_DRIVES_BYTES), *text = malloc(2 * RIG_DRIVES_BYTES);
+    char path[BENCH_PATH_BYTES], name[32];
     char hosts[BENCH_PATH_BYTES + 128] = "";
     icms_err err;
 
     rig->targets[i].name = "icms-target";
-    if (i > 0)
-        (void)snprintf(suffix, sizeof(suffix), ".%u", i);
+    if (drives == NULL || text == NULL) {
+        free(drives);
+        free(text);
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    }
+    rig_drives_text(rig, i, drives, RIG_DRIVES_BYTES);
     (void)snprintf(name, sizeof(name), "target%u.yaml", i);
     if (rig->protect == BENCH_TLS)
         (void)snprintf(hosts, sizeof(hosts),
                        "require: tls\nhosts:\n  - {nqn: \"" RIG_HOST_NQN
                        "\", psks: [\"%s/secret\"]}\n",
                        rig->dir);
-    (void)snprintf(text, sizeof(text),
+    (void)snprintf(text, 2 * RIG_DRIVES_BYTES,
                    "# Made by icms bench.\n"
                    "name: bench%u\n"
+                   "loops: %u\n"
                    "listen: 127.0.0.1:0\n"
                    "segment: %llu\n"
                    "memory: %llu\n"
                    "http:\n  listen: none\n"
-                   "drives:\n  - path: \"%s%s\"\n    size: %llu\n    format_empty: true\n"
+                   "drives:\n%s"
                    "volumes:\n  - name: kv\n    value_max: %u\n    encrypted: %s\n%s",
-                   i, (unsigned long long)bench_segment_bytes(rig->drive_bytes),
-                   (unsigned long long)rig_memory(rig), rig->drive, suffix,
-                   (unsigned long long)rig->drive_bytes, rig->size,
+                   i, rig_loops(rig), (unsigned long long)bench_segment_bytes(rig->drive_bytes),
+                   (unsigned long long)rig_memory(rig), drives, rig->size,
                    rig->protect == BENCH_ENCRYPTED ? "true" : "false", hosts);
     err = proc_file_write(rig->dir, name, text, why, path, sizeof(path));
     if (err == ICMS_OK)
         err = proc_child_start(&rig->targets[i], rig->dir, path, format, &bench_canceled, why);
+    free(drives);
+    free(text);
     return err;
 }
 
@@ -202,6 +234,7 @@ static icms_err rig_configure(struct bench_rig *rig, const char *socket, struct 
     n = (size_t)snprintf(text, sizeof(text),
                          "# Made by icms bench.\n"
                          "name: bench-agent\n"
+                         "loops: %u\n"
                          "socket: \"%s\"\n"
                          "client_memory: %llu\n"
                          "store_backlog: %llu\n"
@@ -210,7 +243,7 @@ static icms_err rig_configure(struct bench_rig *rig, const char *socket, struct 
                          "memory: %llu\n%s"
                          "volumes:\n  - name: kv\n    value_max: %u\n    encrypted: %s\n"
                          "enclosures:\n",
-                         socket, (unsigned long long)rig_memory(rig),
+                         rig_loops(rig), socket, (unsigned long long)rig_memory(rig),
                          (unsigned long long)rig_memory(rig),
                          rig->standard_commands ? "false" : "true",
                          (unsigned long long)(slot_bytes * rig->arena_slots), psk, rig->size,
@@ -223,10 +256,24 @@ static icms_err rig_configure(struct bench_rig *rig, const char *socket, struct 
     return proc_file_write(rig->dir, "agent.yaml", text, why, rig->config, sizeof(rig->config));
 }
 
-icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why)
+/* A handle on "unix:PATH" or "pod:PATH". */
+static icms_err rig_attach(const struct bench_rig *rig, const char *kind, const char *path,
+                           struct err_why *why, struct icms **out_icms)
 {
     struct icms_options options;
-    char socket[BENCH_PATH_BYTES], where[BENCH_PATH_BYTES + 8], keys[BENCH_PATH_BYTES + 16];
+    char where[BENCH_PATH_BYTES + 8], keys[BENCH_PATH_BYTES + 16];
+
+    (void)snprintf(where, sizeof(where), "%s:%s", kind, path);
+    icms_options_init(&options);
+    options.buffer_bytes = rig_memory(rig);
+    rig_path(rig, "keys.yaml", keys);
+    options.keys = rig->protect == BENCH_ENCRYPTED ? keys : "";
+    return icms_open(where, &options, why->text, sizeof(why->text), out_icms);
+}
+
+icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why)
+{
+    char socket[BENCH_PATH_BYTES];
     icms_err err = rig_socket(rig, why, socket, sizeof(socket));
 
     if (err == ICMS_OK)
@@ -235,17 +282,24 @@ icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why)
         err = proc_child_start(&rig->agent, rig->dir, rig->config, NULL, &bench_canceled, why);
     if (err != ICMS_OK)
         return err;
-    (void)snprintf(where, sizeof(where), "%s:%s", daemon ? "unix" : "pod",
-                   daemon ? socket : rig->config);
-    icms_options_init(&options);
-    options.buffer_bytes = rig_memory(rig);
-    rig_path(rig, "keys.yaml", keys);
-    options.keys = rig->protect == BENCH_ENCRYPTED ? keys : "";
-    err = icms_open(where, &options, why->text, sizeof(why->text), &rig->icms);
+    err = rig_attach(rig, daemon ? "unix" : "pod", daemon ? socket : rig->config, why, &rig->icms);
     if (err == ICMS_OK)
         err = rig_wait_up(rig, why);
     if (err == ICMS_OK)
         err = icms_volume_open(rig->icms, "kv", why->text, sizeof(why->text), &rig->volume);
+    return err;
+}
+
+icms_err bench_rig_client(const struct bench_rig *rig, struct icms **out_icms,
+                          struct icms_volume **out_volume, struct err_why *why)
+{
+    char socket[BENCH_PATH_BYTES];
+    icms_err err = rig_socket(rig, why, socket, sizeof(socket));
+
+    if (err == ICMS_OK)
+        err = rig_attach(rig, "unix", socket, why, out_icms);
+    if (err == ICMS_OK)
+        err = icms_volume_open(*out_icms, "kv", why->text, sizeof(why->text), out_volume);
     return err;
 }
 

@@ -34,6 +34,7 @@ enum bench_option {
     BENCH_SLICE,
     BENCH_SIZE,
     BENCH_DEPTH,
+    BENCH_REACTORS,
     BENCH_OP,
     BENCH_VARIANT,
     BENCH_LIST,
@@ -47,6 +48,7 @@ static const struct option bench_options[] = {
     {"slice", required_argument, NULL, BENCH_SLICE},
     {"size", required_argument, NULL, BENCH_SIZE},
     {"depth", required_argument, NULL, BENCH_DEPTH},
+    {"reactors", required_argument, NULL, BENCH_REACTORS},
     {"op", required_argument, NULL, BENCH_OP},
     {"variant", required_argument, NULL, BENCH_VARIANT},
     {"list", no_argument, NULL, BENCH_LIST},
@@ -271,6 +273,8 @@ static int bench_option_take(struct bench_cli *bench, int code)
         return number_take(bench, "--slices", &opts->slices);
     case BENCH_DEPTH:
         return number_take(bench, "--depth", &opts->depth);
+    case BENCH_REACTORS:
+        return number_take(bench, "--reactors", &opts->reactors);
     case BENCH_SLICE:
         if (conf_duration_parse(optarg, &why, &opts->slice_ms) != ICMS_OK)
             return cli_usage(&bench->cli, "--slice %s: a time is written 500ms or 2s", optarg);
@@ -350,6 +354,8 @@ const struct cli_command cli_bench = {
         "      --slice TIME     length of each; default 1s\n"
         "      --size SIZE      only values of this size; default 128KiB, 256KiB, 1MiB, 4MiB\n"
         "      --depth N        only this many in flight; default 1 and 16\n"
+        "      --reactors N     of the daemons that pod, arena, match and crypt start, default 1;\n"
+        "                       of cores only this many\n"
         "      --op OP          only get or put; of arena only lease or copy\n"
         "      --variant NAME   only this variant of a bench that has several\n"
         "      --json           one JSON object a row\n"

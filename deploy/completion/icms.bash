@@ -42,7 +42,7 @@ _icms()
     status) options="$options --open --json" ;;
     trace) options="$options $tier $keys" ;;
     bench)
-        options="$options --list --dir --space --slices --slice --size --depth --op --variant --json"
+        options="$options --list --dir --space --slices --slice --size --depth --reactors --op --variant --json"
         ;;
     replay)
         options="$options --format --capacity --policy --loops --budget --placement --block --segment --payload"

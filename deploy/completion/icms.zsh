@@ -79,7 +79,8 @@ _icms() {
                 '--dir[where drive files go]:directory:_files -/' \
                 '--space[most that they take]:size:' '--slices[of each side]:number:' \
                 '--slice[length of one]:time:' '--size[of values]:size:' \
-                '--depth[operations in flight]:number:' '--op[only this]:operation:(get put)' \
+                '--depth[operations in flight]:number:' '--reactors[of a daemon]:number:' \
+                '--op[only this]:operation:(get put)' \
                 '--variant[only this]:name:' '--json[one object a row]' \
                 '(-h --help)'{-h,--help}'[print the options]' ':name:'
             ;;

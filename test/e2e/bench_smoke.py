@@ -28,7 +28,9 @@ SHORT = ["--slices", "2", "--slice", "50ms", "--size", "128KiB", "--space", "1Gi
 
 
 VARIANTS = {"crypt": {"", "own", "pod", "tls"}, "scale": {f"agents-{n}" for n in (8, 72, 288, 1152)} |
-                     {f"enclosures-{n}" for n in (1, 9, 36)}}
+                     {f"enclosures-{n}" for n in (1, 9, 36)}, "cores": {"memory", "pod"}}
+# cores has one step of its four, and a target and an agent of two reactors
+MORE = {"cores": ["--reactors", "2"], "match": ["--reactors", "2"]}
 
 
 def names(program):
@@ -51,7 +53,8 @@ def look_at(row, name):
 
 def smoke(program, name, root):
     with tempfile.TemporaryDirectory(prefix="icms-smoke-", dir=root) as directory:
-        run = subprocess.run([program, "bench", name, "--json", "--dir", directory, *SHORT],
+        run = subprocess.run([program, "bench", name, "--json", "--dir", directory, *SHORT,
+                              *MORE.get(name, [])],
                              capture_output=True, text=True, timeout=300)
         expect(f"{name} ends well", run.returncode == 0, run.stdout + run.stderr)
         rows = [json.loads(line) for line in run.stdout.splitlines()]
