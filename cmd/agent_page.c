@@ -240,6 +240,103 @@ static double enclosure_checksum_errors(const struct agent_enclosure_stats *encl
     return (double)enclosure->checksum_errors;
 }
 
+/* ---- links ---------------------------------------------------------------------------------- */
+
+static void page_link(struct ctl_page *page, const struct agent_stats *stats, const char *name,
+                      const char *kind, const char *help,
+                      double (*value)(const struct agent_link_stats *link))
+{
+    char text[2 * LIMIT_NAME_BYTES], address[LIMIT_ADDRESS_BYTES];
+    char labels[sizeof(text) + sizeof(address) + 32];
+
+    ctl_family(page, name, kind, help);
+    for (uint32_t i = 0; i < stats->enclosure_count; i++)
+        for (uint32_t k = 0; k < stats->enclosures[i].link_count; k++) {
+            const struct agent_link_stats *link = &stats->enclosures[i].links[k];
+
+            snprintf(labels, sizeof(labels), "enclosure=\"%s\",address=\"%s\"",
+                     ctl_label(stats->enclosures[i].name, text, sizeof(text)),
+                     loop_addr_format(&link->addr, address, sizeof(address)));
+            ctl_sample(page, name, labels, value(link));
+        }
+}
+
+static double link_up(const struct agent_link_stats *link)
+{
+    return link->state == AGENT_ENCLOSURE_UP;
+}
+
+static double link_slow(const struct agent_link_stats *link)
+{
+    return link->state == AGENT_ENCLOSURE_SLOW;
+}
+
+static double link_exclusions(const struct agent_link_stats *link)
+{
+    return (double)link->excluded_count;
+}
+
+static double link_slow_total(const struct agent_link_stats *link)
+{
+    return (double)link->slow_total;
+}
+
+static double link_commands(const struct agent_link_stats *link)
+{
+    return (double)link->commands;
+}
+
+static double link_in_flight(const struct agent_link_stats *link)
+{
+    return (double)link->in_flight;
+}
+
+static double link_in_flight_bytes(const struct agent_link_stats *link)
+{
+    return (double)link->in_flight_bytes;
+}
+
+static double link_loads(const struct agent_link_stats *link)
+{
+    return (double)link->load_bytes;
+}
+
+static double link_stores(const struct agent_link_stats *link)
+{
+    return (double)link->store_bytes;
+}
+
+/* One for each address of an enclosure: LIMIT_ENCLOSURES * LIMIT_LINKS at most. */
+static void page_links(struct ctl_page *page, const struct agent_stats *stats)
+{
+    page_link(page, stats, "icms_agent_link_state", "gauge",
+              "1 when commands are sent to the enclosure by this address, else 0.", link_up);
+    page_link(page, stats, "icms_agent_link_slow", "gauge",
+              "1 when commands by this address take much longer than by the others, else 0.",
+              link_slow);
+    page_link(page, stats, "icms_agent_link_exclusions_total", "counter",
+              "Times the address was lost.", link_exclusions);
+    page_link(page, stats, "icms_agent_link_slow_total", "counter", "Times it became slow.",
+              link_slow_total);
+    page_link(page, stats, "icms_agent_link_commands_total", "counter", "Commands sent by it.",
+              link_commands);
+    page_link(page, stats, "icms_agent_link_in_flight", "gauge",
+              "Commands sent by it that are not answered.", link_in_flight);
+    page_link(page, stats, "icms_agent_link_in_flight_bytes", "gauge",
+              "Bytes of their values, and 1024 for each command: the next one goes by the address "
+              "with the least.",
+              link_in_flight_bytes);
+    page_link(page, stats, "icms_agent_link_load_bytes_total", "counter", "Bytes loaded by it.",
+              link_loads);
+    page_link(page, stats, "icms_agent_link_store_bytes_total", "counter", "Bytes stored by it.",
+              link_stores);
+}
+
+static double enclosure_failovers(const struct agent_enclosure_stats *enclosure)
+{
+    return (double)enclosure->failovers;
+}
+
 static void page_enclosure_latency(struct ctl_page *page, const struct agent_stats *stats)
 {
     static const char *const ops[AGENT_LATENCY_COUNT] = {"load", "store", "exist"};
@@ -310,6 +407,10 @@ static void page_enclosures(struct ctl_page *page, const struct agent_stats *sta
     page_enclosure(page, stats, "icms_agent_enclosure_checksum_errors_total", "counter",
                    "Blocks of it that did not match their checksum, here or there.",
                    enclosure_checksum_errors);
+    page_enclosure(page, stats, "icms_agent_enclosure_failovers_total", "counter",
+                   "Commands that another of its addresses took over from one that was lost.",
+                   enclosure_failovers);
+    page_links(page, stats);
     page_enclosure_latency(page, stats);
 }
 

@@ -99,7 +99,10 @@ struct main_seen {
     uint64_t damaged[LIMIT_ENCLOSURES];       /* checksum errors of enclosure i             */
     uint64_t damaged_ns[LIMIT_ENCLOSURES];    /* when that was logged                    */
     uint64_t auths_refused[LIMIT_ENCLOSURES]; /* of enclosure i                        */
-    struct drive_log drive;                   /* the agent's own                            */
+    struct loop_addr addrs[LIMIT_ENCLOSURES][LIMIT_LINKS]; /* of its links, by number   */
+    uint8_t links_down[LIMIT_ENCLOSURES]; /* bit k of [i]: link k is down, alone     */
+    uint8_t links_slow[LIMIT_ENCLOSURES]; /* bit k of [i]: link k is slow            */
+    struct drive_log drive;               /* the agent's own                            */
 };
 
 /* An enclosure whose blocks are damaged is logged at once, and then so often. */
@@ -176,6 +179,45 @@ static void main_slow(const struct agent_enclosure_stats *enclosure, const struc
         log_line(LOG_INFO, "enclosure %s: in time again", enclosure->name);
     if (enclosure->state != AGENT_ENCLOSURE_SLOW)
         io_seen->slow &= ~bit;
+}
+
+/* A link that fails or is late alone: the enclosure's other ones are used. */
+static void main_link(const struct agent_enclosure_stats *enclosure,
+                      const struct agent_link_stats *link, const struct conf_agent *conf,
+                      struct main_seen *io_seen)
+{
+    uint8_t bit = (uint8_t)(1u << link->number);
+    uint8_t *down = &io_seen->links_down[enclosure->number];
+    uint8_t *slow = &io_seen->links_slow[enclosure->number];
+    struct loop_addr *addr = &io_seen->addrs[enclosure->number][link->number];
+    bool is_alone = enclosure->link_count > 1 && enclosure->state != AGENT_ENCLOSURE_EXCLUDED;
+    bool is_down = is_alone && link->state == AGENT_ENCLOSURE_EXCLUDED;
+    bool is_slow = is_alone && link->state == AGENT_ENCLOSURE_SLOW;
+    char text[LIMIT_ADDRESS_BYTES];
+
+    if (addr->port != link->addr.port || strcmp(addr->host, link->addr.host) != 0) {
+        *addr = link->addr; /* what was seen is another address's */
+        *down &= (uint8_t)~bit;
+        *slow &= (uint8_t)~bit;
+    }
+    loop_addr_format(addr, text, sizeof(text));
+    if (is_down && (*down & bit) == 0)
+        log_line(LOG_WARN,
+                 "enclosure %s: link %s marked down: %s; using its other addresses; retrying every "
+                 "%u ms; excluded_total=%llu",
+                 enclosure->name, text, link->last_error, conf->probe_ms,
+                 (unsigned long long)link->excluded_count);
+    if (is_slow && (*slow & bit) == 0)
+        log_line(LOG_WARN,
+                 "enclosure %s: link %s slow: %s; using its other addresses, probing every %u ms; "
+                 "look at the network; slow_total=%llu",
+                 enclosure->name, text, link->last_error, conf->probe_ms,
+                 (unsigned long long)link->slow_total);
+    if (link->state == AGENT_ENCLOSURE_UP && ((*down | *slow) & bit) != 0)
+        log_line(LOG_INFO, "enclosure %s: link %s %s", enclosure->name, text,
+                 (*down & bit) != 0 ? "recovered" : "in time again");
+    *down = (uint8_t)(is_down ? *down | bit : *down & ~bit);
+    *slow = (uint8_t)(is_slow ? *slow | bit : *slow & ~bit);
 }
 
 /* Settings in which other agents differ are logged once, not once for each enclosure. */
@@ -310,6 +352,7 @@ static void main_seen_forget(const struct agent_enclosure_stats *enclosure,
     io_seen->excluded &= ~bit;
     io_seen->slow &= ~bit;
     io_seen->up &= ~bit;
+    io_seen->links_down[i] = io_seen->links_slow[i] = 0;
     io_seen->slow_total[i] = io_seen->missing[i] = io_seen->damaged[i] = 0;
     io_seen->damaged_ns[i] = io_seen->auths_refused[i] = 0;
 }
@@ -343,6 +386,8 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
                          enclosure->name, stats.volumes[j].name);
         io_seen->missing[enclosure->number] = enclosure->missing;
         main_slow(enclosure, conf, io_seen);
+        for (uint32_t j = 0; j < enclosure->link_count; j++)
+            main_link(enclosure, &enclosure->links[j], conf, io_seen);
         main_damage(&stats, enclosure, io_seen);
     }
     main_settings(&stats, io_seen);

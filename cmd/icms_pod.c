@@ -34,9 +34,12 @@ static json_t *enclosure_json(const struct conf_pod *map, uint32_t i)
 {
     const struct conf_enclosure *enclosure = &map->enclosures[i];
     char uuid[UUID_TEXT_BYTES];
+    json_t *addresses = json_array();
 
-    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:s, s:s}", "name", enclosure->name, "address",
-                     enclosure->address, "state",
+    for (uint32_t k = 0; k < enclosure->address_count; k++)
+        (void)json_array_append_new(addresses, json_string(enclosure->address[k]));
+    return json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:s, s:s}", "name", enclosure->name, "address",
+                     enclosure->address[0], "addresses", addresses, "state",
                      conf_enclosure_state_name((enum conf_enclosure_state)enclosure->state),
                      "weight", enclosure->weight, "share", conf_pod_share(map, i), "uuid",
                      uuid_format(&enclosure->uuid, uuid), "nqn", enclosure->nqn);
@@ -275,15 +278,46 @@ static void text_compare(json_t *list, const char *name, const char *what, const
                        is);
 }
 
-/* The values of an enclosure. Its NQN the agent does not tell; a DNS name says nothing of the
- * address that is in use. */
+/* What the agent says of the link to an address; NULL: it has none. */
+static const json_t *agent_link(const json_t *known, const char *address)
+{
+    const json_t *link;
+    size_t i;
+
+    json_array_foreach(json_object_get(known, "links"), i, link)
+    {
+        if (strcmp(text_of(link, "address"), address) == 0)
+            return link;
+    }
+    return NULL;
+}
+
+/* A DNS name says nothing of the address that is in use. */
+static void addresses_compare(json_t *list, const struct conf_enclosure *is, const json_t *known)
+{
+    size_t used = json_array_size(json_object_get(known, "links"));
+    char address[LIMIT_ADDRESS_BYTES];
+    struct err_why why;
+    struct loop_addr addr;
+
+    if (used == 0)
+        return;
+    if (used != is->address_count)
+        difference_add(list, "%s: it has %zu addresses for the agent, %u in the file", is->name,
+                       used, is->address_count);
+    for (uint32_t k = 0; k < is->address_count; k++)
+        if (loop_addr_parse(is->address[k], &why, &addr) == ICMS_OK &&
+            agent_link(known, loop_addr_format(&addr, address, sizeof(address))) == NULL)
+            difference_add(list, "%s: its address %s is not one that the agent uses", is->name,
+                           address);
+}
+
+/* The values of an enclosure. Its NQN the agent does not tell. */
 static void values_compare(json_t *list, const struct conf_enclosure *is, const json_t *known)
 {
     const char *weight = text_of(known, "weight");
     double used = strtod(weight, NULL);
-    char uuid[UUID_TEXT_BYTES], address[64];
-    struct err_why why;
-    struct loop_addr addr;
+    char uuid[UUID_TEXT_BYTES];
 
     text_compare(list, is->name, "state", text_of(known, "pod_state"),
                  conf_enclosure_state_name((enum conf_enclosure_state)is->state));
@@ -291,9 +325,7 @@ static void values_compare(json_t *list, const struct conf_enclosure *is, const 
         difference_add(list, "%s: its weight is %g for the agent, %g in the file", is->name, used,
                        is->weight);
     text_compare(list, is->name, "uuid", text_of(known, "uuid"), uuid_format(&is->uuid, uuid));
-    if (loop_addr_parse(is->address, &why, &addr) == ICMS_OK)
-        text_compare(list, is->name, "address", text_of(known, "address"),
-                     loop_addr_format(&addr, address, sizeof(address)));
+    addresses_compare(list, is, known);
 }
 
 static void epoch_compare(json_t *list, const struct conf_pod *map, uint32_t epoch)
@@ -391,6 +423,36 @@ static void volumes_text(const struct conf_pod *map, const json_t *root)
     }
 }
 
+/* The links of enclosures that have several, as the agent of this machine sees them. */
+static void links_text(const struct conf_pod *map, const json_t *root)
+{
+    bool is_first = true;
+    const json_t *link;
+    size_t at;
+
+    for (uint32_t i = 0; i < map->enclosure_count; i++) {
+        const char *name = map->enclosures[i].name;
+        const json_t *links = json_object_get(agent_enclosure(root, name), "links");
+
+        if (json_array_size(links) < 2)
+            continue;
+        if (is_first)
+            (void)printf("\n%-20s %-28s %-11s %9s %12s %s\n", "ENCLOSURE", "LINK", "HEALTH",
+                         "IN FLIGHT", "COMMANDS", "LAST ERROR");
+        is_first = false;
+        json_array_foreach(links, at, link)
+        {
+            const char *error = text_of(link, "last_error");
+
+            (void)printf("%-20s %-28s %-11s %9lld %12lld %s\n", name, text_of(link, "address"),
+                         text_of(link, "state"),
+                         (long long)json_integer_value(json_object_get(link, "in_flight")),
+                         (long long)json_integer_value(json_object_get(link, "commands")),
+                         error[0] != '\0' ? error : "-");
+        }
+    }
+}
+
 static void status_text(const struct pod *pod, const json_t *root, const json_t *differ)
 {
     const struct conf_pod *map = pod->before;
@@ -406,11 +468,14 @@ static void status_text(const struct pod *pod, const json_t *root, const json_t 
         const json_t *known = agent_enclosure(root, is->name);
         const char *health = text_of(known, "state"), *error = text_of(known, "last_error");
 
-        (void)printf("%-20s %-28s %-9s %8g %6.1f%% %-11s %s\n", is->name, is->address,
+        (void)printf("%-20s %-28s %-9s %8g %6.1f%% %-11s %s\n", is->name, is->address[0],
                      conf_enclosure_state_name((enum conf_enclosure_state)is->state), is->weight,
                      100 * conf_pod_share(map, i), health[0] != '\0' ? health : "-",
                      error[0] != '\0' ? error : "-");
+        for (uint32_t k = 1; k < is->address_count; k++)
+            (void)printf("%-20s %s\n", "", is->address[k]);
     }
+    links_text(map, root);
     volumes_text(map, root);
     json_array_foreach(differ, at, line)(void)
         printf("%s%s\n", at == 0 ? "\n" : "", json_string_value(line));
@@ -692,7 +757,7 @@ const struct cli_command cli_pod = {
     .run = pod_run,
     .help =
         "usage: icms pod status|reload [options]\n"
-        "       icms pod add NAME --address HOST:PORT [options]\n"
+        "       icms pod add NAME --address HOST:PORT[,HOST:PORT...] [options]\n"
         "       icms pod settle|drain|undrain|remove NAME [options]\n"
         "       icms pod volume list|create|set|reset|delete [NAME [KEY=VALUE ...]] [options]\n"
         "Show the pod map and what the agent of this machine makes of it, or change the map's\n"
@@ -712,7 +777,7 @@ const struct cli_command cli_pod = {
         "           blocks are found again\n"
         "  reload   wait until the agent uses the file's epoch\n\n"
         "      --file FILE      the pod map; default /etc/icms/pod.yaml\n"
-        "      --address ADDR   add: address or DNS name, and port\n"
+        "      --address ADDR   add: address or DNS name, and port; several: with commas\n"
         "      --weight NUMBER  add: its share relative to the others; default 1\n"
         "      --uuid UUID      add: when the target's configuration has one\n"
         "      --nqn NQN        add: when the target's configuration has one\n"

@@ -94,6 +94,26 @@ static const char *status_error(const json_t *enclosure, char *text)
     return text;
 }
 
+/* The links of an enclosure that has several, under its line. */
+static void status_links(const json_t *links)
+{
+    char in[32], out[32], error[STATUS_ERROR_BYTES];
+    const json_t *link;
+    size_t i;
+
+    if (json_array_size(links) < 2)
+        return;
+    json_array_foreach(links, i, link)
+    {
+        (void)printf("  %-18s %-12s %-12s %-8s %-9s %12s %12s %8.0fx  %s\n",
+                     status_text(link, "address"), status_text(link, "state"),
+                     status_text(link, "auth"), status_text(link, "tls"), "",
+                     status_bytes(status_number(link, "load_bytes"), in),
+                     status_bytes(status_number(link, "store_bytes"), out),
+                     status_number(link, "exclusions"), status_error(link, error));
+    }
+}
+
 static void status_enclosures(const json_t *enclosures)
 {
     char in[32], out[32], error[STATUS_ERROR_BYTES];
@@ -111,6 +131,7 @@ static void status_enclosures(const json_t *enclosures)
                      status_text(e, "pod_state"), status_bytes(status_number(e, "load_bytes"), in),
                      status_bytes(status_number(e, "store_bytes"), out),
                      status_number(e, "exclusions"), status_error(e, error));
+        status_links(json_object_get(e, "links"));
         status_lacks(json_object_get(e, "lacks"));
         status_differ(json_object_get(e, "settings_differ"));
     }

@@ -237,6 +237,7 @@ enum agent_auth {
 /* A link: the associations of all reactors with one address of an enclosure. */
 struct agent_link_stats {
     struct loop_addr addr;
+    uint32_t number; /* below LIMIT_LINKS: the same for as long as the enclosure has the address */
     enum agent_enclosure_state state; /* the worst of all reactors'                           */
     const char *tls, *auth;           /* as of an enclosure                                   */
     uint64_t excluded_count;          /* times it was lost                                    */

@@ -298,6 +298,7 @@ static void enclosure_stats(struct agent *agent, uint32_t number, struct agent_e
         if (member->addrs[i].host[0] == 0)
             continue;
         out->links[out->link_count] = out->links[i];
+        out->links[out->link_count].number = i;
         out->links[out->link_count++].addr = member->addrs[i];
     }
     links_proof(out);

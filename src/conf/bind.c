@@ -191,7 +191,11 @@ static icms_err bind_list(const struct conf_key *key, const struct conf_source *
         } else {
             bool id = key->kind == CONF_USERS || key->kind == CONF_GROUPS; /* its name is first */
             struct conf_key text = {.name = key->name,
-                                    .kind = key->kind == CONF_NQNS ? CONF_NQN : CONF_PATH,
+                                    .kind = key->kind == CONF_NQNS      ? CONF_NQN
+                                            : key->kind == CONF_PORTALS ? CONF_ADDRESS
+                                            : key->kind == CONF_HOSTS   ? CONF_HOST
+                                                                        : CONF_PATH,
+                                    .min = key->min,
                                     .size = id ? LIMIT_NAME_BYTES : key->size};
 
             err = bind_scalar(&text, source, node, member);
@@ -200,7 +204,7 @@ static icms_err bind_list(const struct conf_key *key, const struct conf_source *
             return err;
         count++;
     }
-    if (count < key->min)
+    if (count < (key->kind == CONF_PORTALS || key->kind == CONF_HOSTS ? 1 : key->min))
         return conf_fail(source, list->line, "%s: the list is empty", key->name);
     *count_of(key, object) = count;
     return ICMS_OK;
@@ -218,6 +222,10 @@ static icms_err bind_member(const struct conf_key *key, const struct conf_source
     case CONF_USERS:
     case CONF_GROUPS:
         return bind_list(key, source, node, object);
+    case CONF_PORTALS:
+    case CONF_HOSTS:
+        return node->kind == CONF_NODE_LIST ? bind_list(key, source, node, object)
+                                            : bind_scalar(key, source, node, object);
     default:
         return bind_scalar(key, source, node, object);
     }

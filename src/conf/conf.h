@@ -113,12 +113,14 @@ struct conf_enclosure {
     char name[LIMIT_NAME_BYTES];
     struct uuid uuid;
     char nqn[LIMIT_NQN_BYTES];
-    char address[CONF_ADDRESS_BYTES]; /* NVMe/TCP of its target; in a pod map also a DNS name  */
-    uint8_t state;                    /* enum conf_enclosure_state; UP without a pod map */
-    double weight;                    /* healthy capacity in any unit, same for all; 1   */
-    uint8_t require;                  /* REQUIRE_*: what it has to give; default: the agent's */
-    char psk[LIMIT_PATH_BYTES];       /* file of the TLS key; default: the agent's; "": none */
-    char secret[LIMIT_PATH_BYTES];    /* file of this host's DHHC-1 secret; likewise  */
+    uint32_t address_count; /* of address: its links                                 */
+    char address[LIMIT_LINKS][CONF_ADDRESS_BYTES]; /* NVMe/TCP of its target; in a pod map also DNS
+                                                      names                          */
+    uint8_t state;                 /* enum conf_enclosure_state; UP without a pod map */
+    double weight;                 /* healthy capacity in any unit, same for all; 1   */
+    uint8_t require;               /* REQUIRE_*: what it has to give; default: the agent's */
+    char psk[LIMIT_PATH_BYTES];    /* file of the TLS key; default: the agent's; "": none */
+    char secret[LIMIT_PATH_BYTES]; /* file of this host's DHHC-1 secret; likewise  */
     char controller_secret[LIMIT_PATH_BYTES]; /* file of the one it has to prove; likewise    */
 };
 

@@ -195,6 +195,8 @@ static bool field_is_equal(const struct conf_key *key, const void *a, const void
                memcmp(&left->drive_writes, &right->drive_writes, sizeof(left->drive_writes)) == 0;
     case CONF_NQNS:
     case CONF_PATHS:
+    case CONF_HOSTS:
+    case CONF_PORTALS:
         if (count_of(key, a) != count_of(key, b))
             return false;
         for (uint32_t i = 0; i < count_of(key, a); i++)

@@ -203,6 +203,14 @@ static const struct conf_table host_table = {"a host", KEYS(host_keys), conf_hos
             .doc = "Written here when it is written in the configuration of the target."           \
     }
 
+#define LINKS_DOC                                                                                  \
+    "the agent connects to each, spreads commands over them by what they have in flight, and "     \
+    "goes "                                                                                        \
+    "on with the others while one fails. All of them have to lead to the same icms-target. Each "  \
+    "reactor of the agent has 4 connections to each address. Which network interface of the "      \
+    "server is used for an address is what its routes say: give the addresses of an enclosure "    \
+    "different subnets where a server has several interfaces."
+
 /* What an agent proves to an enclosure, in its file, or for one of the pod map. */
 #define ENCLOSURE_KEYS                                                                             \
     {"secret",                                                                                     \
@@ -235,8 +243,10 @@ static const struct conf_table host_table = {"a host", KEYS(host_keys), conf_hos
 static const struct conf_key enclosure_keys[] = {
     {"name", CONF_NAME, true, AT(struct conf_enclosure, name), .example = "enclosure0",
      .doc = "The name that the enclosure's icms-target has."},
-    {"address", CONF_ADDRESS, true, AT(struct conf_enclosure, address), .min = 1,
-     .example = "127.0.0.1:4420", .doc = "Address and port on which its icms-target listens."},
+    {"address", CONF_PORTALS, true, LIST_AT(struct conf_enclosure, address, address_count),
+     .min = 1, .max = LIMIT_LINKS, .example = "127.0.0.1:4420",
+     .doc = "Address and port on which its icms-target listens, or a list of them, as in "
+            "[192.0.2.10:4420, 198.51.100.10:4420]: " LINKS_DOC},
     ENCLOSURE_IDENTITY,
     {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight), .fallback = "1",
      .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "
@@ -738,10 +748,13 @@ const char *conf_enclosure_state_name(enum conf_enclosure_state state)
 static const struct conf_key pod_enclosure_keys[] = {
     {"name", CONF_NAME, true, AT(struct conf_enclosure, name), .example = "enclosure0",
      .doc = "The name that the enclosure's icms-target has."},
-    {"address", CONF_HOST, true, AT(struct conf_enclosure, address), .example = "192.0.2.10:4420",
-     .doc = "Address and port on which its icms-target listens: numeric, or a DNS name, which is "
-            "resolved when the map is taken, and again while the enclosure is down. Of several "
-            "addresses of a name the first is used, and while it is down the next."},
+    {"address", CONF_HOSTS, true, LIST_AT(struct conf_enclosure, address, address_count),
+     .max = LIMIT_LINKS, .example = "192.0.2.10:4420",
+     .doc = "Address and port on which its icms-target listens, or a list of them, as in "
+            "[192.0.2.10:4420, 198.51.100.10:4420]: " LINKS_DOC
+            " An address is numeric, or a DNS name, which is resolved when the map is taken, and "
+            "again while nothing answers there. Of several addresses of a name the first is used, "
+            "and while it is down the next: write a list to use several."},
     ENCLOSURE_IDENTITY,
     {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight), .fallback = "1",
      .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "

@@ -133,10 +133,53 @@ icms_err conf_pod_read(const char *path, struct err_why *why, struct conf_pod *o
 
 /* ---- rules ---------------------------------------------------------------------------------- */
 
+/* Where an address is written. */
+static uint32_t address_line(const struct conf_node *map, uint32_t enclosure, uint32_t address)
+{
+    const struct conf_node *node =
+        conf_node_get(conf_entry(map, "enclosures", enclosure), "address");
+
+    if (node->kind != CONF_NODE_LIST)
+        return node->key_line;
+    for (node = node->first; address > 0; address--)
+        node = node->next;
+    return node->line;
+}
+
+/* Whether an enclosure has an address among its first ones. */
+static bool address_is_of(const struct conf_enclosure *enclosure, uint32_t count,
+                          const char *address)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(enclosure->address[i], address) == 0)
+            return true;
+    return false;
+}
+
+/* Each address is written once: in enclosure number i and those before it. */
+static icms_err addresses_unique(const struct conf_source *source, const struct conf_node *map,
+                                 const struct conf_enclosure *enclosures, uint32_t i)
+{
+    for (uint32_t k = 0; k < enclosures[i].address_count; k++) {
+        const char *address = enclosures[i].address[k];
+
+        if (address_is_of(&enclosures[i], k, address))
+            return conf_fail(source, address_line(map, i, k), "address: %s is listed twice",
+                             address);
+        for (uint32_t j = 0; j < i; j++)
+            if (address_is_of(&enclosures[j], enclosures[j].address_count, address))
+                return conf_fail(source, address_line(map, i, k),
+                                 "address: the enclosure '%s' has it already", enclosures[j].name);
+    }
+    return ICMS_OK;
+}
+
 icms_err conf_enclosures_unique(const struct conf_source *source, const struct conf_node *map,
                                 const struct conf_enclosure *enclosures, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
+        icms_err err;
+
         for (uint32_t j = 0; j < i; j++) {
             const struct conf_enclosure *a = &enclosures[i], *b = &enclosures[j];
             const struct conf_node *node = conf_entry(map, "enclosures", i);
@@ -148,10 +191,11 @@ icms_err conf_enclosures_unique(const struct conf_source *source, const struct c
             if (uuid_equal(&a->uuid, &b->uuid))
                 return conf_fail(source, conf_node_line(node, "uuid"),
                                  "uuid: the enclosure '%s' has it already", b->name);
-            if (strcmp(a->address, b->address) == 0)
-                return conf_fail(source, conf_node_line(node, "address"),
-                                 "address: the enclosure '%s' has it already", b->name);
         }
+        err = addresses_unique(source, map, enclosures, i);
+        if (err != ICMS_OK)
+            return err;
+    }
     return ICMS_OK;
 }
 
@@ -453,6 +497,22 @@ static void words_add(struct words *words, const char *format, ...)
     words->used += n > 0 ? (size_t)n : 0;
 }
 
+static void addresses_differ(const struct conf_enclosure *was, const struct conf_enclosure *is,
+                             struct words *words)
+{
+    if (was->address_count == 1 && is->address_count == 1) {
+        if (strcmp(was->address[0], is->address[0]) != 0)
+            words_add(words, "%s address %s -> %s", is->name, was->address[0], is->address[0]);
+        return;
+    }
+    for (uint32_t i = 0; i < is->address_count; i++)
+        if (!address_is_of(was, was->address_count, is->address[i]))
+            words_add(words, "%s address %s added", is->name, is->address[i]);
+    for (uint32_t i = 0; i < was->address_count; i++)
+        if (!address_is_of(is, is->address_count, was->address[i]))
+            words_add(words, "%s address %s removed", is->name, was->address[i]);
+}
+
 static void enclosure_differs(const struct conf_enclosure *was, const struct conf_enclosure *is,
                               struct words *words)
 {
@@ -463,8 +523,7 @@ static void enclosure_differs(const struct conf_enclosure *was, const struct con
                   conf_enclosure_state_name((enum conf_enclosure_state)is->state));
     if (was->weight < is->weight || was->weight > is->weight)
         words_add(words, "%s weight %g -> %g", is->name, was->weight, is->weight);
-    if (strcmp(was->address, is->address) != 0)
-        words_add(words, "%s address %s -> %s", is->name, was->address, is->address);
+    addresses_differ(was, is, words);
     if (strcmp(was->nqn, is->nqn) != 0)
         words_add(words, "%s nqn %s -> %s", is->name, was->nqn, is->nqn);
 }

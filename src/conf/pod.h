@@ -113,7 +113,7 @@ enum conf_pod_what {
 struct conf_pod_change {
     enum conf_pod_what what;
     const char *name;                /* of what changes; SHRINK: NULL  */
-    const char *address;             /* ADD                            */
+    const char *address;             /* ADD: one or more, with commas  */
     const char *uuid, *nqn, *weight; /* ADD                            */
     char *const *values;             /* CREATE, SET: "value_max=4MiB"; */
                                      /* CREATE alone: "generation=3"   */

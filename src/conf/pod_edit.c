@@ -189,6 +189,50 @@ static icms_err number_set(struct conf_edit_text *edit, const char *key, uint32_
     return conf_edit_key_set(edit, conf_doc_root(edit->doc), key, text, "epoch", by_hand);
 }
 
+/* One of the addresses of the command line, which have commas between them; returns where the next
+ * one begins, NULL: behind the last. */
+static const char *address_split(const char *asked, char out[CONF_ADDRESS_BYTES])
+{
+    size_t bytes = strcspn(asked, ",");
+
+    (void)snprintf(out, CONF_ADDRESS_BYTES, "%.*s", (int)bytes, asked);
+    return asked[bytes] == ',' ? asked + bytes + 1 : NULL;
+}
+
+/* As they are written in the file: [::1]:4420 would be a list. */
+static void addresses_write(const char *asked, char *out, size_t bytes)
+{
+    bool is_list = strchr(asked, ',') != NULL;
+    char address[CONF_ADDRESS_BYTES];
+    size_t used = 0;
+
+    for (const char *at = asked; at != NULL && used < bytes;) {
+        const char *next = address_split(at, address);
+        const char *quote = address[0] == '[' ? "\"" : "";
+
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s%s%s%s",
+                                 !is_list      ? ""
+                                 : at == asked ? "["
+                                               : ", ",
+                                 quote, address, quote, is_list && next == NULL ? "]" : "");
+        at = next;
+    }
+}
+
+/* Whether an enclosure has just these. */
+static bool addresses_are(const struct conf_enclosure *enclosure, const char *asked)
+{
+    char address[CONF_ADDRESS_BYTES];
+    uint32_t i = 0;
+
+    for (const char *at = asked; at != NULL; i++) {
+        at = address_split(at, address);
+        if (i == enclosure->address_count || strcmp(enclosure->address[i], address) != 0)
+            return false;
+    }
+    return i == enclosure->address_count;
+}
+
 /* The lines of the new enclosure, behind those of the last one. */
 static icms_err entry_add(struct conf_edit_text *edit, const struct conf_pod_change *asked)
 {
@@ -197,16 +241,17 @@ static icms_err entry_add(struct conf_edit_text *edit, const struct conf_pod_cha
     const struct {
         const char *key, *value;
     } more[] = {{"uuid", asked->uuid}, {"nqn", asked->nqn}, {"weight", asked->weight}};
-    const char *quote = asked->address[0] == '[' ? "\"" : "";
-    char added[LIMIT_NAME_BYTES + CONF_ADDRESS_BYTES + LIMIT_NQN_BYTES + 512];
+    char addresses[LIMIT_LINKS * (CONF_ADDRESS_BYTES + 4) + 3];
+    char added[LIMIT_NAME_BYTES + sizeof(addresses) + LIMIT_NQN_BYTES + 512];
     size_t column, bytes = 0;
     char *text;
     int used;
 
     if (!conf_edit_dash_find(edit, first, &column))
         return conf_edit_refuse(edit, edit->list->last->line, by_hand);
-    used = snprintf(added, sizeof(added), "%*s- name: %s\n%*saddress: %s%s%s\n", (int)column, "",
-                    asked->name, (int)column + 2, "", quote, asked->address, quote);
+    addresses_write(asked->address, addresses, sizeof(addresses));
+    used = snprintf(added, sizeof(added), "%*s- name: %s\n%*saddress: %s\n", (int)column, "",
+                    asked->name, (int)column + 2, "", addresses);
     for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++)
         if (more[i].value != NULL)
             used += snprintf(added + used, sizeof(added) - (size_t)used, "%*s%s: %s\n",
@@ -350,6 +395,25 @@ static icms_err volume_values_check(const struct change *change)
     return ICMS_OK;
 }
 
+static icms_err addresses_check(const struct change *change)
+{
+    char address[CONF_ADDRESS_BYTES];
+    struct conf_enclosure enclosure;
+    struct err_why reason = {""};
+    uint32_t count = 0;
+
+    for (const char *at = change->asked->address; at != NULL; count++) {
+        at = address_split(at, address);
+        if (count == LIMIT_LINKS)
+            return err_set(change->why, ICMS_INVALID,
+                           "address: more than %d of them; nothing was changed", LIMIT_LINKS);
+        if (conf_pod_value_set("address", address, &reason, &enclosure) != ICMS_OK)
+            return err_set(change->why, ICMS_INVALID, "address: %s; nothing was changed",
+                           reason.text);
+    }
+    return ICMS_OK;
+}
+
 /* Values of the command line have to be right before they are written between others. */
 static icms_err values_check(const struct change *change)
 {
@@ -357,7 +421,6 @@ static icms_err values_check(const struct change *change)
     const struct {
         const char *key, *value;
     } values[] = {{"name", asked->name},
-                  {"address", asked->address},
                   {"uuid", asked->uuid},
                   {"nqn", asked->nqn},
                   {"weight", asked->weight}};
@@ -371,7 +434,7 @@ static icms_err values_check(const struct change *change)
             conf_pod_value_set(values[i].key, values[i].value, &reason, &enclosure) != ICMS_OK)
             return err_set(change->why, ICMS_INVALID, "%s: %s; nothing was changed", values[i].key,
                            reason.text);
-    return ICMS_OK;
+    return asked->address == NULL ? ICMS_OK : addresses_check(change);
 }
 
 /* The generation that the volume has afterwards. */
@@ -440,7 +503,7 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
     case CONF_POD_ADD:
         if (after->enclosure_count != count + 1 ||
             strcmp(after->enclosures[count].name, asked->name) != 0 ||
-            strcmp(after->enclosures[count].address, asked->address) != 0 ||
+            !addresses_are(&after->enclosures[count], asked->address) ||
             after->enclosures[count].state != CONF_ENCLOSURE_JOINING)
             return false;
         memcpy(at, &after->enclosures[count], sizeof(*at));

@@ -365,6 +365,76 @@ static void not_changed(const char *text, struct conf_pod_change asked, icms_err
     assert_null(edit.text);
 }
 
+/* ---- addresses ------------------------------------------------------------------------------ */
+
+#define LINKS "- name: e0\n  address: [10.0.0.1:4420, e0-b.example:4420]\n"
+
+static void test_an_enclosure_may_have_several_addresses(void **state)
+{
+    static const char agents[] = "enclosures:\n- name: e0\n  address: [10.0.0.1:1, '[::1]:2']\n"
+                                 "volumes: [{name: kv}]\n";
+
+    accepted(HEAD LINKS E1 "- name: e2\n  address:\n  - 10.0.1.1:1\n  - '[2001:db8::1]:1'\n", &pod);
+    assert_int_equal(pod.enclosures[0].address_count, 2);
+    assert_string_equal(pod.enclosures[0].address[0], "10.0.0.1:4420");
+    assert_string_equal(pod.enclosures[0].address[1], "e0-b.example:4420");
+    assert_int_equal(pod.enclosures[1].address_count, 1);
+    assert_string_equal(pod.enclosures[1].address[0], "10.0.0.2:4420");
+    assert_int_equal(pod.enclosures[2].address_count, 2);
+    assert_string_equal(pod.enclosures[2].address[1], "[2001:db8::1]:1");
+    accepted(HEAD "- name: e0\n  address: [a:1, a:2, a:3, a:4, a:5, a:6, a:7, a:8]\n", &pod);
+    assert_int_equal(pod.enclosures[0].address_count, LIMIT_LINKS);
+    assert_int_equal(conf_agent_parse(agents, strlen(agents), "a.yaml", &why, &agent), ICMS_OK);
+    assert_int_equal(agent.enclosures[0].address_count, 2);
+    assert_string_equal(agent.enclosures[0].address[1], "[::1]:2");
+    conf_agent_fini(&agent);
+}
+
+static void test_wrong_addresses_are_refused_with_their_line(void **state)
+{
+    static const char name[] = "enclosures:\n- name: e0\n  address: [10.0.0.1:1, e0.example:1]\n"
+                               "volumes: [{name: kv}]\n";
+    static const char twice[] = "enclosures:\n- name: e0\n  address: [10.0.0.1:1, 10.0.0.2:1]\n"
+                                "- name: e1\n  address:\n  - 10.0.0.3:1\n  - 10.0.0.2:1\n"
+                                "volumes: [{name: kv}]\n";
+
+    refused(HEAD "- name: e0\n  address: [a:1, a:2, a:3, a:4, a:5, a:6, a:7, a:8, a:9]\n",
+            "p.yaml:5: address", "more than 8");
+    refused(HEAD "- name: e0\n  address: []\n", "p.yaml:5: address", "the list is empty");
+    refused(HEAD "- name: e0\n  address: {a: 1}\n", "p.yaml:5: address", "not a map");
+    refused(HEAD "- name: e0\n  address: [[a:1]]\n", "p.yaml:5: address", "not a list");
+    refused(HEAD "- name: e0\n  address:\n  - a:1\n  - a:0\n", "p.yaml:7: address",
+            "'a:0' is not an address and port");
+    refused(HEAD "- name: e0\n  address:\n  - a:1\n  - b:1\n  - a:1\n", "p.yaml:8: address",
+            "a:1 is listed twice");
+    refused(HEAD LINKS "- name: e1\n  address: [b:1,\n    e0-b.example:4420]\n",
+            "p.yaml:8: address", "the enclosure 'e0' has it already");
+    refused(HEAD "- name: e0\n  address: a:1\n  addresses: [a:1]\n",
+            "p.yaml:6: ", "did you mean 'address'?");
+    assert_int_equal(conf_agent_parse(name, strlen(name), "a.yaml", &why, &agent), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "a.yaml:3: address: 'e0.example:1' is not a numeric address"));
+    assert_int_equal(conf_agent_parse(twice, strlen(twice), "a.yaml", &why, &agent), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "a.yaml:7: address: the enclosure 'e0' has it already"));
+    conf_agent_fini(&agent);
+}
+
+static void test_addresses_that_come_and_go_are_words(void **state)
+{
+    char text[256];
+
+    accepted(HEAD E0 E1, &pod);
+    accepted(HEAD LINKS E1, &other);
+    assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)),
+                        "e0 address e0-b.example:4420 added");
+    assert_string_equal(conf_pod_differs(&other, &pod, text, sizeof(text)),
+                        "e0 address e0-b.example:4420 removed");
+    accepted(HEAD "- name: e0\n  address: 10.0.0.9:4420\n" E1, &other);
+    assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)),
+                        "e0 address 10.0.0.1:4420 -> 10.0.0.9:4420");
+    accepted(HEAD "- name: e0\n  address: [10.0.0.1:4420]\n" E1, &other);
+    assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)), "");
+}
+
 /* An editor saves while the file is synced. */
 static const char *save_at_sync;
 
@@ -397,6 +467,17 @@ static void test_an_enclosure_is_added_behind_the_last(void **state)
                 .weight = "2.5"),
             EPOCH(5) FLOW "- name: e1\n  address: \"[::1]:1\"\n  uuid: " UUID7
                           "\n  nqn: nqn.2026-01.io.icms:e1\n  weight: 2.5\n  state: joining\n");
+    changed(HEAD LINKS, ADD(.name = "e1", .address = "10.0.0.2:1,[::1]:1,b.example:1"),
+            EPOCH(5) LINKS "- name: e1\n  address: [10.0.0.2:1, \"[::1]:1\", b.example:1]\n"
+                           "  state: joining\n");
+    not_changed(HEAD LINKS, ADD(.name = "e1", .address = "b:1,e0-b.example:4420"), ICMS_CONFIG,
+                "'e0' has it already");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1,b:1"), ICMS_CONFIG, "listed twice");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1,"), ICMS_INVALID, "address: ''");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1,c:1]\n  weight: 9"), ICMS_INVALID,
+                "address: ");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1,b:2,b:3,b:4,b:5,b:6,b:7,b:8,b:9"),
+                ICMS_INVALID, "address: more than 8");
     not_changed(HEAD E0, ADD(.name = "e0", .address = "10.0.0.2:1"), ICMS_EXISTS, "has it already");
     not_changed(HEAD E0, ADD(.name = "e1", .address = "10.0.0.1:4420"), ICMS_CONFIG,
                 "'e0' has it already");
@@ -641,6 +722,9 @@ int main(void)
         cmocka_unit_test(test_differences_are_words),
         cmocka_unit_test(test_keys_stay_with_the_agent),
         cmocka_unit_test(test_a_map_stands_for_the_list),
+        cmocka_unit_test(test_an_enclosure_may_have_several_addresses),
+        cmocka_unit_test(test_wrong_addresses_are_refused_with_their_line),
+        cmocka_unit_test(test_addresses_that_come_and_go_are_words),
         cmocka_unit_test(test_an_enclosure_is_added_behind_the_last),
         cmocka_unit_test(test_states_are_changed_in_their_line),
         cmocka_unit_test(test_one_at_a_time_joins_or_drains),

@@ -26,8 +26,12 @@ static const char *kind_text(enum conf_kind kind)
         return "address";
     case CONF_ADDRESSES:
         return "address or none";
+    case CONF_PORTALS:
+        return "address, or list of addresses";
     case CONF_HOST:
         return "address or DNS name, and port";
+    case CONF_HOSTS:
+        return "address or DNS name, and port, or list of them";
     case CONF_UUID:
         return "UUID";
     case CONF_BYTES:
@@ -83,7 +87,8 @@ static void range_text(const struct conf_key *key, char out[RANGE_BYTES])
         (void)snprintf(out, RANGE_BYTES, "%llu to %llu", (unsigned long long)key->min,
                        (unsigned long long)key->max);
     else if (key->kind == CONF_MAPS || key->kind == CONF_NQNS || key->kind == CONF_PATHS ||
-             key->kind == CONF_USERS || key->kind == CONF_GROUPS)
+             key->kind == CONF_USERS || key->kind == CONF_GROUPS || key->kind == CONF_PORTALS ||
+             key->kind == CONF_HOSTS)
         (void)snprintf(out, RANGE_BYTES, "at most %llu", (unsigned long long)key->max);
 }
 

@@ -531,6 +531,12 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
     case CONF_ADDRESS:
     case CONF_ADDRESSES:
         return address_set(key, text, why, field);
+    case CONF_HOSTS: /* one */
+        *(uint32_t *)(void *)((char *)object + key->count_offset) = 1;
+        return host_set(key, text, why, field);
+    case CONF_PORTALS: /* one */
+        *(uint32_t *)(void *)((char *)object + key->count_offset) = 1;
+        return address_set(key, text, why, field);
     case CONF_HOST:
         return host_set(key, text, why, field);
     case CONF_CHOICE:

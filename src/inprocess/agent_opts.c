@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-void agent_enclosure_opts_from_conf(const struct conf_enclosure *from, const struct loop_addr *addr,
+void agent_enclosure_opts_from_conf(const struct conf_enclosure *from,
+                                    const struct loop_addr addrs[LIMIT_LINKS],
                                     struct agent_enclosure_opts *out_opts)
 {
     static const enum agent_pod_state states[] = {
@@ -16,8 +17,7 @@ void agent_enclosure_opts_from_conf(const struct conf_enclosure *from, const str
     };
     struct agent_enclosure_opts opts = {
         .uuid = from->uuid,
-        .addr_count = 1,
-        .addrs = {*addr},
+        .addr_count = from->address_count,
         .weight = from->weight,
         .state = states[from->state],
         .psk = from->psk[0] != '\0' ? from->psk : NULL,
@@ -28,6 +28,7 @@ void agent_enclosure_opts_from_conf(const struct conf_enclosure *from, const str
 
     memcpy(opts.name, from->name, sizeof(opts.name));
     memcpy(opts.nqn, from->nqn, sizeof(opts.nqn));
+    memcpy(opts.addrs, addrs, from->address_count * sizeof(opts.addrs[0]));
     *out_opts = opts;
 }
 
@@ -64,12 +65,15 @@ icms_err agent_opts_from_conf(const struct conf_agent *conf,
     opts.local_bytes = conf->local_bytes;
     opts.local_segment_bytes = conf->local_segment_bytes;
     for (uint32_t i = 0; i < conf->enclosure_count; i++) {
-        struct loop_addr addr;
-        icms_err err = loop_addr_parse(conf->enclosures[i].address, why, &addr);
+        struct loop_addr addrs[LIMIT_LINKS];
 
-        if (err != ICMS_OK)
-            return err;
-        agent_enclosure_opts_from_conf(&conf->enclosures[i], &addr, &enclosures[i]);
+        for (uint32_t k = 0; k < conf->enclosures[i].address_count; k++) {
+            icms_err err = loop_addr_parse(conf->enclosures[i].address[k], why, &addrs[k]);
+
+            if (err != ICMS_OK)
+                return err;
+        }
+        agent_enclosure_opts_from_conf(&conf->enclosures[i], addrs, &enclosures[i]);
     }
     opts.enclosure_count = conf->enclosure_count;
     opts.enclosures = enclosures;

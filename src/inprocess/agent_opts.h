@@ -8,8 +8,10 @@
 #include "agent/agent.h"
 #include "conf/conf.h"
 
-/* One enclosure, which is at this address. The options point into `from`. Any thread. */
-void agent_enclosure_opts_from_conf(const struct conf_enclosure *from, const struct loop_addr *addr,
+/* One enclosure, which is at these addresses: as many as it has. The options point into `from`. Any
+ * thread. */
+void agent_enclosure_opts_from_conf(const struct conf_enclosure *from,
+                                    const struct loop_addr addrs[LIMIT_LINKS],
                                     struct agent_enclosure_opts *out_opts);
 
 /* Turns a configuration into an agent's options; with a pod map they have no enclosures yet

@@ -5,7 +5,7 @@
  * Life: pod_map_new -> pod_map_first until true -> agent_new with that -> pod_map_offer and
  * pod_map_turn. A map that is offered and passes conf_pod_compare() is `next`; pod_map_turn gives
  * it to the agent when it is believed and its names are resolved, and it is `used` then. While
- * there is no next one the names of enclosures that are down are resolved again.
+ * there is no next one the names of addresses that are down are resolved again.
  */
 #include "inprocess/pod_map.h"
 
@@ -26,7 +26,7 @@
 /* A sentence, with one of another module in it. */
 #define POD_SAID_BYTES (ERR_WHY_BYTES_MAX + 256)
 
-/* Where an enclosure is. */
+/* Where an address of an enclosure is. */
 struct pod_place {
     struct loop_addr addr;   /* port 0: not known                                         */
     bool is_name;            /* its address is a DNS name                                 */
@@ -37,7 +37,7 @@ struct pod_place {
 /* A map with addresses. */
 struct pod_one {
     struct conf_pod pod;
-    struct pod_place places[LIMIT_ENCLOSURES];
+    struct pod_place places[LIMIT_ENCLOSURES][LIMIT_LINKS];
 };
 
 struct pod_map {
@@ -71,14 +71,39 @@ static void map_say(struct pod_map *map, enum pod_map_say how, const char *sente
 
 /* ---- places --------------------------------------------------------------------------------- */
 
-/* Until a name is resolved the enclosure has an address of its own where nothing listens. */
-static void place_init(struct pod_one *one, uint32_t i)
+/* An address of an enclosure: by the numbers of both. */
+struct pod_at {
+    uint32_t enclosure, address;
+};
+
+static struct pod_place *place_of(struct pod_one *one, struct pod_at at)
 {
-    struct pod_place *place = &one->places[i];
+    return &one->places[at.enclosure][at.address];
+}
+
+static const char *address_of(const struct pod_one *one, struct pod_at at)
+{
+    return one->pod.enclosures[at.enclosure].address[at.address];
+}
+
+/* Goes to the next address of a map; false: there is none. */
+static bool at_next(const struct conf_pod *pod, struct pod_at *io_at)
+{
+    if (++io_at->address < pod->enclosures[io_at->enclosure].address_count)
+        return true;
+    io_at->address = 0;
+    return ++io_at->enclosure < pod->enclosure_count;
+}
+
+/* Until a name is resolved it has an address of its own where nothing listens. */
+static void place_init(struct pod_one *one, struct pod_at at)
+{
+    struct pod_place *place = place_of(one, at);
 
     *place = (struct pod_place){.is_name = true};
-    (void)snprintf(place->addr.host, sizeof(place->addr.host), "127.254.0.%u", i + 1);
-    if (loop_addr_parse(one->pod.enclosures[i].address, NULL, &place->addr) == ICMS_OK)
+    (void)snprintf(place->addr.host, sizeof(place->addr.host), "127.254.%u.%u", at.address,
+                   at.enclosure + 1);
+    if (loop_addr_parse(address_of(one, at), NULL, &place->addr) == ICMS_OK)
         place->is_name = false;
 }
 
@@ -90,44 +115,46 @@ static bool addr_equal(const struct loop_addr *a, const struct loop_addr *b)
 static void places_fini(struct pod_one *one)
 {
     for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
-        resolve_free(&one->places[i].resolve);
+        for (uint32_t k = 0; k < LIMIT_LINKS; k++)
+            resolve_free(&one->places[i][k].resolve);
 }
 
 /* Says once that a name has no address. */
-static void place_failed(struct pod_map *map, struct pod_one *one, uint32_t i, const char *cause)
+static void place_failed(struct pod_map *map, struct pod_one *one, struct pod_at at,
+                         const char *cause)
 {
     char sentence[POD_SAID_BYTES];
 
-    (void)snprintf(sentence, sizeof(sentence), "enclosure %s: %s", one->pod.enclosures[i].name,
-                   cause);
-    if (!one->places[i].is_unresolved)
+    (void)snprintf(sentence, sizeof(sentence), "enclosure %s: %s",
+                   one->pod.enclosures[at.enclosure].name, cause);
+    if (!place_of(one, at)->is_unresolved)
         map->opts.say(map->opts.arg, POD_MAP_WAITS, sentence);
-    one->places[i].is_unresolved = true;
+    place_of(one, at)->is_unresolved = true;
 }
 
 /* Says that an enclosure is somewhere else. */
-static void place_moved(struct pod_map *map, uint32_t i, const struct loop_addr *addr)
+static void place_moved(struct pod_map *map, struct pod_at at, const struct loop_addr *addr)
 {
-    const struct conf_enclosure *enclosure = &map->used->pod.enclosures[i];
-    const struct pod_place *place = &map->used->places[i];
+    const struct pod_place *place = place_of(map->used, at);
     char sentence[POD_SAID_BYTES], old[64], new[64];
 
-    (void)snprintf(sentence, sizeof(sentence), "enclosure %s: %s is %s%s%s", enclosure->name,
-                   enclosure->address, loop_addr_format(addr, new, sizeof(new)),
-                   place->addr.port != 0 ? ", was " : "",
+    (void)snprintf(sentence, sizeof(sentence), "enclosure %s: %s is %s%s%s",
+                   map->used->pod.enclosures[at.enclosure].name, address_of(map->used, at),
+                   loop_addr_format(addr, new, sizeof(new)), place->addr.port != 0 ? ", was " : "",
                    place->addr.port != 0 ? loop_addr_format(&place->addr, old, sizeof(old)) : "");
     map->opts.say(map->opts.arg, POD_MAP_TAKEN, sentence);
     map->is_moved = true;
 }
 
 /* Asks for a name. */
-static void place_ask(struct pod_map *map, struct pod_one *one, uint32_t i)
+static void place_ask(struct pod_map *map, struct pod_one *one, struct pod_at at)
 {
+    struct pod_place *place = place_of(one, at);
     struct err_why why = {""};
 
-    if (one->places[i].is_name && one->places[i].resolve == NULL &&
-        resolve_start(one->pod.enclosures[i].address, &why, &one->places[i].resolve) != ICMS_OK)
-        place_failed(map, one, i, why.text);
+    if (place->is_name && place->resolve == NULL &&
+        resolve_start(address_of(one, at), &why, &place->resolve) != ICMS_OK)
+        place_failed(map, one, at, why.text);
 }
 
 /* Which of the addresses is used: the one that is, as long as it is right and the enclosure is not
@@ -141,10 +168,16 @@ static struct loop_addr place_pick(const struct pod_place *place,
     return answer->addrs[0];
 }
 
-/* Takes the answer, if there is one; true: none is waited for. */
-static bool place_poll(struct pod_map *map, struct pod_one *one, uint32_t i)
+static bool place_is_down(struct pod_map *map, struct pod_one *one, struct pod_at at)
 {
-    struct pod_place *place = &one->places[i];
+    return map->opts.is_down(map->opts.arg, &one->pod.enclosures[at.enclosure].uuid,
+                             &place_of(one, at)->addr);
+}
+
+/* Takes the answer, if there is one; true: none is waited for. */
+static bool place_poll(struct pod_map *map, struct pod_one *one, struct pod_at at)
+{
+    struct pod_place *place = place_of(one, at);
     struct resolve_answer answer;
     struct loop_addr addr;
 
@@ -154,14 +187,13 @@ static bool place_poll(struct pod_map *map, struct pod_one *one, uint32_t i)
         return false;
     resolve_free(&place->resolve);
     if (answer.count == 0) {
-        place_failed(map, one, i, answer.why.text);
+        place_failed(map, one, at, answer.why.text);
         return true;
     }
     place->is_unresolved = false;
-    addr =
-        place_pick(place, &answer, map->opts.is_down(map->opts.arg, &one->pod.enclosures[i].uuid));
+    addr = place_pick(place, &answer, place_is_down(map, one, at));
     if (one == map->used && map->is_started && !addr_equal(&addr, &place->addr))
-        place_moved(map, i, &addr);
+        place_moved(map, at, &addr);
     place->addr = addr;
     return true;
 }
@@ -170,9 +202,11 @@ static bool place_poll(struct pod_map *map, struct pod_one *one, uint32_t i)
 static bool places_poll(struct pod_map *map, struct pod_one *one)
 {
     bool is_over = true;
+    struct pod_at at = {0, 0};
 
-    for (uint32_t i = 0; i < one->pod.enclosure_count; i++)
-        is_over = place_poll(map, one, i) && is_over;
+    do
+        is_over = place_poll(map, one, at) && is_over;
+    while (at_next(&one->pod, &at));
     return is_over;
 }
 
@@ -180,9 +214,13 @@ static bool places_poll(struct pod_map *map, struct pod_one *one)
 
 static void enclosures_make(struct pod_map *map, const struct pod_one *one)
 {
-    for (uint32_t i = 0; i < one->pod.enclosure_count; i++)
-        agent_enclosure_opts_from_conf(&one->pod.enclosures[i], &one->places[i].addr,
-                                       &map->enclosures[i]);
+    struct loop_addr addrs[LIMIT_LINKS];
+
+    for (uint32_t i = 0; i < one->pod.enclosure_count; i++) {
+        for (uint32_t k = 0; k < LIMIT_LINKS; k++)
+            addrs[k] = one->places[i][k].addr;
+        agent_enclosure_opts_from_conf(&one->pod.enclosures[i], addrs, &map->enclosures[i]);
+    }
 }
 
 static const char *volume_changed(const struct volume_spec *was, const struct volume_spec *is)
@@ -296,15 +334,19 @@ static void next_drop(struct pod_map *map)
 static void next_places(struct pod_map *map)
 {
     struct pod_one *next = map->next, *used = map->used;
+    struct pod_at at = {0, 0};
 
-    for (uint32_t i = 0; i < next->pod.enclosure_count; i++) {
-        place_init(next, i);
-        for (uint32_t j = 0; j < used->pod.enclosure_count; j++)
-            if (used->places[j].addr.port != 0 &&
-                strcmp(next->pod.enclosures[i].address, used->pod.enclosures[j].address) == 0)
-                next->places[i].addr = used->places[j].addr;
-        place_ask(map, next, i);
-    }
+    do {
+        struct pod_at was = {0, 0};
+
+        place_init(next, at);
+        do
+            if (place_of(used, was)->addr.port != 0 &&
+                strcmp(address_of(next, at), address_of(used, was)) == 0)
+                place_of(next, at)->addr = place_of(used, was)->addr;
+        while (at_next(&used->pod, &was));
+        place_ask(map, next, at);
+    } while (at_next(&next->pod, &at));
 }
 
 static bool pod_has(const struct conf_pod *pod, const char *name)
@@ -312,6 +354,15 @@ static bool pod_has(const struct conf_pod *pod, const char *name)
     for (uint32_t i = 0; i < pod->enclosure_count; i++)
         if (strcmp(pod->enclosures[i].name, name) == 0)
             return true;
+    return false;
+}
+
+static bool addresses_meet(const struct conf_enclosure *a, const struct conf_enclosure *b)
+{
+    for (uint32_t i = 0; i < a->address_count; i++)
+        for (uint32_t k = 0; k < b->address_count; k++)
+            if (strcmp(a->address[i], b->address[k]) == 0)
+                return true;
     return false;
 }
 
@@ -330,8 +381,7 @@ static bool keys_stay(const struct pod_map *map, const struct conf_pod *pod, con
         for (uint32_t j = 0; j < pod->enclosure_count; j++) {
             const struct conf_enclosure *is = &pod->enclosures[j];
 
-            if (strcmp(is->address, was->address) != 0 ||
-                conf_agent_keys_of(conf, is->name) != &conf->keys)
+            if (!addresses_meet(is, was) || conf_agent_keys_of(conf, is->name) != &conf->keys)
                 continue;
             (void)err_set(why, ICMS_CONFIG,
                           "%s: enclosure %s is called %s now, and enclosure_keys of the agent has "
@@ -392,7 +442,8 @@ void pod_map_again(struct pod_map *map)
     map->said[0] = '\0';
     map->again_ns = map->next_again_ns = 0;
     for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
-        map->used->places[i].is_unresolved = map->next->places[i].is_unresolved = false;
+        for (uint32_t k = 0; k < LIMIT_LINKS; k++)
+            map->used->places[i][k].is_unresolved = map->next->places[i][k].is_unresolved = false;
 }
 
 /* Whether what the next map lacks is down, all of it. */
@@ -402,7 +453,7 @@ static bool next_is_believed(struct pod_map *map)
         return true;
     for (uint32_t i = 0; i < map->used->pod.enclosure_count; i++)
         if ((map->gone >> i & 1) != 0 &&
-            !map->opts.is_down(map->opts.arg, &map->used->pod.enclosures[i].uuid))
+            !map->opts.is_down(map->opts.arg, &map->used->pod.enclosures[i].uuid, NULL))
             return false;
     return true;
 }
@@ -448,6 +499,7 @@ static bool used_turn(struct pod_map *map, uint64_t now_ns)
 {
     struct pod_one *used = map->used;
     bool is_over = places_poll(map, used);
+    struct pod_at at = {0, 0};
 
     if (now_ns < map->again_ns)
         return !is_over;
@@ -456,12 +508,12 @@ static bool used_turn(struct pod_map *map, uint64_t now_ns)
         return !is_over;
     }
     map->is_moved = false;
-    for (uint32_t i = 0; i < used->pod.enclosure_count && is_over; i++)
-        if (used->places[i].is_name &&
-            map->opts.is_down(map->opts.arg, &used->pod.enclosures[i].uuid)) {
-            place_ask(map, used, i);
+    do
+        if (is_over && place_of(used, at)->is_name && place_is_down(map, used, at)) {
+            place_ask(map, used, at);
             map->again_ns = now_ns + POD_AGAIN_NS;
         }
+    while (at_next(&used->pod, &at));
     return !is_over;
 }
 
@@ -481,6 +533,7 @@ icms_err pod_map_new(const struct pod_map_opts *opts, const struct conf_pod *pod
                      struct err_why *why, struct pod_map **out_map)
 {
     struct pod_map *map = calloc(1, sizeof(*map));
+    struct pod_at at = {0, 0};
 
     if (map != NULL) {
         map->opts = *opts;
@@ -504,10 +557,10 @@ icms_err pod_map_new(const struct pod_map_opts *opts, const struct conf_pod *pod
         map->identities[i] = (struct agent_identity){is->uuid, is->generation};
         map->highest[i] = uuid_is_nil(&is->uuid) ? 0 : is->generation;
     }
-    for (uint32_t i = 0; i < pod->enclosure_count; i++) {
-        place_init(map->used, i);
-        place_ask(map, map->used, i);
-    }
+    do {
+        place_init(map->used, at);
+        place_ask(map, map->used, at);
+    } while (at_next(&map->used->pod, &at));
     *out_map = map;
     return ICMS_OK;
 }

@@ -29,8 +29,8 @@ struct pod_map_opts {
     /* agent_pod_apply */
     icms_err (*apply)(void *arg, uint64_t epoch, const struct agent_enclosure_opts *enclosures,
                       uint32_t count, const struct agent_identity *volumes, struct err_why *why);
-    /* Whether the enclosure does not answer. */
-    bool (*is_down)(void *arg, const struct uuid *uuid);
+    /* Whether the enclosure does not answer, by this address, or (NULL) by any. */
+    bool (*is_down)(void *arg, const struct uuid *uuid, const struct loop_addr *addr);
     /* One sentence without an end, for a log; not twice in a row. */
     void (*say)(void *arg, enum pod_map_say how, const char *sentence);
     void *arg; /* of all three */

@@ -30,6 +30,7 @@ static struct {
     icms_err answer; /* to the next ones */
     struct uuid down[LIMIT_ENCLOSURES];
     uint32_t down_count;
+    uint16_t down_port; /* the address with this port; 0: none */
     uint32_t said;
     enum pod_map_say how;
     char sentence[1024];
@@ -56,8 +57,10 @@ static icms_err fake_apply(void *arg, uint64_t epoch, const struct agent_enclosu
     return ICMS_OK;
 }
 
-static bool fake_is_down(void *arg, const struct uuid *uuid)
+static bool fake_is_down(void *arg, const struct uuid *uuid, const struct loop_addr *addr)
 {
+    if (addr != NULL && fake.down_port != 0)
+        return addr->port == fake.down_port;
     for (uint32_t i = 0; i < fake.down_count; i++)
         if (uuid_equal(&fake.down[i], uuid))
             return true;
@@ -291,6 +294,26 @@ static void test_names_are_resolved_while_another_map_waits(void **state)
     assert_true(lookups_of_a_while() >= 3);
 }
 
+/* The enclosure itself is up. */
+static void test_the_name_of_one_address_is_resolved_while_that_is_down(void **state)
+{
+    begin(EPOCH(4) "- {name: e0, address: ['10.0.0.1:4420', localhost:4421]}\n");
+    assert_int_equal(fake.enclosures[0].addr_count, 2);
+    assert_string_equal(fake.enclosures[0].addrs[0].host, "10.0.0.1");
+    assert_int_equal(fake.enclosures[0].addrs[1].port, 4421);
+    assert_int_equal(lookups_of_a_while(), 0);
+    fake.down_port = 4421;
+    assert_true(lookups_of_a_while() >= 3);
+    fake.down_port = 4420; /* which is no name */
+    assert_true(lookups_of_a_while() <= 1);
+    fake.down_port = 0;
+    offer(EPOCH(5) "- {name: e0, address: ['10.0.0.2:4420', localhost:4421, '10.0.0.1:4420']}\n");
+    assert_int_equal(fake.epoch, 5);
+    assert_int_equal(fake.enclosures[0].addr_count, 3);
+    assert_string_equal(fake.enclosures[0].addrs[2].host, "10.0.0.1");
+    assert_non_null(strstr(fake.sentence, "e0 address 10.0.0.2:4420 added"));
+}
+
 /* Of localhost a machine has one address or two; nobody listens on the port. */
 static void test_names_are_resolved_and_again_while_down(void **state)
 {
@@ -438,6 +461,7 @@ int main(void)
         cmocka_unit_test_teardown(test_names_are_resolved_while_another_map_waits, end),
         cmocka_unit_test_teardown(test_an_agent_that_is_busy_gets_it_later, end),
         cmocka_unit_test_teardown(test_names_are_resolved_and_again_while_down, end),
+        cmocka_unit_test_teardown(test_the_name_of_one_address_is_resolved_while_that_is_down, end),
         cmocka_unit_test_teardown(test_a_name_that_is_unknown_holds_nothing_up, end),
         cmocka_unit_test_teardown(test_volumes_follow_the_map, end),
         cmocka_unit_test_teardown(test_without_volumes_the_file_says, end),

@@ -64,7 +64,17 @@ static icms_err watch_apply(void *arg, uint64_t epoch,
     return agent_pod_apply(watch->agent, epoch, enclosures, count, volumes, why);
 }
 
-static bool watch_is_down(void *arg, const struct uuid *uuid)
+static bool link_is_down(const struct agent_enclosure_stats *enclosure,
+                         const struct loop_addr *addr)
+{
+    for (uint32_t i = 0; addr != NULL && i < enclosure->link_count; i++)
+        if (enclosure->links[i].addr.port == addr->port &&
+            strcmp(enclosure->links[i].addr.host, addr->host) == 0)
+            return enclosure->links[i].state == AGENT_ENCLOSURE_EXCLUDED;
+    return enclosure->state == AGENT_ENCLOSURE_EXCLUDED;
+}
+
+static bool watch_is_down(void *arg, const struct uuid *uuid, const struct loop_addr *addr)
 {
     struct pod_watch *watch = arg;
     uint64_t now_ns = loop_env_now_ns(loop_env_uring());
@@ -77,7 +87,7 @@ static bool watch_is_down(void *arg, const struct uuid *uuid)
     }
     for (uint32_t i = 0; i < watch->stats->enclosure_count; i++)
         if (uuid_equal(&watch->stats->enclosures[i].uuid, uuid))
-            return watch->stats->enclosures[i].state == AGENT_ENCLOSURE_EXCLUDED;
+            return link_is_down(&watch->stats->enclosures[i], addr);
     return false;
 }
 
