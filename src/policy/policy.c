@@ -40,8 +40,12 @@ static const struct policy_marks policy_marks_run = {85, 90}; /* of a run that w
 /* A larger budget is none. */
 #define POLICY_BUDGET_MAX ((uint64_t)1 << 60)
 
+/* What relocation saves up: the largest block, and a little. */
+#define POLICY_RELOCATE_MAX ((uint64_t)2 * LIMIT_VALUE_BYTES)
+
 struct policy {
     uint64_t accesses;       /* the last one given to a segment                                 */
+    uint64_t relocate_bytes; /* that may be relocated                                           */
     struct policy_opts opts; /* as given                                                        */
     uint32_t *ghost;         /* sets of POLICY_GHOST_WAYS tags; 0: none                         */
     uint64_t ghost_sets;     /* a power of two                                                  */
@@ -113,9 +117,37 @@ void policy_free(struct policy **policy)
     *policy = NULL;
 }
 
-void policy_access(struct policy *policy, struct policy_segment *segment)
+/* ---- eviction ----------------------------------------------------------------------------------
+ */
+
+void policy_access(struct policy *policy, struct policy_segment *segment, uint64_t hash)
 {
+    if (segment->last != hash)
+        segment->others = segment->access;
     segment->access = ++policy->accesses;
+    segment->last = hash;
+}
+
+void policy_access_all(struct policy *policy, struct policy_segment *segment)
+{
+    segment->access = segment->others = ++policy->accesses;
+    segment->last = 0;
+}
+
+bool policy_relocate(struct policy *policy, uint64_t bytes)
+{
+    if (policy->opts.budget_bytes_day != 0 || policy->relocate_bytes < bytes)
+        return false;
+    policy->relocate_bytes -= bytes;
+    return true;
+}
+
+void policy_relocated(struct policy_segment *segment, uint64_t hash)
+{
+    if (segment->last != hash)
+        return;
+    segment->access = segment->others;
+    segment->last = 0;
 }
 
 /* ---- runs that were read -----------------------------------------------------------------------
@@ -198,10 +230,12 @@ bool policy_was_evicted(const struct policy *policy, uint64_t hash)
     return ghost != NULL && (*ghost & POLICY_GHOST_EVICTED) != 0;
 }
 
-void policy_written(struct policy *policy, uint64_t hash)
+void policy_written(struct policy *policy, uint64_t hash, uint64_t bytes)
 {
     uint32_t *ghost = ghost_find(policy, hash);
 
+    policy->relocate_bytes =
+        u64_min(policy->relocate_bytes + bytes / POLICY_RELOCATE_PART, POLICY_RELOCATE_MAX);
     if (ghost != NULL)
         *ghost = 0;
 }

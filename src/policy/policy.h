@@ -7,8 +7,10 @@
  * its loop and `icms replay` asks it about a trace, so a replay shows what a drive does. One policy
  * is one drive; calls are not thread-safe.
  *
- * Eviction. Each segment has one number: its last access. Of the segments of a volume the one with
- * the smallest number is evicted, as a whole. Nothing is relocated.
+ * Eviction. Of the segments of a volume the one whose last access is oldest, the victim, is
+ * evicted, as a whole. A segment of which all blocks but one were accessed before that lives for
+ * that one: the one is relocated, written again elsewhere, and the segment is the next victim. Of
+ * all that is written at most one byte in POLICY_RELOCATE_PART may be for that.
  *
  * Life: policy_new -> events and questions -> policy_free.
  */
@@ -37,14 +39,19 @@ void policy_free(struct policy **policy);
 
 /* ---- eviction: the last access of a segment ------------------------------------------------- */
 
-/* When a block of a segment was written, read or offered for the last time: a count of accesses of
- * the drive. 0: never. Whoever opens a drive gives its segments their order with it. */
+/* Last accesses, as counts of the drive's accesses: larger is more recent, 0 is never. Whoever
+ * opens a drive gives its segments their order with policy_access_all. */
 struct policy_segment {
-    uint64_t access; /* larger is more recent */
+    uint64_t access; /* when a block was written, read or offered               */
+    uint64_t others; /* the same of all blocks but the one that was then, `last` */
+    uint64_t last;   /* its name in the drive; 0: not known                     */
 };
 
-/* A block of the segment was written, read or offered. */
-void policy_access(struct policy *policy, struct policy_segment *segment);
+/* A block of the segment was written, read or offered. hash: its name in the drive, not 0. */
+void policy_access(struct policy *policy, struct policy_segment *segment, uint64_t hash);
+
+/* Any number of its blocks were. */
+void policy_access_all(struct policy *policy, struct policy_segment *segment);
 
 /* Whether the first segment is to be evicted before the second. */
 static inline bool policy_before(const struct policy_segment *a, const struct policy_segment *b)
@@ -52,10 +59,31 @@ static inline bool policy_before(const struct policy_segment *a, const struct po
     return a->access < b->access;
 }
 
+/* Whether a segment lives for its last accessed block alone: the others were accessed before any of
+ * the victim, or with it. */
+static inline bool policy_is_held(const struct policy_segment *segment,
+                                  const struct policy_segment *victim)
+{
+    return segment->last != 0 && segment->others != 0 && segment->others <= victim->access &&
+           segment->access > victim->access;
+}
+
+/* Of what is written so large a part may be relocated, with what overhead adds under a twentieth.
+ */
+#define POLICY_RELOCATE_PART 23
+
+/* Whether a block of so many bytes may be relocated now. A yes is charged. Never with a write
+ * budget, which is for blocks that are stored. */
+bool policy_relocate(struct policy *policy, uint64_t bytes);
+
+/* The block was relocated: the segment is as old as its other blocks, unless one of them was
+ * accessed since. */
+void policy_relocated(struct policy_segment *segment, uint64_t hash);
+
 /* ---- blocks that are gone ------------------------------------------------------------------- */
 
-/* A block was written. hash names it in the drive (volume and key). */
-void policy_written(struct policy *policy, uint64_t hash);
+/* A block was written, and so many bytes for it. hash names it in the drive (volume and key). */
+void policy_written(struct policy *policy, uint64_t hash, uint64_t bytes);
 
 /* A block was evicted. */
 void policy_evicted(struct policy *policy, uint64_t hash);

@@ -38,14 +38,77 @@ static void test_access(void **state)
     struct policy_segment a = {0}, b = {0}, never = {0};
 
     (void)state;
-    policy_access(policy, &a); /* written */
-    policy_access(policy, &b);
+    policy_access(policy, &a, 1); /* written */
+    policy_access(policy, &b, 2);
     assert_true(policy_before(&a, &b));
     assert_false(policy_before(&b, &a));
-    policy_access(policy, &a); /* read */
+    policy_access(policy, &a, 1); /* read */
     assert_true(policy_before(&b, &a));
     assert_true(policy_before(&never, &b));
     assert_false(policy_before(&a, &a));
+    policy_free(&policy);
+}
+
+/* A segment is held by its last accessed block when the others are no younger than the victim. */
+static void test_held(void **state)
+{
+    struct policy *policy = policy_make(0);
+    struct policy_segment held = {0}, victim = {0}, one = {0}, two = {0}, old = {0};
+
+    (void)state;
+    policy_access_all(policy, &old);
+    policy_access(policy, &held, 1);
+    policy_access(policy, &held, 2);
+    policy_access(policy, &two, 3);
+    policy_access(policy, &victim, 4);
+    policy_access(policy, &victim, 5);
+    assert_false(policy_is_held(&held, &victim)); /* older as a whole */
+    policy_access(policy, &one, 6);
+    policy_access(policy, &two, 7);
+    policy_access(policy, &two, 8);
+    policy_access(policy, &held, 1);
+    policy_access(policy, &held, 1);
+    assert_true(policy_is_held(&held, &victim));
+    assert_false(policy_is_held(&victim, &victim));
+    assert_false(policy_is_held(&one, &victim)); /* it has no others */
+    assert_false(policy_is_held(&two, &victim)); /* one of them is younger */
+    assert_true(policy_before(&victim, &held));
+    policy_relocated(&held, 2); /* another one */
+    assert_true(policy_before(&victim, &held));
+    policy_relocated(&held, 1);
+    assert_true(policy_before(&held, &victim));
+    assert_false(policy_is_held(&held, &victim));
+    policy_access_all(policy, &old); /* of an open: which block it was is not known */
+    assert_false(policy_is_held(&old, &victim));
+    policy_access(policy, &old, 9);
+    assert_false(policy_is_held(&old, &victim));
+    policy_free(&policy);
+}
+
+/* Of what is written a part may be relocated, and little of it is saved up; with a budget nothing.
+ */
+static void test_relocate(void **state)
+{
+    struct policy *policy = policy_make(0);
+    uint64_t moved = 0, saved = 0;
+
+    (void)state;
+    assert_false(policy_relocate(policy, 1));
+    for (uint64_t n = 0; n < 1000 * POLICY_RELOCATE_PART; n++) {
+        policy_written(policy, n, BLOCK);
+        moved += policy_relocate(policy, BLOCK);
+    }
+    assert_in_range(moved, 999, 1000);
+    for (uint64_t n = 0; n < 1000 * POLICY_RELOCATE_PART; n++)
+        policy_written(policy, n, BLOCK);
+    while (policy_relocate(policy, BLOCK))
+        saved++;
+    assert_int_equal(saved, 2 * LIMIT_VALUE_BYTES / BLOCK);
+    policy_free(&policy);
+    policy = policy_make(480 * 100 * BLOCK);
+    for (uint64_t n = 0; n < 100 * POLICY_RELOCATE_PART; n++)
+        policy_written(policy, n, BLOCK);
+    assert_false(policy_relocate(policy, BLOCK));
     policy_free(&policy);
 }
 
@@ -61,7 +124,7 @@ static void test_ghost(void **state)
     assert_false(policy_admit(policy, 5, 0, BLOCK, 0));
     policy_evicted(policy, 6);
     assert_true(policy_admit(policy, 6, 0, BLOCK, 0));
-    policy_written(policy, 6);
+    policy_written(policy, 6, BLOCK);
     assert_false(policy_admit(policy, 6, 0, BLOCK, 0)); /* as a new one */
     policy_free(&policy);
 }
@@ -83,7 +146,7 @@ static void test_evicted(void **state)
         mistakes += policy_was_evicted(policy, 5 * GHOSTS + n);
     assert_in_range(known, GHOSTS / 2 * 95 / 100, GHOSTS / 2);
     assert_true(mistakes < 10);
-    policy_written(policy, 5 * GHOSTS - 1);
+    policy_written(policy, 5 * GHOSTS - 1, BLOCK);
     assert_false(policy_was_evicted(policy, 5 * GHOSTS - 1));
     policy_free(&policy);
     policy = policy_make(480 * 100 * BLOCK);
@@ -230,6 +293,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_access),
+        cmocka_unit_test(test_held),
+        cmocka_unit_test(test_relocate),
         cmocka_unit_test(test_ghost),
         cmocka_unit_test(test_evicted),
         cmocka_unit_test(test_budget),

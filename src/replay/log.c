@@ -5,6 +5,7 @@
  *
  *   log_offer -> there: policy_read
  *             -> new: policy_admit, policy_written, log_append; log_reclaim while few are free
+ *   log_reclaim -> log_relocate, log_victim
  *
  * What the store does and this model does not: several volumes, quotas, deletes, damage.
  */
@@ -35,6 +36,7 @@ struct log_segment {
     struct policy_segment recency; /* its last access                   */
     struct list link;              /* of the log's full ones, or of free ones */
     uint32_t count;                /* blocks in it                      */
+    uint32_t last;                 /* its block that was accessed last  */
 };
 
 struct log {
@@ -211,6 +213,12 @@ static struct log_segment *log_append(struct log *log, struct replay *replay, ui
     return log->open;
 }
 
+static void log_accessed(struct log *log, struct log_segment *segment, uint32_t block)
+{
+    policy_access(log->policy, &segment->recency, hash64_mix(block));
+    segment->last = block;
+}
+
 /* ---- reclaim -----------------------------------------------------------------------------------
  */
 
@@ -229,14 +237,50 @@ static struct log_segment *log_victim(struct log *log, enum replay_kind kind)
     return best;
 }
 
+/* Of the segments that live for one block alone, if the victim does not, the last accessed one. */
+static struct log_segment *log_held(struct log *log, const struct log_segment *victim)
+{
+    struct log_segment *best = NULL;
+
+    list_for_each (link, &log->full) {
+        struct log_segment *segment = container_of(link, struct log_segment, link);
+
+        if (policy_is_held(&segment->recency, &victim->recency) &&
+            (best == NULL || policy_before(&best->recency, &segment->recency)))
+            best = segment;
+    }
+    return best;
+}
+
+/* Writes the one block that a segment lives for again. */
+static void log_relocate(struct log *log, struct replay *replay)
+{
+    struct log_segment *segment = log_held(log, log_victim(log, replay->setup->kind));
+    uint32_t block;
+
+    if (segment == NULL || !policy_relocate(log->policy, log->record_bytes))
+        return;
+    block = segment->last;
+    log_accessed(log, log_append(log, replay, block), block);
+    policy_relocated(&segment->recency, hash64_mix(block));
+}
+
 static void log_reclaim(struct log *log, struct replay *replay)
 {
-    struct log_segment *segment = log_victim(log, replay->setup->kind);
-    const uint32_t *blocks = &log->blocks[(size_t)log_number(log, segment) * log->segment_blocks];
+    struct log_segment *segment;
+    const uint32_t *blocks;
+    uint32_t first;
 
+    if (replay->setup->kind != REPLAY_FIFO)
+        log_relocate(log, replay);
+    segment = log_victim(log, replay->setup->kind);
     check(segment != NULL);
+    first = log_number(log, segment) * log->segment_blocks;
+    blocks = &log->blocks[first];
     list_remove(&segment->link);
     for (uint32_t i = 0; i < segment->count; i++) {
+        if (log->where[blocks[i]] != first + i + 1)
+            continue; /* relocated */
         log->where[blocks[i]] = 0;
         policy_evicted(log->policy, hash64_mix(blocks[i]));
     }
@@ -260,8 +304,7 @@ static void log_offer(void *cache, struct replay *replay, uint32_t block)
     uint64_t run = hash64_mix(replay_run_of(replay, block));
 
     if (log->where[block] != 0) {
-        policy_access(log->policy,
-                      &log->segments[(log->where[block] - 1) / log->segment_blocks].recency);
+        log_accessed(log, &log->segments[(log->where[block] - 1) / log->segment_blocks], block);
         policy_read(log->policy, run);
         return;
     }
@@ -269,8 +312,8 @@ static void log_offer(void *cache, struct replay *replay, uint32_t block)
         replay->result->refused++;
         return;
     }
-    policy_access(log->policy, &log_append(log, replay, block)->recency);
-    policy_written(log->policy, hash64_mix(block));
+    log_accessed(log, log_append(log, replay, block), block);
+    policy_written(log->policy, hash64_mix(block), log->record_bytes);
     replay->result->admitted_bytes += replay->setup->block_bytes;
     while (log->free_count < log->reserve)
         log_reclaim(log, replay);

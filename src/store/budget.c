@@ -64,10 +64,18 @@ uint64_t store_policy_run(uint32_t volume, const struct key *key)
         key->bytes, key->length == LIMIT_KEY_BYTES ? LIMIT_RUN_BYTES : sizeof(key->bytes), volume);
 }
 
+void store_recency(struct store *store, struct store_segment *segment, uint32_t volume,
+                   const struct key *key)
+{
+    policy_access(store->policy, &segment->recency, store_policy_hash(volume, key));
+    segment->last_volume = volume;
+    segment->last_key = *key;
+}
+
 void store_accessed(struct store *store, struct store_segment *segment, uint32_t volume,
                     const struct key *key)
 {
-    policy_access(store->policy, &segment->recency);
+    store_recency(store, segment, volume, key);
     policy_read(store->policy, store_policy_run(volume, key));
 }
 

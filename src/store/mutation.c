@@ -120,7 +120,7 @@ static void mutation_done(struct store_mutation *mutation)
         struct store_write *write = mutation_write(mutation);
 
         write->err = mutation->err;
-        if (mutation->err == ICMS_OK) {
+        if (mutation->err == ICMS_OK && write->only_record == 0) {
             counter_add(&store->stats.writes, 1);
             counter_add(&store->stats.write_bytes, write->value_bytes);
         }
@@ -204,10 +204,11 @@ static void write_published(struct store_mutation *mutation)
     if (store_index_put(store->index, mutation->volume, &mutation->key, &location, &old))
         store_segment_live_sub(store, mutation->volume, &old);
     store_segment_live_add(store, mutation->volume, &location);
-    policy_access(store->policy, &mutation->segment->recency);
-    policy_written(store->policy, store_policy_hash(mutation->volume, &mutation->key));
+    store_recency(store, mutation->segment, mutation->volume, &mutation->key);
+    policy_written(store->policy, store_policy_hash(mutation->volume, &mutation->key),
+                   write->only_record == 0 ? bytes : 0);
     counter_add(&store->stats.device_write_bytes, bytes);
-    counter_add(&store->stats.admitted_bytes, bytes);
+    counter_add(&store->stats.admitted_bytes, write->only_record == 0 ? bytes : 0);
 }
 
 /* The record is on flash and published, or dead. */
@@ -422,13 +423,16 @@ static bool write_answered(struct store_mutation *mutation, const struct store_l
                            bool present)
 {
     struct store *store = mutation->store;
-    uint32_t options = mutation_write(mutation)->options;
+    const struct store_write *write = mutation_write(mutation);
+    uint32_t options = write->options;
 
     if (present && (options & STORE_WRITE_IF_ABSENT) != 0) {
         store_accessed(store, &store->segments[location->segment], mutation->volume,
                        &mutation->key);
         mutation_answer(mutation, ICMS_EXISTS);
-    } else if (!present && (options & STORE_WRITE_IF_EXISTS) != 0) {
+    } else if ((!present && (options & STORE_WRITE_IF_EXISTS) != 0) ||
+               (write->only_record != 0 &&
+                (!present || write->only_record != store_record_id(store, location)))) {
         mutation_answer(mutation, ICMS_MISS);
     } else if (!write_admitted(mutation)) {
         mutation_answer(mutation, ICMS_BUSY);

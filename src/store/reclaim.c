@@ -471,6 +471,7 @@ static void reclaim_renew(struct store *store, struct store_segment *segment)
         store->free_count--;
         store_free_count_note(store);
     } else {
+        store_relocate_for(store, segment);
         store_stream_remove(store, segment);
     }
     reclaim->segment = segment;

@@ -695,7 +695,7 @@ static void recover_lists(struct recover *recover)
         segment->state = SEGMENT_SEALED;
         store_stream_add(store, segment->live_blocks == 0 ? STORE_STRANGERS : STORE_SHARED,
                          segment);
-        policy_access(store->policy, &segment->recency);
+        policy_access_all(store->policy, &segment->recency);
     }
 }
 

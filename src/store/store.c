@@ -63,6 +63,7 @@ uint64_t store_memory_bytes(const struct store_opts *opts, uint64_t drive_bytes)
     uint64_t segments = u64_min(drive_bytes / opts->segment_bytes, STORE_SEGMENTS_MAX);
 
     return store_index_bytes_max(store_blocks_max(opts, drive_bytes)) +
+           store_record_bytes(opts->value_bytes_max) +
            segments * (sizeof(struct store_segment) +
                        store_dead_sectors(pages) * sizeof(struct store_dead_df));
 }
@@ -90,12 +91,14 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
     store->reclaim.mutations = calloc(STORE_QUOTA_EVICTIONS, sizeof(store->reclaim.mutations[0]));
     store->opener.header = store_pages_new(store, 1);
     store->reclaim.page_memory = store_pages_new(store, STORE_DEAD_MAP_PAGES_MAX);
+    store->relocate.memory =
+        store_pages_new(store, store_record_pages((uint32_t)opts->value_bytes_max));
     store->dead = calloc((size_t)store->super.segments * store_dead_sectors(store->segment_pages),
                          sizeof(store->dead[0]));
     maps = store_pages_new(store, (uint64_t)STORE_KILL_SEGMENTS * store->map_pages);
     if (store->segments == NULL || store->reclaim.mutations == NULL ||
-        store->opener.header == NULL || store->reclaim.page_memory == NULL || store->dead == NULL ||
-        maps == NULL)
+        store->opener.header == NULL || store->reclaim.page_memory == NULL ||
+        store->relocate.memory == NULL || store->dead == NULL || maps == NULL)
         return ICMS_NO_MEMORY;
     for (uint32_t i = 0; i < STORE_KILL_SEGMENTS; i++)
         store->kill.map[i].pages = maps + (size_t)i * store->map_pages * STORE_PAGE_BYTES;

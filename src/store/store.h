@@ -17,7 +17,8 @@
  * reason CHECKSUM, and is counted. A key has at most one record that counts: one that was deleted
  * or replaced is marked as dead in place, durably, before done is called, and never comes back. A
  * write that fails leaves the value that was there. Whole segments are evicted, of the volume that
- * is most over its share the one whose last access is oldest first.
+ * is most over its share the one whose last access is oldest first. A block may move meanwhile: its
+ * record gets another number then.
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
@@ -193,6 +194,8 @@ struct store_write {
                              store fills all around it                         */
     uint32_t value_bytes; /* 1 .. value_bytes_max                              */
     uint32_t options;     /* enum store_write_option bits                      */
+    uint64_t only_record; /* relocate only this one (store_read.record): it does not count as
+                             stored; MISS when the key has another, or none. 0: whatever is there */
     void (*done)(struct store_write *write); /* called once                                      */
     /* out, valid in done */
     icms_err err; /* OK, EXISTS, MISS, QUOTA, NO_SPACE, IO, DRIVE_DOWN; BUSY: the write budget

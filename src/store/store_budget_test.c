@@ -428,7 +428,7 @@ static void age_step(struct rig *rig, uint32_t volume, uint64_t n)
 }
 
 /* Three volumes of different age, one of them over its quota all the time: what the engine writes,
- * segments' own pages too, is at most 1.01 bytes for one that it admits. */
+ * segments' own pages and relocated blocks too, is at most 1.05 bytes for one that it admits. */
 static void three_volumes_of_different_age_cost_little(void **state)
 {
     struct rig *rig = *state;
@@ -460,7 +460,7 @@ static void three_volumes_of_different_age_cost_little(void **state)
     rig_volume_stats(rig, 1, &limited);
     assert_true(limited.evictions > n[1] / 2 && limited.bytes <= rig->quota_bytes[1]);
     assert_int_equal(stats.admitted_bytes, (n[0] + n[1] + n[2]) * store_record_bytes(6 * BYTES));
-    assert_true(amplification <= 1.01);
+    assert_true(amplification <= 1.05);
 }
 
 #define BUDGET_TEST(test, backend)                                                                 \

@@ -112,6 +112,8 @@ struct store_segment {
     uint64_t volumes;  /* of which it may have live blocks: bit number % 64                      */
     struct store_summary *summary; /* OPEN, SEALING: entries so far                              */
     struct policy_segment recency; /* its last access                                            */
+    struct key last_key;           /* of the block that was accessed last                        */
+    uint32_t last_volume;          /* its volume                                                 */
     uint32_t live_blocks;          /* index entries that point here, marks too                   */
     uint32_t marks;                /* of them: damaged ones                                      */
     uint32_t evicted;              /* blocks of this life that a quota evicted                   */
@@ -366,6 +368,14 @@ struct store_reclaim {
     void *page_memory;                /* aligned; header, dead map or footer             */
 };
 
+/* Relocates blocks: one at a time. */
+struct store_relocate {
+    struct store_segment *segment; /* that lives for it alone; NULL: idle        */
+    uint8_t *memory;               /* aligned; for the largest record            */
+    struct store_read read;        /* of it                                      */
+    struct store_write write;      /* of it, elsewhere                           */
+};
+
 struct store {
     uint32_t magic; /* STORE_MAGIC */
     bool down;      /* out of service                                      */
@@ -420,6 +430,7 @@ struct store {
     struct list over;                     /* volumes that evict for a quota              */
     struct store_opener opener;           /* gives segments to streams */
     struct store_reclaim reclaim;         /* makes them ready */
+    struct store_relocate relocate;       /* saves blocks of segments that go */
     struct store_discard discard;         /* tells the device what is free */
     struct store_kill kill;               /* marks records as dead */
     struct store_note_writer note;        /* what the owner keeps here */
@@ -434,7 +445,7 @@ struct store {
     void *on_down_arg;                    /* its argument */
     void (*on_quota)(void *arg);          /* others have to look at a quota; may be NULL */
     void *on_quota_arg;                   /* its argument */
-    void *buffers[2 * STORE_STREAMS + 8]; /* to free in the end */
+    void *buffers[2 * STORE_STREAMS + 9]; /* to free in the end */
     uint32_t buffer_count;                /* in buffers */
     /* read by any thread */
     uint64_t budget_ms;         /* when budget_left_bytes was right */
@@ -533,6 +544,10 @@ uint64_t store_policy_hash(uint32_t volume, const struct key *key);
 /* What the policy knows its run as: whole keys of one run begin with the same bytes; shorter keys
  * are runs of their own. */
 uint64_t store_policy_run(uint32_t volume, const struct key *key);
+
+/* A block of the segment was written, read or offered. */
+void store_recency(struct store *store, struct store_segment *segment, uint32_t volume,
+                   const struct key *key);
 
 /* A block was read, or offered while it was present. */
 void store_accessed(struct store *store, struct store_segment *segment, uint32_t volume,
@@ -690,6 +705,12 @@ icms_err store_kill_write_now(struct store *store,
 
 /* Reads the owner's note; NO_MEMORY. */
 icms_err store_note_open(struct store *store, struct err_why *why) ICMS_MUST_CHECK;
+
+/* ---- relocate.c ---- */
+
+/* A segment is about to be evicted: relocates the block of another one of its stream that lives for
+ * that block alone, if there is one and none is being relocated. */
+void store_relocate_for(struct store *store, const struct store_segment *victim);
 
 /* ---- reclaim.c ---- */
 

@@ -200,7 +200,7 @@ static void a_full_drive_evicts_its_oldest(void **state)
 }
 
 /* The segment whose last access is oldest is evicted: one whose blocks are read, or offered again
- * with if_absent, stays while later segments go. Nothing is written twice for that. */
+ * with if_absent, stays while later segments go, or at least those blocks do. */
 static void what_is_read_stays(void **state)
 {
     enum { BLOCKS = 400, BYTES = 5000, LATER = 60 };
