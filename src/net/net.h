@@ -53,17 +53,19 @@ enum net_listener_state {
 
 struct net_listener {
     enum net_listener_state state;
-    struct loop *loop;       /* where it runs                                             */
-    struct loop_sock *sock;  /* owned                                                     */
-    struct loop_op op;       /* the accept                                                */
-    struct loop_timer timer; /* back-off                                                  */
-    struct loop_msg msg;     /* brings closed                                             */
-    uint32_t open_max;       /* connections at a time                                     */
-    _Atomic uint32_t open;   /* handed out and not given back by net_listener_rele        */
-    uint64_t backoff_ns;     /* next pause after an error                                 */
-    uint64_t accepted;       /* counter, owner may read                                   */
-    uint64_t paused;         /* counter, owner may read: times it stood at a limit        */
-    void *arg;               /* the owner's                                               */
+    struct loop *loop;          /* where it runs                                             */
+    struct loop_sock *sock;     /* owned                                                     */
+    struct loop_op op;          /* the accept                                                */
+    struct loop_timer timer;    /* back-off                                                  */
+    struct loop_msg msg;        /* brings closed                                             */
+    struct loop_sock *held;     /* accepted at the limit: handed over when it may be; owned  */
+    uint32_t open_max;          /* connections at a time                                     */
+    _Atomic uint32_t open;      /* handed out and not given back by net_listener_rele        */
+    struct net_listener *limit; /* whose open_max and open count: itself, or another      */
+    uint64_t backoff_ns;        /* next pause after an error                                 */
+    uint64_t accepted;          /* counter, owner may read                                   */
+    uint64_t paused;            /* counter, owner may read: times it stood at a limit        */
+    void *arg;                  /* the owner's                                               */
     void (*accept)(struct net_listener *listener, struct loop_sock *sock); /* owner's         */
     void (*closed)(struct net_listener *listener);                         /* owner's         */
 };
@@ -75,6 +77,10 @@ icms_err net_listener_open(struct net_listener *listener, struct loop *loop,
                            const struct loop_addr *addr, uint32_t open_max,
                            void (*accept)(struct net_listener *listener, struct loop_sock *sock),
                            void *arg, struct err_why *why) ICMS_MUST_CHECK;
+
+/* From now on both count for the limit of other, which lives longer and is of the same loop. Right
+ * after net_listener_open. */
+void net_listener_share(struct net_listener *listener, struct net_listener *other);
 
 /* Where it listens (the port, when 0 was asked for). */
 void net_listener_addr(const struct net_listener *listener, struct loop_addr *out_addr);
@@ -175,6 +181,7 @@ struct net_conn {
     struct loop *loop;              /* where it runs                                          */
     struct loop_sock *sock;         /* owned                                                  */
     struct loop_addr peer;          /* owner may read: the other side, also after closed()    */
+    struct loop_addr local;         /* owner may read: this side, likewise                    */
     const struct net_conn_ops *ops; /* owner's                                               */
     uint64_t send_timeout_ns;       /* 0: none                                                */
     uint64_t send_at_ns;            /* last time the kernel took bytes, or a queue began      */

@@ -59,6 +59,7 @@ void net_conn_open(struct net_conn *conn, struct loop *loop, struct loop_sock *s
     list_init(&conn->sends);
     loop_timer_init(&conn->timer, conn_timer_fire);
     loop_sock_peer(sock, &conn->peer);
+    loop_sock_addr(sock, &conn->local);
     if (opts->tls == NULL)
         return;
     conn->tls = net_tls_new(conn, opts->tls);

@@ -6,13 +6,14 @@
  *
  *   net_listener_open    CLOSED -> ACCEPT
  *   listener_accepted    ACCEPT -> ACCEPT, or PAUSE at the limit or after an error
- *   listener_retry       PAUSE -> ACCEPT, or PAUSE while at the limit
+ *   listener_retry       PAUSE -> ACCEPT, or PAUSE while at the limit; hands over what was held
  *   net_listener_close   -> CLOSING
  *   listener_end         CLOSING -> CLOSED
  *
  * Invariant: at most open_max connections are handed out and not given back. Giving back wakes
  * nobody; a listener at its limit looks again every NET_PAUSE_MIN_NS, which connections wait for in
- * the kernel's backlog.
+ * the kernel's backlog. Several listeners may share a limit. Then one may reach it while the accept
+ * of another is in flight: what that accepts is held, and is the first to be handed over.
  */
 #include "net/net.h"
 
@@ -34,7 +35,7 @@ static void listener_pause(struct net_listener *listener, uint64_t pause_ns)
 /* At the limit: true, and the listener pauses. */
 static bool listener_full(struct net_listener *listener)
 {
-    if (atomic_load(&listener->open) < listener->open_max)
+    if (atomic_load(&listener->limit->open) < listener->limit->open_max)
         return false;
     if (listener->state != NET_LISTENER_PAUSE)
         listener->paused++;
@@ -45,6 +46,7 @@ static bool listener_full(struct net_listener *listener)
 static void listener_end(struct net_listener *listener)
 {
     check(listener->state == NET_LISTENER_CLOSING);
+    loop_sock_close(&listener->held);
     loop_sock_close(&listener->sock);
     listener->state = NET_LISTENER_CLOSED;
     if (listener->closed != NULL)
@@ -62,6 +64,15 @@ static void listener_failed(struct net_listener *listener)
     listener->paused++;
     listener_pause(listener, listener->backoff_ns);
     listener->backoff_ns = u64_min(2 * listener->backoff_ns, NET_PAUSE_MAX_NS);
+}
+
+static void listener_hand_over(struct net_listener *listener, struct loop_sock *sock)
+{
+    listener->accepted++;
+    atomic_fetch_add(&listener->limit->open, 1);
+    listener->accept(listener, sock);
+    if (listener->state != NET_LISTENER_CLOSING)
+        listener_accept(listener);
 }
 
 static void listener_accepted(struct loop_op *op)
@@ -85,11 +96,10 @@ static void listener_accepted(struct loop_op *op)
         return;
     }
     listener->backoff_ns = NET_PAUSE_MIN_NS;
-    listener->accepted++;
-    atomic_fetch_add(&listener->open, 1);
-    listener->accept(listener, sock);
-    if (listener->state == NET_LISTENER_ACCEPT)
-        listener_accept(listener);
+    if (listener_full(listener))
+        listener->held = sock;
+    else
+        listener_hand_over(listener, sock);
 }
 
 static void listener_accept(struct net_listener *listener)
@@ -102,7 +112,15 @@ static void listener_accept(struct net_listener *listener)
 
 static void listener_retry(struct loop_timer *timer)
 {
-    listener_accept(container_of(timer, struct net_listener, timer));
+    struct net_listener *listener = container_of(timer, struct net_listener, timer);
+    struct loop_sock *held = listener->held;
+
+    if (held == NULL) {
+        listener_accept(listener);
+    } else if (!listener_full(listener)) {
+        listener->held = NULL;
+        listener_hand_over(listener, held);
+    }
 }
 
 icms_err net_listener_open(struct net_listener *listener, struct loop *loop,
@@ -119,12 +137,19 @@ icms_err net_listener_open(struct net_listener *listener, struct loop *loop,
                                       .backoff_ns = NET_PAUSE_MIN_NS,
                                       .arg = arg,
                                       .accept = accept};
+    listener->limit = listener;
     err = loop_listen(loop_env(loop), addr, why, &listener->sock);
     if (err != ICMS_OK)
         return err;
     loop_timer_init(&listener->timer, listener_retry);
     listener_accept(listener);
     return ICMS_OK;
+}
+
+void net_listener_share(struct net_listener *listener, struct net_listener *other)
+{
+    check(listener->loop == other->loop && listener->accepted == 0 && other->limit == other);
+    listener->limit = other;
 }
 
 void net_listener_addr(const struct net_listener *listener, struct loop_addr *out_addr)
@@ -134,7 +159,7 @@ void net_listener_addr(const struct net_listener *listener, struct loop_addr *ou
 
 void net_listener_rele(struct net_listener *listener)
 {
-    check(atomic_fetch_sub(&listener->open, 1) > 0);
+    check(atomic_fetch_sub(&listener->limit->open, 1) > 0);
 }
 
 void net_listener_close(struct net_listener *listener,
@@ -154,6 +179,7 @@ void net_listener_close(struct net_listener *listener,
 
 void net_listener_fini(struct net_listener *listener)
 {
+    loop_sock_close(&listener->held);
     loop_sock_close(&listener->sock);
     listener->state = NET_LISTENER_CLOSED;
 }

@@ -520,6 +520,72 @@ static void a_listener_hands_out_no_more_than_its_limit(void **state)
     crowd_free(crowd);
 }
 
+/* Two listeners with one limit of 2, and the last place goes to the first one of them. */
+struct pair_of_crowds {
+    struct crowd *crowd[2];
+};
+
+static void crowds_listen_run(void *arg)
+{
+    struct pair_of_crowds *pair = arg;
+
+    for (int i = 0; i < 2; i++)
+        crowd_listen_run(pair->crowd[i]);
+    net_listener_share(&pair->crowd[1]->listener, &pair->crowd[0]->listener);
+}
+
+/* The dials of one crowd after the other: of the second only the first one. */
+static void crowd_dial_one_run(void *arg)
+{
+    struct crowd *crowd = arg;
+    struct loop *loop = crowd->rig->loop[0];
+    int i = atomic_load(&crowd->dials);
+
+    crowd_of_dial = crowd;
+    net_dial_start(&crowd->dial[i], loop, &crowd->addr,
+                   loop_now_ns(loop) + (uint64_t)2000 * NET_RIG_MS, crowd_dial_done);
+}
+
+static void listeners_share_a_limit(void **state)
+{
+    struct pair_of_crowds pair = {{crowd_new(*state), calloc(1, sizeof(struct crowd))}};
+    struct crowd *a = pair.crowd[0], *b = pair.crowd[1];
+
+    assert_non_null(b);
+    b->rig = *state;
+    net_rig_call(a->rig, crowds_listen_run, &pair);
+    for (int i = 0; i < 2; i++) { /* one on each */
+        net_rig_call(a->rig, crowd_dial_one_run, pair.crowd[i]);
+        net_rig_wait(a->rig, &pair.crowd[i]->accepts, 1);
+        net_rig_wait(a->rig, &pair.crowd[i]->dials, 1);
+    }
+    for (int i = 0; i < 2; i++) { /* both accepts were in flight when the limit was reached */
+        net_rig_call(a->rig, crowd_dial_one_run, pair.crowd[i]);
+        net_rig_wait(a->rig, &pair.crowd[i]->dials, 2);
+    }
+    a->rig->idle(a->rig);
+    assert_int_equal(atomic_load(&a->accepts) + atomic_load(&b->accepts), 2);
+    net_listener_rele(&b->listener);
+    net_listener_rele(&b->listener);
+    net_rig_wait(a->rig, &a->accepts, 2);
+    net_rig_wait(a->rig, &b->accepts, 2);
+    for (int i = 0; i < 2; i++) { /* held when the listener closes */
+        net_rig_call(a->rig, crowd_dial_one_run, pair.crowd[i]);
+        net_rig_wait(a->rig, &pair.crowd[i]->dials, 3);
+    }
+    a->rig->idle(a->rig);
+    assert_int_equal(atomic_load(&a->accepts) + atomic_load(&b->accepts), 4);
+    net_rig_call(a->rig, crowd_close_run, b);
+    net_rig_wait(a->rig, &b->closed, 1);
+    for (int i = 0; i < CROWD; i++) {
+        loop_sock_close(&b->dialed[i]);
+        loop_sock_close(&b->accepted[i]);
+    }
+    crowd_free(a); /* closed, or with a connection that it holds */
+    net_listener_fini(&b->listener);
+    free(b);
+}
+
 static void a_listener_goes_on_after_a_failed_accept(void **state)
 {
     struct crowd *crowd = crowd_new(*state);
@@ -642,6 +708,7 @@ int main(void)
         BOTH(a_fault_in_the_middle_gives_everything_back),
         BOTH_TLS(a_fault_in_the_middle_gives_everything_back),
         BOTH(a_listener_hands_out_no_more_than_its_limit),
+        BOTH(listeners_share_a_limit),
         BOTH(a_listener_goes_on_after_a_failed_accept),
         BOTH(canceled_dials_end_once_and_leave_nothing),
         BOTH(a_dial_to_nobody_is_refused),
