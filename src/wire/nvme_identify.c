@@ -43,7 +43,7 @@ struct ctrl_wf {
     char firmware[8];             /* @64                                                    */
     uint8_t rab;                  /* @72                                                    */
     uint8_t ieee[3];              /* @73                                                    */
-    uint8_t cmic;                 /* @76   b0 several ports, b1 several controllers         */
+    uint8_t cmic;                 /* @76   CTRL_CMIC_*                                      */
     uint8_t mdts;                 /* @77                                                    */
     le16 cntlid;                  /* @78                                                    */
     le32 version;                 /* @80                                                    */
@@ -63,7 +63,12 @@ struct ctrl_wf {
     uint8_t npss;                 /* @263  0's based                                        */
     uint8_t reserved264[56];      /* @264                                                   */
     le16 kas;                     /* @320  100 ms                                           */
-    uint8_t reserved322[190];     /* @322                                                   */
+    uint8_t reserved322[20];      /* @322                                                   */
+    uint8_t anatt;                /* @342  s                                                */
+    uint8_t anacap;               /* @343  CTRL_ANACAP_*                                    */
+    le32 anagrpmax;               /* @344                                                   */
+    le32 nanagrpid;               /* @348                                                   */
+    uint8_t reserved352[160];     /* @352                                                   */
     uint8_t sqes;                 /* @512                                                   */
     uint8_t cqes;                 /* @513                                                   */
     le16 maxcmd;                  /* @514                                                   */
@@ -94,6 +99,7 @@ static_assert(offsetof(struct ctrl_wf, oaes) == 92, "Identify Controller: oaes")
 static_assert(offsetof(struct ctrl_wf, type) == 111, "Identify Controller: type");
 static_assert(offsetof(struct ctrl_wf, oacs) == 256, "Identify Controller: oacs");
 static_assert(offsetof(struct ctrl_wf, kas) == 320, "Identify Controller: kas");
+static_assert(offsetof(struct ctrl_wf, anatt) == 342, "Identify Controller: anatt");
 static_assert(offsetof(struct ctrl_wf, sqes) == 512, "Identify Controller: sqes");
 static_assert(offsetof(struct ctrl_wf, vwc) == 525, "Identify Controller: vwc");
 static_assert(offsetof(struct ctrl_wf, sgls) == 536, "Identify Controller: sgls");
@@ -101,7 +107,10 @@ static_assert(offsetof(struct ctrl_wf, subnqn) == 768, "Identify Controller: sub
 static_assert(offsetof(struct ctrl_wf, ioccsz) == 1792, "Identify Controller: ioccsz");
 static_assert(offsetof(struct ctrl_wf, vendor) == 3072, "Identify Controller: vendor");
 
-#define CTRL_CMIC_MULTI    0x03
+#define CTRL_CMIC_MULTI    0x03 /* several ports, several controllers            */
+#define CTRL_CMIC_ANA      0x08 /* asymmetric access is reported                 */
+#define CTRL_ANACAP        0x41 /* optimized; the group of a namespace stays     */
+#define CTRL_ANATT         10   /* no state changes, and 0 may not be said       */
 #define CTRL_CTRATT_HOSTID 0x1u
 #define CTRL_FRMW_ONE      0x03       /* one slot, read only                           */
 #define CTRL_LPA_EFFECTS   0x02       /* the log of commands supported and effects     */
@@ -145,6 +154,13 @@ void nvme_ctrl_encode(const struct nvme_ctrl *ctrl, uint8_t out_page[NVME_PAGE_B
     text_encode(page.model, sizeof(page.model), ctrl->model);
     text_encode(page.firmware, sizeof(page.firmware), ctrl->firmware);
     page.cmic = ctrl->multi_ctrl ? CTRL_CMIC_MULTI : 0;
+    if (ctrl->ana_groups != 0) {
+        page.cmic |= CTRL_CMIC_ANA;
+        page.anatt = CTRL_ANATT;
+        page.anacap = CTRL_ANACAP;
+        page.anagrpmax = page.nanagrpid = le32_of(ctrl->ana_groups);
+        page.mnan = le32_of(ctrl->nsid_max);
+    }
     page.mdts = ctrl->mdts;
     page.cntlid = le16_of(ctrl->cntlid);
     page.version = le32_of(ctrl->version);
@@ -198,6 +214,7 @@ icms_err nvme_ctrl_decode(const void *page, size_t bytes, struct nvme_ctrl *out_
     text_decode(ctrl.model, wf.model, sizeof(wf.model));
     text_decode(ctrl.firmware, wf.firmware, sizeof(wf.firmware));
     ctrl.multi_ctrl = wf.cmic & CTRL_CMIC_MULTI;
+    ctrl.ana_groups = wf.cmic & CTRL_CMIC_ANA ? le32_get(wf.nanagrpid) : 0;
     ctrl.mdts = wf.mdts;
     ctrl.cntlid = le16_get(wf.cntlid);
     ctrl.version = le32_get(wf.version);
@@ -221,6 +238,7 @@ icms_err nvme_ctrl_decode(const void *page, size_t bytes, struct nvme_ctrl *out_
 #define NS_AT_NCAP     8
 #define NS_AT_NUSE     16
 #define NS_AT_NMIC     30
+#define NS_AT_ANA      92
 #define NS_AT_NGUID    104
 #define NS_NMIC_SHARED 0x01
 #define NS_AT_LBADS    130 /* of format 0: log2 of the block size */
@@ -230,12 +248,14 @@ void nvme_ns_encode(const struct nvme_ns *ns, uint8_t out_page[NVME_PAGE_BYTES])
 {
     le64 blocks = le64_of(u64_max(ns->size_bytes >> NS_LBADS_512, 1));
     le64 used = le64_of(bytes_align(ns->used_bytes, 1 << NS_LBADS_512) >> NS_LBADS_512);
+    le32 group = le32_of(ns->ana_group);
 
     memset(out_page, 0, NVME_PAGE_BYTES);
     memcpy(out_page + NS_AT_NSZE, &blocks, sizeof(blocks));
     memcpy(out_page + NS_AT_NCAP, &blocks, sizeof(blocks));
     memcpy(out_page + NS_AT_NUSE, &used, sizeof(used));
     out_page[NS_AT_NMIC] = ns->shared ? NS_NMIC_SHARED : 0;
+    memcpy(out_page + NS_AT_ANA, &group, sizeof(group));
     memcpy(out_page + NS_AT_NGUID, ns->nguid, sizeof(ns->nguid));
     out_page[NS_AT_LBADS] = NS_LBADS_512;
 }

@@ -48,6 +48,7 @@ enum nvme_ctrl_type {
 #define NVME_ICMS_EXT_SETTINGS   0x10u /* NVME_FEATURE_ICMS_*                      */
 
 #define NVME_OAES_NS_CHANGED 0x00000100u /* OAES b8: namespace attribute notices  */
+#define NVME_OAES_ANA        0x00000800u /* OAES b11: asymmetric access notices   */
 #define NVME_OAES_DISCOVERY  0x80000000u /* OAES b31: discovery log notices       */
 
 struct nvme_ctrl {
@@ -65,9 +66,10 @@ struct nvme_ctrl {
     uint16_t commands_max; /* MAXCMD: queue entries, not 0                                      */
     uint32_t nsid_max;     /* NN                                                                */
     uint32_t in_capsule_bytes; /* largest in-capsule data of I/O queues, multiple of 16; IOCCSZ */
-    bool write_cache;  /* VWC: Flush makes values durable                                   */
-    bool multi_ctrl;   /* CMIC: several ports and controllers                               */
-    uint32_t icms_ext; /* vendor: NVME_ICMS_EXT_*; 0 when foreign                           */
+    bool write_cache;    /* VWC: Flush makes values durable                                   */
+    bool multi_ctrl;     /* CMIC: several ports and controllers                               */
+    uint32_t ana_groups; /* ANAGRPMAX, NANAGRPID: of asymmetric access; 0: it is not reported   */
+    uint32_t icms_ext;   /* vendor: NVME_ICMS_EXT_*; 0 when foreign                           */
 };
 
 /* The struct must be valid (MUST-haves of a host: cntlid, keep_alive, commands_max). */
@@ -87,6 +89,7 @@ struct nvme_ns {
     uint64_t size_bytes; /* NSZE, NCAP                                   */
     uint64_t used_bytes; /* NUSE                                         */
     bool shared;         /* NMIC b0: reachable through several controllers */
+    uint32_t ana_group;  /* 0: none                                      */
     uint8_t nguid[16];   /* world-wide name                              */
 };
 

@@ -55,6 +55,30 @@ static void controller_has_what_linux_insists_on(void **state)
     test_bytes_are(page + 3072, "49434d53 01000000 01000000");
 }
 
+/* What Linux checks before it reads the log of asymmetric access. */
+static void controller_says_how_access_is_reported(void **state)
+{
+    struct nvme_ctrl ana = example, back;
+    uint8_t page[NVME_PAGE_BYTES], again[NVME_PAGE_BYTES];
+
+    ana.multi_ctrl = true;
+    ana.ana_groups = 1;
+    ana.oaes |= NVME_OAES_ANA;
+    nvme_ctrl_encode(&ana, page);
+    assert_int_equal(page[76], 0x0b);
+    test_bytes_are(page + 92, "00090000");
+    test_bytes_are(page + 342, "0a 41 01000000 01000000");
+    test_bytes_are(page + 516, "40000000"); /* NN, and as many as can be: MNAN */
+    test_bytes_are(page + 540, "40000000");
+    assert_int_equal(nvme_ctrl_decode(page, sizeof(page), &back), ICMS_OK);
+    assert_int_equal(back.ana_groups, 1);
+    nvme_ctrl_encode(&back, again);
+    assert_memory_equal(page, again, sizeof(page));
+    page[76] = 0x03; /* what stands there means nothing then */
+    assert_int_equal(nvme_ctrl_decode(page, sizeof(page), &back), ICMS_OK);
+    assert_int_equal(back.ana_groups, 0);
+}
+
 /* Get Log Page of a discovery controller has no log of effects. */
 static void discovery_claims_no_effects_log(void **state)
 {
@@ -210,6 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(command_round_trips),
         cmocka_unit_test(controller_has_what_linux_insists_on),
+        cmocka_unit_test(controller_says_how_access_is_reported),
         cmocka_unit_test(discovery_claims_no_effects_log),
         cmocka_unit_test(controller_round_trips),
         cmocka_unit_test(hostile_controller_is_refused),

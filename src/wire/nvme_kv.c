@@ -343,6 +343,7 @@ void nvme_kv_ns_encode(const struct nvme_kv_ns *ns, uint8_t out_page[NVME_PAGE_B
     page.nuse = le64_of(ns->used_bytes);
     page.nmic = ns->shared ? KV_NMIC_SHARED : 0;
     page.novg = le32_of(ns->granularity);
+    page.anagrpid = le32_of(ns->ana_group);
     memcpy(page.nguid, ns->nguid, sizeof(page.nguid));
     memcpy(page.eui64, ns->eui64, sizeof(page.eui64));
     page.format[0].key_bytes_max = le16_of(ns->key_bytes_max);
@@ -375,6 +376,7 @@ icms_err nvme_kv_ns_decode(const void *page, size_t bytes, struct nvme_kv_ns *ou
     ns.key_bytes_max = le16_get(format->key_bytes_max);
     ns.granularity = le32_get(wf.novg);
     ns.shared = wf.nmic & KV_NMIC_SHARED;
+    ns.ana_group = le32_get(wf.anagrpid);
     memcpy(ns.nguid, wf.nguid, sizeof(ns.nguid));
     memcpy(ns.eui64, wf.eui64, sizeof(ns.eui64));
     if (ns.key_bytes_max < 1 || ns.key_bytes_max > LIMIT_KEY_BYTES)

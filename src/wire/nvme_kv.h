@@ -129,6 +129,7 @@ struct nvme_kv_ns {
     uint32_t granularity;     /* NOVG: values best are a multiple of this; 0: any            */
     uint16_t key_bytes_max;   /* KVKML: 1..16                                                */
     bool shared;              /* NMIC b0: reachable through several controllers              */
+    uint32_t ana_group;       /* 0: none                                                     */
     uint8_t nguid[16];        /* world-wide name of the namespace                            */
     uint8_t eui64[8];         /* zeros: none                                                 */
     bool icms;                /* the vendor part is there: volume and sealed are valid       */

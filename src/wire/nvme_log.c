@@ -14,6 +14,7 @@
 /* ---- the command ---------------------------------------------------------------------------- */
 
 #define LOG_RAE 0x80 /* CDW10 b15, so b7 of its second byte                   */
+#define LOG_LSP 0x7f /* CDW10 14:8: the rest of it                             */
 #define LOG_OT  0x80 /* CDW14 b23: the offset is an index, so b7 of its third */
 
 void nvme_log_encode(const struct nvme_log *log, struct nvme_sqe_wf *out_sqe)
@@ -31,6 +32,7 @@ void nvme_log_encode(const struct nvme_log *log, struct nvme_sqe_wf *out_sqe)
         .cdw13 = le32_of((uint32_t)(log->offset >> 32)),
         .cdw14 = le32_of((uint32_t)log->csi << 24),
     };
+    out_sqe->cdw10.byte[1] = log->specific & LOG_LSP;
     if (log->retain)
         out_sqe->cdw10.byte[1] |= LOG_RAE;
 }
@@ -45,6 +47,7 @@ icms_err nvme_log_decode(const struct nvme_sqe_wf *sqe, struct nvme_log *out_log
     *out_log = (struct nvme_log){
         .page = sqe->cdw10.byte[0],
         .csi = sqe->cdw14.byte[3],
+        .specific = sqe->cdw10.byte[1] & LOG_LSP,
         .retain = sqe->cdw10.byte[1] & LOG_RAE,
         .nsid = le32_get(sqe->nsid),
         .offset = offset,
@@ -241,6 +244,50 @@ icms_err nvme_log_effects_read(uint8_t csi, uint32_t icms_ext, uint64_t offset, 
     }
     if (icms_ext & NVME_ICMS_EXT_RECORD)
         effects_put(&window, EFFECTS_AT_IO, NVME_ICMS_DELETE, changes);
+    return ICMS_OK;
+}
+
+struct ana_header_wf {
+    le64 changes;        /* @0             */
+    le16 groups;         /* @8             */
+    uint8_t reserved[6]; /* @10            */
+};
+static_assert(sizeof(struct ana_header_wf) == 16, "ANA log: header");
+
+struct ana_group_wf {
+    le32 group;           /* @0            */
+    le32 count;           /* @4  of nsids  */
+    le64 changes;         /* @8            */
+    uint8_t state;        /* @16 3:0       */
+    uint8_t reserved[15]; /* @17           */
+};
+static_assert(sizeof(struct ana_group_wf) == 32, "ANA log: group");
+
+icms_err nvme_log_ana_read(const struct nvme_ana *ana, uint64_t offset, void *out, uint32_t bytes)
+{
+    const uint64_t nsids_at = sizeof(struct ana_header_wf) + sizeof(struct ana_group_wf);
+    const struct ana_header_wf header = {.changes = le64_of(ana->changes), .groups = le16_of(1)};
+    const struct ana_group_wf group = {
+        .group = le32_of(ana->group),
+        .count = le32_of(ana->count),
+        .changes = le64_of(ana->changes),
+        .state = ana->state,
+    };
+    struct window window;
+    icms_err err;
+
+    check(ana->group != 0 && ana->count <= ana->count_max);
+    err = window_begin(&window, nsids_at + (uint64_t)ana->count_max * sizeof(le32), offset, out,
+                       bytes);
+    if (err != ICMS_OK)
+        return err;
+    window_put(&window, 0, &header, sizeof(header));
+    window_put(&window, sizeof(header), &group, sizeof(group));
+    for (uint32_t i = 0; i < ana->count; i++) {
+        le32 nsid = le32_of(ana->nsids[i]);
+
+        window_put(&window, nsids_at + i * sizeof(nsid), &nsid, sizeof(nsid));
+    }
     return ICMS_OK;
 }
 

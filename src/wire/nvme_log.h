@@ -17,16 +17,18 @@
 #define NVME_LOG_FIRMWARE   0x03
 #define NVME_LOG_NS_CHANGED 0x04
 #define NVME_LOG_EFFECTS    0x05
+#define NVME_LOG_ANA        0x0c
 #define NVME_LOG_DISCOVERY  0x70
 
 /* The parameters of a Get Log Page command. */
 struct nvme_log {
-    uint8_t page;    /* NVME_LOG_*                                              */
-    uint8_t csi;     /* CDW14 31:24; effects: whose commands                    */
-    bool retain;     /* RAE: leave the event pending                            */
-    uint32_t nsid;   /* namespace, 0 or NVME_NSID_ALL                           */
-    uint64_t offset; /* bytes; multiple of 4                                    */
-    uint64_t bytes;  /* of this piece; NUMD + 1 dwords, so at least 4           */
+    uint8_t page;     /* NVME_LOG_*                                              */
+    uint8_t csi;      /* CDW14 31:24; effects: whose commands                    */
+    uint8_t specific; /* LSP, 7 bits; ANA: NVME_LOG_ANA_GROUPS                   */
+    bool retain;      /* RAE: leave the event pending                            */
+    uint32_t nsid;    /* namespace, 0 or NVME_NSID_ALL                           */
+    uint64_t offset;  /* bytes; multiple of 4                                    */
+    uint64_t bytes;   /* of this piece; NUMD + 1 dwords, so at least 4           */
 };
 
 /* Writes the whole entry but cid and sgl. */
@@ -70,6 +72,25 @@ icms_err nvme_log_ns_changed_read(const uint32_t *nsids, uint32_t count, uint64_
  * KV. icms_ext (NVME_ICMS_EXT_*) adds the vendor commands to the KV set. */
 icms_err nvme_log_effects_read(uint8_t csi, uint32_t icms_ext, uint64_t offset, void *out,
                                uint32_t bytes) ICMS_MUST_CHECK;
+
+/* 0Ch: asymmetric namespace access. There is one group. */
+#define NVME_LOG_ANA_GROUPS 0x1u /* LSP b0: only groups, no namespaces */
+
+/* The one state of a group that is told: it is reached at full speed through this controller. */
+#define NVME_ANA_OPTIMIZED 0x01
+
+struct nvme_ana {
+    uint64_t changes;      /* of the page, since the controller was enabled  */
+    uint32_t group;        /* its id, not 0                                  */
+    uint8_t state;         /* of the group: NVME_ANA_*                       */
+    const uint32_t *nsids; /* in it                                          */
+    uint32_t count;        /* of nsids                                       */
+    uint32_t count_max;    /* how many there can be: MNAN                    */
+};
+
+/* As long as it can be: hosts read all of that, in pieces. */
+icms_err nvme_log_ana_read(const struct nvme_ana *ana, uint64_t offset, void *out,
+                           uint32_t bytes) ICMS_MUST_CHECK;
 
 /* ---- discovery, 70h ------------------------------------------------------------------------- */
 

@@ -20,6 +20,8 @@ static void fuzz_command(const uint8_t *data, size_t bytes)
     static const struct nvme_health health = {.reads = 5};
     struct nvme_sqe_wf sqe = {0};
     uint32_t nsids[2] = {1, 2};
+    const struct nvme_ana ana = {
+        .group = 1, .state = NVME_ANA_OPTIMIZED, .nsids = nsids, .count = 2, .count_max = 1024};
     struct nvme_log log;
     uint32_t count;
     uint8_t *out;
@@ -27,6 +29,7 @@ static void fuzz_command(const uint8_t *data, size_t bytes)
     memcpy(&sqe, data, u64_min(bytes, sizeof(sqe)));
     if (nvme_log_decode(&sqe, &log) != ICMS_OK)
         return;
+    check(log.specific <= 0x7f);
     check(log.bytes >= 4 && log.bytes % 4 == 0 && log.offset % 4 == 0);
     count = (uint32_t)u64_min(log.bytes, 8192);
     out = malloc(count);
@@ -35,6 +38,7 @@ static void fuzz_command(const uint8_t *data, size_t bytes)
     (void)!nvme_log_health_read(&health, log.offset, out, count);
     (void)!nvme_log_effects_read(log.csi, log.nsid, log.offset, out, count);
     (void)!nvme_log_ns_changed_read(nsids, 2, log.offset, out, count);
+    (void)!nvme_log_ana_read(&ana, log.offset, out, count);
     (void)!nvme_log_discovery_read(1, entries, 2, log.offset, out, count);
     free(out);
 }

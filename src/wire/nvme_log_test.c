@@ -51,6 +51,51 @@ static void command_round_trips(void **state)
     assert_int_equal(nvme_log_decode(&sqe, &back), ICMS_INVALID);
 }
 
+/* LSP lies between the page and RAE. */
+static void what_is_specific_to_a_page_round_trips(void **state)
+{
+    struct nvme_log log = {.page = NVME_LOG_ANA, .specific = NVME_LOG_ANA_GROUPS, .bytes = 4};
+    struct nvme_log back;
+    struct nvme_sqe_wf sqe;
+
+    nvme_log_encode(&log, &sqe);
+    test_bytes_are(&sqe.cdw10, "0c010000");
+    assert_int_equal(nvme_log_decode(&sqe, &back), ICMS_OK);
+    assert_true(back.specific == NVME_LOG_ANA_GROUPS && !back.retain);
+    log.specific = 0x7f;
+    log.retain = true;
+    nvme_log_encode(&log, &sqe);
+    assert_int_equal(nvme_log_decode(&sqe, &back), ICMS_OK);
+    assert_true(back.specific == 0x7f && back.retain && back.page == NVME_LOG_ANA);
+}
+
+static void access_has_its_golden_bytes(void **state)
+{
+    static const uint32_t nsids[] = {1, 3, 0x01020304};
+    struct nvme_ana ana = {.changes = 0x0102,
+                           .group = 1,
+                           .state = NVME_ANA_OPTIMIZED,
+                           .nsids = nsids,
+                           .count = 3,
+                           .count_max = 5};
+    uint8_t page[80], part[80];
+
+    assert_int_equal(nvme_log_ana_read(&ana, 0, page, sizeof(page)), ICMS_OK);
+    test_bytes_are(page, "0201000000000000 0100 000000000000"
+                         "01000000 03000000 0201000000000000 01 000000000000000000000000000000"
+                         "01000000 03000000 04030201 00000000 00000000 000000000000000000000000");
+    for (uint32_t at = 0; at <= 68; at += 4) { /* hosts read as much as there can be */
+        memset(part, 1, sizeof(part));
+        assert_int_equal(nvme_log_ana_read(&ana, at, part, 12), ICMS_OK);
+        assert_memory_equal(part, page + at, at > 68 ? 80 - at : 12);
+    }
+    assert_int_equal(nvme_log_ana_read(&ana, 72, part, 4), ICMS_INVALID);
+    ana.count = 0;
+    assert_int_equal(nvme_log_ana_read(&ana, 16, part, 36), ICMS_OK);
+    test_bytes_are(part, "01000000 00000000 0201000000000000 01 000000000000000000000000000000"
+                         "00000000");
+}
+
 static void effects_exist_for_both_command_sets(void **state)
 {
     uint8_t page[4096];
@@ -225,6 +270,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(command_round_trips),
+        cmocka_unit_test(what_is_specific_to_a_page_round_trips),
+        cmocka_unit_test(access_has_its_golden_bytes),
         cmocka_unit_test(effects_exist_for_both_command_sets),
         cmocka_unit_test(pages_read_in_pieces_are_the_page),
         cmocka_unit_test(past_the_end_nothing_is_read),

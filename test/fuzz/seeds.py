@@ -83,6 +83,7 @@ def identify():
 
 def log():
     put('nvme_log', 'effects', b'\0' + sqe(2, cdw=(5 | 1023 << 16, 0, 0, 0, 1 << 24, 0)))
+    put('nvme_log', 'ana', b'\0' + sqe(2, cdw=(0x0c | 1 << 8 | 1035 << 16, 0, 0, 0, 0, 0)))
     put('nvme_log', 'discovery', b'\0' + sqe(2, cdw=(0x70 | 255 << 16, 0, 1024, 0, 0, 0)))
     put('nvme_log', 'header', b'\1' + struct.pack('<QQH', 7, 2, 0))
     put('nvme_log', 'entry', b'\2' + page([
