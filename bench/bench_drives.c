@@ -147,7 +147,7 @@ static icms_err drives_up(struct drives_side *side, const struct bench_files *fi
     opts.env = loop_env_uring();
     opts.nqn = "nqn.2026-01.io.icms:bench";
     opts.uuid = (struct uuid){.bytes = {1}};
-    opts.listen = (struct loop_addr){.host = "127.0.0.1"};
+    opts.portals[0].listen = (struct loop_addr){.host = "127.0.0.1"};
     opts.loops = loops;
     opts.segment_bytes = bench_segment_bytes(files->bytes);
     opts.connections_max = 2;

@@ -130,7 +130,7 @@ static icms_err wire_target_body(void *arg, struct bench_listening *listening, s
         return err;
     opts.loops = &loop;
     opts.loop_count = 1;
-    opts.listen = (struct loop_addr){.host = "127.0.0.1"};
+    opts.portals[0].listen = (struct loop_addr){.host = "127.0.0.1"};
     opts.nqn = WIRE_NQN;
     opts.namespaces = &ns;
     opts.namespace_count = 1;
@@ -147,7 +147,7 @@ static icms_err wire_target_body(void *arg, struct bench_listening *listening, s
         err = loop_start(loop, why);
     if (err != ICMS_OK)
         return err;
-    nvmf_target_addr(target, &addr);
+    nvmf_target_addr(target, 0, &addr);
     bench_process_listens(listening, addr.port);
     for (;;)
         (void)pause();

@@ -32,7 +32,7 @@
 #include "base/log.h"
 #include "loop/memory_limit.h"
 
-#define DAEMON_LINE_BYTES 512
+#define DAEMON_LINE_BYTES 768
 
 /* The kernel that is tested; older ones may work. */
 #define KERNEL_MAJOR 6

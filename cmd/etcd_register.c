@@ -61,13 +61,17 @@ static bool answers(const char *scheme, const char *address, const char *path)
     return is_there && (path == NULL || status == 200);
 }
 
-/* Its data port, which is its own alone, and its health, by default at a port that is another
- * target's when two run on a machine without saying so. */
+/* One of its data ports, which are its own alone, and its health, by default at a port that is
+ * another target's when two run on a machine without saying so. */
 static bool target_answers(const struct conf_target *target)
 {
     const struct conf_http *http = &target->http;
 
-    return answers("http", target->listen, NULL) &&
+    bool is_there = false;
+
+    for (uint32_t i = 0; i < target->listen_count && !is_there; i++)
+        is_there = answers("http", target->listen[i], NULL);
+    return is_there &&
            (http->listen[0] == '\0' ||
             answers(http->certificate[0] != '\0' ? "https" : "http", http->listen, "/healthz"));
 }
@@ -82,9 +86,11 @@ static icms_err target_text(const struct conf_target *target, const char *file, 
                             struct err_why *why)
 {
     char uuid[UUID_TEXT_BYTES];
-    const char *address = target->advertise[0] != '\0' ? target->advertise : target->listen;
+    const char *address = target->advertise[0];
     json_t *json;
 
+    for (uint32_t i = 1; i < target->advertise_count && is_wildcard(address); i++)
+        address = target->advertise[i];
     if (is_wildcard(address))
         return err_set(why, ICMS_CONFIG,
                        "%s: agents cannot connect to %s: write advertise, the address for them",

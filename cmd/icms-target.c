@@ -145,10 +145,12 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     err = main_format(conf, opts, drives, why);
     if (err == ICMS_OK)
         err = main_hosts(conf, out, why);
-    if (err == ICMS_OK)
-        err = loop_addr_parse(conf->listen, why, &out->listen);
-    if (err == ICMS_OK && conf->advertise[0] != '\0')
-        err = loop_addr_parse(conf->advertise, why, &out->advertise);
+    out->portal_count = conf->listen_count;
+    for (uint32_t i = 0; i < conf->listen_count && err == ICMS_OK; i++) {
+        err = loop_addr_parse(conf->listen[i], why, &out->portals[i].listen);
+        if (err == ICMS_OK)
+            err = loop_addr_parse(conf->advertise[i], why, &out->portals[i].advertise);
+    }
     return err;
 }
 
@@ -380,24 +382,38 @@ static void main_keys_read_again(const struct conf_target *conf, struct target *
         log_line(LOG_ERROR, "keys stay as they were: %s; send SIGHUP again", why.text);
 }
 
+/* Where it listens: addresses with commas between them. */
+#define MAIN_PORTALS_BYTES (LIMIT_PORTALS * 65)
+static void main_portals(const struct target *target, uint32_t count, char out[MAIN_PORTALS_BYTES])
+{
+    size_t used = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct loop_addr addr;
+        char text[64];
+
+        target_addr(target, i, &addr);
+        used += (size_t)snprintf(out + used, MAIN_PORTALS_BYTES - used, "%s%s", i > 0 ? "," : "",
+                                 loop_addr_format(&addr, text, sizeof(text)));
+    }
+}
+
 static void main_serve(const struct daemon_opts *opts, const struct conf_target *conf,
                        struct target_reload *reload, struct ctl_http *http)
 {
     struct target *target = reload->target;
     enum daemon_signal number;
     struct timespec pause = {.tv_nsec = MAIN_DRAIN_MS * 1000000L};
-    struct loop_addr addr;
-    char text[64];
+    char portals[MAIN_PORTALS_BYTES];
     uint32_t out = 0;
     bool changing = false;
 
     main_look(target, false, &out); /* those have their warning */
-    target_addr(target, &addr);
-    loop_addr_format(&addr, text, sizeof(text));
+    main_portals(target, conf->listen_count, portals);
     if (http != NULL)
-        daemon_ready(opts, "nvme=%s http=%u", text, ctl_http_port(http));
+        daemon_ready(opts, "nvme=%s http=%u", portals, ctl_http_port(http));
     else
-        daemon_ready(opts, "nvme=%s", text);
+        daemon_ready(opts, "nvme=%s", portals);
     while ((number = daemon_wait(changing ? MAIN_CHANGE_MS : MAIN_LOOK_MS, &main_heartbeat)) !=
            DAEMON_END) {
         if (number == DAEMON_READ_AGAIN) {

@@ -44,6 +44,9 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->drives[0].path = "/dev/x";
     out_stats->drives[0].read_ns = &hists[0];
     out_stats->drives[0].write_ns = &hists[1];
+    out_stats->nvmf.portal_count = 2;
+    out_stats->nvmf.portals[0] = (struct nvmf_target_portal_stats){{"192.0.2.1", 4420}, 3, 5};
+    out_stats->nvmf.portals[1] = (struct nvmf_target_portal_stats){{"2001:db8::1", 4420}, 0, 7};
     out_stats->volume_count = 1;
     snprintf(out_stats->volumes[0].name, sizeof(out_stats->volumes[0].name), "%s", volume.name);
     out_stats->volumes[0].store.quota_bytes = volume.quota_bytes;
@@ -165,6 +168,9 @@ static void test_a_target_tells_its_readiness(void **state)
         assert_true(
             has(page, "icms_target_tenant_wait_seconds_total{tenant=\"team\",class=\"load\"} 1.5"));
         assert_true(has(page, "icms_target_tenant_sheds_total{tenant=\"team\"} 2"));
+        assert_true(has(page, "icms_target_portal_connections{portal=\"192.0.2.1:4420\"} 3"));
+        assert_true(
+            has(page, "icms_target_portal_connections_total{portal=\"[2001:db8::1]:4420\"} 7"));
         assert_true(has(page, "icms_target_commands_in_state_total{state=\"look\"} 4"));
         assert_true(has(page, "icms_target_command_state_seconds_total{state=\"look\"} 2.5"));
         ctl_page_free(&page);

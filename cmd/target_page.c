@@ -284,6 +284,29 @@ static void page_auth(struct ctl_page *page)
              (double)nvmf->auths_wanted);
 }
 
+static void page_portals(struct ctl_page *page)
+{
+    const struct nvmf_target_stats *nvmf = &stats.nvmf;
+    char text[64], labels[sizeof(text) + 16];
+
+    for (int total = 0; total <= 1; total++) {
+        const char *name =
+            total ? "icms_target_portal_connections_total" : "icms_target_portal_connections";
+
+        ctl_family(page, name, total ? "counter" : "gauge",
+                   total ? "Connections ever accepted on an address of listen."
+                         : "Connections on an address of listen.");
+        for (uint32_t i = 0; i < nvmf->portal_count; i++) {
+            const struct nvmf_target_portal_stats *portal = &nvmf->portals[i];
+
+            (void)snprintf(labels, sizeof(labels), "portal=\"%s\"",
+                           loop_addr_format(&portal->addr, text, sizeof(text)));
+            ctl_sample(page, name, labels,
+                       (double)(total ? portal->connections_total : portal->connections));
+        }
+    }
+}
+
 static void page_nvmf(struct ctl_page *page)
 {
     const struct nvmf_target_stats *nvmf = &stats.nvmf;
@@ -292,6 +315,7 @@ static void page_nvmf(struct ctl_page *page)
              (double)nvmf->connections);
     page_one(page, "icms_target_connections_total", "counter", "Connections ever accepted.",
              (double)nvmf->connections_total);
+    page_portals(page);
     page_one(page, "icms_target_nvmf_controllers", "gauge", "Connected NVMe controllers.",
              (double)nvmf->controllers);
     page_one(page, "icms_target_nvmf_connects_refused_total", "counter",
@@ -418,6 +442,16 @@ static void status_tenant(struct json *json, const struct target_tenant_stats *t
     json_put_end(json);
 }
 
+static void status_portal(struct json *json, const struct nvmf_target_portal_stats *portal)
+{
+    char text[64];
+
+    json_put_object(json, NULL);
+    json_put_string(json, "address", loop_addr_format(&portal->addr, text, sizeof(text)));
+    json_put_uint(json, "connections", portal->connections);
+    json_put_end(json);
+}
+
 struct page_readiness {
     bool ready;
     struct err_why why;
@@ -431,6 +465,10 @@ static void status_write(void *arg, struct json *json)
     json_put_bool(json, "ready", readiness->ready);
     json_put_string(json, "why", readiness->why.text);
     json_put_uint(json, "connections", stats.nvmf.connections);
+    json_put_array(json, "portals");
+    for (uint32_t i = 0; i < stats.nvmf.portal_count; i++)
+        status_portal(json, &stats.nvmf.portals[i]);
+    json_put_end(json);
     json_put_object(json, "tls_connections");
     json_put_uint(json, "kernel", stats.nvmf.tls_kernel);
     json_put_uint(json, "mixed", stats.nvmf.tls_mixed);

@@ -180,9 +180,9 @@ class Target(Daemon):
         self.nqn = f"nqn.2026-01.io.icms:{name}"
         http_port = free_port()
         self.drives = [folder / f"{name}-drive{i}" for i in range(drives)]
-        config = [f"name: {name}", f"nqn: {self.nqn}", f"listen: 127.0.0.1:{self.port}",
-                  f"advertise: {advertise_host}:{self.port}", *http_lines(http_address, http_port, http)]
-        config += [f"{key}: {value}" for key, value in extra.items()]
+        keys = {"listen": f"127.0.0.1:{self.port}", "advertise": f"{advertise_host}:{self.port}", **extra}
+        config = [f"name: {name}", f"nqn: {self.nqn}", *http_lines(http_address, http_port, http)]
+        config += [f"{key}: {value}" for key, value in keys.items()]
         config += ["drives:"]
         config += [f"  - path: {path}\n    size: {drive_size}\n    format_empty: true" for path in self.drives]
         config += ["volumes:"] + [volume_lines(volume) for volume in volumes]

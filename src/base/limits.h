@@ -55,6 +55,9 @@
 /* Loops (cores) of a daemon. */
 #define LIMIT_LOOPS 32
 
+/* Addresses that a target listens on: all that an agent has a link to. */
+#define LIMIT_PORTALS LIMIT_LINKS
+
 /* NVMe names end with a zero byte inside 256. */
 #define LIMIT_NQN_BYTES  224
 #define LIMIT_NAME_BYTES 64

@@ -65,14 +65,15 @@ struct conf_target {
     char name[LIMIT_NAME_BYTES]; /* for people                                         */
     struct uuid uuid;            /* of the enclosure: placement follows it             */
     char nqn[LIMIT_NQN_BYTES];   /* its subsystem; default made from the uuid          */
-    char listen[64];             /* NVMe/TCP data port                                 */
-    char advertise[64];          /* what discovery tells hosts; default: listen        */
-    uint32_t loops;              /* cores                                              */
-    bool busy_poll;              /* loops never sleep                                  */
-    uint32_t poll_us;            /* they spin for so long first; 0: not at all         */
-    uint64_t segment_bytes;      /* used when a drive is formatted                     */
-    bool discard;                /* drives are told what is free                       */
-    uint64_t memory_bytes;       /* pool of data buffers                               */
+    /* Portals: NVMe/TCP data ports, and what discovery tells hosts of each; as many. */
+    char listen[LIMIT_PORTALS][64], advertise[LIMIT_PORTALS][64];
+    uint32_t listen_count, advertise_count;
+    uint32_t loops;         /* cores                                              */
+    bool busy_poll;         /* loops never sleep                                  */
+    uint32_t poll_us;       /* they spin for so long first; 0: not at all         */
+    uint64_t segment_bytes; /* used when a drive is formatted                     */
+    bool discard;           /* drives are told what is free                       */
+    uint64_t memory_bytes;  /* pool of data buffers                               */
     uint32_t connections_max;
     uint32_t queue_entries_max;         /* commands a queue pair                              */
     uint32_t header_timeout_ms;         /* a started PDU must be whole by then                */

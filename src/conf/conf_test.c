@@ -88,7 +88,7 @@ static void test_a_short_target_file_gets_every_default(void **state)
     target_accepted(TARGET_MIN);
     assert_string_equal(target.name, "e0");
     assert_string_equal(target.listen, "127.0.0.1:4420");
-    assert_string_equal(target.advertise, "127.0.0.1:4420");
+    assert_string_equal(target.advertise[0], "127.0.0.1:4420");
     assert_string_equal(target.http.listen, "127.0.0.1:9420");
     assert_int_equal(target.loops, 1);
     assert_int_equal(target.segment_bytes, 64 << 20);
@@ -225,8 +225,8 @@ static void test_every_key_is_taken_as_written(void **state)
                     "- {name: v2, value_max: 1KiB}\n");
     assert_int_equal(target.uuid.bytes[15], 0xef);
     assert_string_equal(target.nqn, "nqn.2026-01.org.example:e1");
-    assert_string_equal(target.listen, "[::1]:0");
-    assert_string_equal(target.advertise, "10.0.2.2:4420");
+    assert_string_equal(target.listen[0], "[::1]:0");
+    assert_string_equal(target.advertise[0], "10.0.2.2:4420");
     assert_int_equal(target.loops, 4);
     assert_true(target.busy_poll);
     assert_int_equal(target.poll_us, 50);
@@ -870,7 +870,7 @@ static void test_the_examples_are_right_and_hold_the_defaults(void **state)
     agent_accepted(conf_agent_example());
     assert_int_equal(target.segment_bytes, target_default.segment_bytes);
     assert_string_equal(target.listen, target_default.listen);
-    assert_string_equal(target.advertise, target_default.advertise);
+    assert_string_equal(target.advertise[0], target_default.advertise[0]);
     assert_int_equal(agent.probe_ms, agent_default.probe_ms);
     assert_string_equal(agent.socket, agent_default.socket);
     assert_true(uuid_equal(&agent.host_id, &agent_default.host_id));

@@ -380,11 +380,17 @@ static const struct conf_key target_keys[] = {
      .doc = "The enclosure's identity: placement follows it, wherever the enclosure moves to."},
     {"nqn", CONF_NQN, false, AT(struct conf_target, nqn), .computed = "made from the uuid",
      .doc = "The NVMe qualified name of its subsystem."},
-    {"listen", CONF_ADDRESS, false, AT(struct conf_target, listen), .fallback = "127.0.0.1:4420",
-     .doc = "NVMe/TCP data port. Port 0 picks a free one."},
-    {"advertise", CONF_ADDRESS, false, AT(struct conf_target, advertise), .min = 1,
-     .computed = "as listen", .example = "192.0.2.10:4420",
-     .doc = "The address that discovery tells to hosts."},
+    {"listen", CONF_PORTALS, false, LIST_AT(struct conf_target, listen, listen_count),
+     .max = LIMIT_PORTALS, .fallback = "127.0.0.1:4420",
+     .doc =
+         "NVMe/TCP data port, or a list of them: one for each link of the enclosure, as in "
+         "[192.0.2.10:4420, 198.51.100.10:4420]. All of them lead to the same subsystem, so that "
+         "hosts can use several and go on when one fails. icms-target does not start when it "
+         "cannot listen on one of them. Port 0 picks a free one."},
+    {"advertise", CONF_PORTALS, false, LIST_AT(struct conf_target, advertise, advertise_count),
+     .min = 1, .max = LIMIT_PORTALS, .computed = "as listen", .example = "192.0.2.10:4420",
+     .doc = "The addresses that discovery tells to hosts: one for each of listen, in the same "
+            "order. A wildcard stands for the address that the host connected to."},
     {"loops", CONF_COUNT, false, AT(struct conf_target, loops), .min = 1, .max = LIMIT_LOOPS,
      .fallback = "1", .doc = "Reactor threads. Drives and connections are spread over them."},
     {"busy_poll", CONF_BOOL, false, AT(struct conf_target, busy_poll), .fallback = "false",

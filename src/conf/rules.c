@@ -139,6 +139,7 @@ void conf_target_init(struct conf_target *conf)
     memset(conf, 0, sizeof(*conf));
     conf_table_init(&conf_target_table, conf);
     memcpy(conf->advertise, conf->listen, sizeof(conf->advertise));
+    conf->advertise_count = conf->listen_count;
 }
 
 void conf_agent_init(struct conf_agent *conf)
@@ -555,11 +556,58 @@ static icms_err chap_rules(const struct conf_source *source, const struct conf_n
                                        target->chap_group_count, groups);
 }
 
+/* ---- portals -------------------------------------------------------------------------------- */
+
+/* The first address that other machines reach; NULL: there is none. */
+static const char *portal_wide(const struct conf_target *target)
+{
+    for (uint32_t i = 0; i < target->listen_count; i++)
+        if (conf_address_is_wide(target->listen[i]))
+            return target->listen[i];
+    return NULL;
+}
+
+/* No address of a list is there twice, but those that are picked. */
+static icms_err portals_unique(const struct conf_source *source, const struct conf_node *map,
+                               const char *key, char (*address)[64], uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const char *port = strrchr(address[i], ':');
+
+        for (uint32_t j = 0; j < i && strcmp(port, ":0") != 0; j++)
+            if (strcmp(address[i], address[j]) == 0)
+                return conf_fail(source, conf_entry(map, key, i)->line, "%s: '%s' is listed twice",
+                                 key, address[i]);
+    }
+    return ICMS_OK;
+}
+
+static icms_err portals_rules(const struct conf_source *source, const struct conf_node *map,
+                              struct conf_target *target)
+{
+    icms_err err = portals_unique(source, map, "listen", target->listen, target->listen_count);
+
+    if (err != ICMS_OK)
+        return err;
+    if (conf_node_get(map, "advertise") == NULL) {
+        memcpy(target->advertise, target->listen, sizeof(target->advertise));
+        target->advertise_count = target->listen_count;
+        return ICMS_OK;
+    }
+    if (target->advertise_count != target->listen_count)
+        return conf_fail(source, conf_node_line(map, "advertise"),
+                         "advertise: %u addresses, and listen has %u: write one for each of them, "
+                         "in the same order",
+                         target->advertise_count, target->listen_count);
+    return portals_unique(source, map, "advertise", target->advertise, target->advertise_count);
+}
+
 static icms_err hosts_rules(const struct conf_source *source, const struct conf_node *map,
                             struct conf_target *target)
 {
     bool keys = false, secrets = false, is_written = (target->require & CONF_REQUIRE_WRITTEN) != 0;
-    bool is_wide = conf_address_is_wide(target->listen);
+    const char *wide = portal_wide(target);
+    bool is_wide = wide != NULL;
     icms_err err = chap_rules(source, map, target);
 
     if (err != ICMS_OK)
@@ -591,7 +639,7 @@ static icms_err hosts_rules(const struct conf_source *source, const struct conf_
                          "listen: other machines reach %s, and no host has a secret: list hosts "
                          "with secrets (icms key gen makes them), or write `require: none` to let "
                          "in whoever reaches it",
-                         target->listen);
+                         wide);
     if ((target->require & REQUIRE_CHAP) != 0 && is_written && !secrets)
         return conf_fail(
             source, conf_node_line(map, "require"),
@@ -612,9 +660,9 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
         conf_enclosure_uuid(target->name, &target->uuid);
     if (target->nqn[0] == '\0')
         conf_uuid_nqn(&target->uuid, target->nqn);
-    if (conf_node_get(map, "advertise") == NULL)
-        memcpy(target->advertise, target->listen, sizeof(target->advertise));
-    err = volumes_unique(source, map, target->volumes, target->volume_count);
+    err = portals_rules(source, map, target);
+    if (err == ICMS_OK)
+        err = volumes_unique(source, map, target->volumes, target->volume_count);
     if (err == ICMS_OK)
         err = segment_rules(source, map, target->segment_bytes, target->volumes,
                             target->volume_count);
@@ -636,8 +684,8 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
         return conf_fail(source, conf_node_line(map, "memory"),
                          "memory: too small for two of the largest blocks; give it %s or more",
                          conf_bytes_format(2 * record, size));
-    if (target->require == 0)
-        warn_wide(&target->warnings, "listen", target->listen,
+    if (target->require == 0 && portal_wide(target) != NULL)
+        warn_wide(&target->warnings, "listen", portal_wide(target),
                   "hosts there are told apart by the NQN they claim, without proof");
     http_warn(&target->warnings, &target->http);
     return ICMS_OK;

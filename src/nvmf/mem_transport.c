@@ -210,13 +210,14 @@ static void host_connect(struct nvmf_conn *conn, const struct nvmf_connect_opts 
 }
 
 static icms_err mem_listen(struct loop *loop, const struct loop_addr *addr, uint32_t open_max,
+                           struct nvmf_listener *with,
                            void (*accepted)(struct nvmf_listener *listener), void *owner,
                            struct err_why *why, struct nvmf_listener **out_listener,
                            struct loop_addr *out_addr)
 {
     struct mem_listener *listener = calloc(1, sizeof(*listener));
 
-    check(listener != NULL && mem_listening == NULL);
+    check(listener != NULL && mem_listening == NULL && with == NULL);
     listener->listener.owner = owner;
     listener->listener.accepted = accepted;
     listener->loop = loop;

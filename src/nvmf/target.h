@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvmf/target.h: the NVMe-oF side of an enclosure: one subsystem with Key-Value namespaces, and
- * discovery on the same port. It knows NVMe and no storage: commands go to an owner.
+ * discovery on the same ports. It knows NVMe and no storage: commands go to an owner.
+ *
+ * Portals. It listens on one address or several. All of them lead to the same subsystem, with the
+ * same namespaces and controller ids; discovery lists them all, and all of them are optimized
+ * (ANA). A portal that fails costs the connections through it, and nothing else.
  *
  * Threads. The target runs on loops that the owner made. A connection belongs to one of them; its
  * commands reach the owner on that loop and are given back on it. Controllers are kept on loop 0.
@@ -159,17 +163,26 @@ struct nvmf_target_tenant {
 
 struct nvmf_target_transport;
 
+/* An address of the subsystem. Its port id is its place in the list, from 1. */
+struct nvmf_target_portal {
+    struct loop_addr listen;    /* data port                                                   */
+    struct loop_addr advertise; /* what discovery tells. No host, or a wildcard: as listen, and if
+                                   that is a wildcard, the address that the host connected to; port
+                                   0: as listen                                                */
+};
+
 struct nvmf_target_opts {
     const struct nvmf_target_transport *transport; /* of connections                             */
     struct loop **loops; /* where connections live; loop 0 listens                               */
     uint32_t loop_count;
-    struct loop_addr listen;    /* data port                                                     */
-    struct loop_addr advertise; /* what discovery tells; host "": as listen                      */
-    const char *nqn;            /* of the subsystem                                              */
-    const char *serial;         /* 20 characters at most                                         */
-    const char *model;          /* 40 characters at most                                         */
-    const char *firmware;       /* 8 characters at most                                          */
-    struct uuid enclosure;      /* goes into each NGUID                                          */
+    /* 1 or more addresses. */
+    struct nvmf_target_portal portals[LIMIT_PORTALS];
+    uint32_t portal_count;
+    const char *nqn;                          /* of the subsystem                                 */
+    const char *serial;                       /* 20 characters at most                            */
+    const char *model;                        /* 40 characters at most                            */
+    const char *firmware;                     /* 8 characters at most                             */
+    struct uuid enclosure;                    /* goes into each NGUID                             */
     const struct nvmf_target_ns *namespaces;  /* copied                                           */
     uint32_t namespace_count;                 /* LIMIT_VOLUMES at most                            */
     const struct nvmf_target_tenant *tenants; /* read by nvmf_target_new                         */
@@ -196,7 +209,8 @@ struct nvmf_target_opts {
     void *owner; /* of the ops                                                                   */
 };
 
-/* Defaults: TCP, limits and names; loops, listen, nqn, namespaces and ops are the caller's. */
+/* Defaults: TCP, one portal, limits and names; loops, its address, nqn, namespaces and ops are the
+ * caller's. */
 void nvmf_target_opts_init(struct nvmf_target_opts *opts);
 
 /* Whether the keys of hosts can be used, as nvmf_target_new asks. CONFIG, NOT_FOUND, PERMISSION,
@@ -225,12 +239,14 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
 /* The region that all buffers lie in: for loop_region_register and store_opts. */
 struct loop_region *nvmf_target_region(struct nvmf_target *target);
 
-/* Listens. Before the loops start; connections are served from then on. ADDRESS_IN_USE and the like
- * with a sentence. */
+/* Listens, on every portal or on none. Before the loops start; connections are served from then on.
+ * ADDRESS_IN_USE and the like with a sentence. */
 icms_err nvmf_target_open(struct nvmf_target *target, struct err_why *why) ICMS_MUST_CHECK;
 
-/* Where it listens (the port, when 0 was asked for). After nvmf_target_open. */
-void nvmf_target_addr(const struct nvmf_target *target, struct loop_addr *out_addr);
+/* Where a portal listens (the port, when 0 was asked for), by its place in the list. After
+ * nvmf_target_open. */
+void nvmf_target_addr(const struct nvmf_target *target, uint32_t portal,
+                      struct loop_addr *out_addr);
 
 /* No new connections; each one that is there is closed as soon as nothing of it is in flight, and
  * commands that come meanwhile are answered. Any thread, once the loops run. */
@@ -362,6 +378,13 @@ bool nvmf_target_auth_take(struct nvmf_target *target, struct nvmf_target_auth *
 #define NVMF_TARGET_ERRS   64 /* room for every row of ICMS_ERR_MAP  */
 #define NVMF_TARGET_MISSES 16 /* room for every row of ICMS_MISS_MAP */
 
+/* Of one portal. */
+struct nvmf_target_portal_stats {
+    struct loop_addr addr;      /* where it listens; no host before nvmf_target_open */
+    uint64_t connections;       /* now                                               */
+    uint64_t connections_total; /* ever accepted                                     */
+};
+
 struct nvmf_target_stats {
     uint64_t ops[NVMF_TARGET_OP_COUNT][NVMF_TARGET_ERRS]; /* finished commands by their end      */
     struct hist op_ns[NVMF_TARGET_OP_COUNT]; /* from parsed to answered                          */
@@ -395,6 +418,8 @@ struct nvmf_target_stats {
     uint64_t buffers_used_bytes; /* handed out now                                   */
     uint64_t buffers_parked;     /* commands waiting for a buffer now                */
     uint64_t buffers_parks;      /* commands that ever waited                        */
+    uint32_t portal_count;
+    struct nvmf_target_portal_stats portals[LIMIT_PORTALS]; /* by port id */
 };
 
 /* Adds up all loops. Any thread; numbers a moment old. */

@@ -32,6 +32,7 @@ struct nvmf_conn {
     const char *hostnqn;    /* target, the same: what the host proved to be; "": nothing        */
     const char *subnqn;     /* target, the same: for which subsystem                            */
     struct loop_addr peer;  /* target, from opened() on: from where; no host: that has no name  */
+    struct loop_addr local; /* target, the same: the address that the host connected to         */
 };
 
 /* ---- the host's side ------------------------------------------------------------------------ */
@@ -183,10 +184,11 @@ struct nvmf_target_transport {
     uint32_t io_bytes; /* what it needs of memory for each command */
 
     /* Listens at once, on loop's thread or before it runs; at most open_max connections that were
-     * taken and not released. *out_addr: where (the port, when 0 was asked for). */
+     * taken and not released. with: another listener of the loop, for whose limit these count, too,
+     * and which is freed later; NULL: none. *out_addr: where (the port, when 0 was asked for). */
     icms_err (*listen)(struct loop *loop, const struct loop_addr *addr, uint32_t open_max,
-                       void (*accepted)(struct nvmf_listener *listener), void *owner,
-                       struct err_why *why, struct nvmf_listener **out_listener,
+                       struct nvmf_listener *with, void (*accepted)(struct nvmf_listener *listener),
+                       void *owner, struct err_why *why, struct nvmf_listener **out_listener,
                        struct loop_addr *out_addr) ICMS_MUST_CHECK;
 
     /* Inside accepted(), once: conn, closed and of any loop, is for the host that is there. */

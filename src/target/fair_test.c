@@ -123,7 +123,7 @@ static struct world *world_new(uint64_t seed, uint32_t loops, uint64_t disk_byte
     world->opts.env = sim_node_env(world->node);
     world->opts.nqn = "nqn.2026-01.io.icms:test";
     world->opts.uuid = (struct uuid){{3}};
-    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.listen) == ICMS_OK);
+    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.portals[0].listen) == ICMS_OK);
     world->opts.loops = loops;
     world->opts.segment_bytes = MIB;
     world->opts.memory_bytes = loops * 32 * MIB;
@@ -306,7 +306,7 @@ static struct host *host_new(struct world *world, enum job_kind kind, uint32_t v
     check(loop_new(sim_node_env(host->node), &loop_opts, &why, &host->loop) == ICMS_OK);
     check(loop_start(host->loop, &why) == ICMS_OK);
     nvmf_ctrl_opts_init(&opts);
-    opts.addr = world->opts.listen;
+    opts.addr = world->opts.portals[0].listen;
     opts.subnqn = world->opts.nqn;
     opts.hostnqn = host->nqn;
     opts.host_id.bytes[0] = (uint8_t)world->host_count;
@@ -660,7 +660,7 @@ static struct peer *hoarder_new(struct world *world, uint32_t number, uint8_t op
     struct nvme_sqe_wf sqe;
     struct peer *io;
 
-    target_addr(world->target, &addr);
+    target_addr(world->target, 0, &addr);
     *out_admin = peer_new_sim(world->sim, world->hosts[0].node, &addr);
     assert_non_null(*out_admin);
     (void)snprintf((*out_admin)->host, LIMIT_NQN_BYTES, "nqn.2026-01.io.icms:hoarder%u", number);

@@ -102,7 +102,7 @@ static void line_open(struct world *world, struct line *line)
     struct loop_addr addr;
 
     memset(line, 0, sizeof(*line));
-    target_addr(world->target, &addr);
+    target_addr(world->target, 0, &addr);
     line->admin = peer_new_sim(world->sim, world->host, &addr);
     assert_true(line->admin != NULL && peer_admin(line->admin, 0));
     line->io = peer_new_sim(world->sim, world->host, &addr);
@@ -269,7 +269,7 @@ static struct world *world_new(uint64_t seed, uint64_t disk_bytes_per_s, uint64_
     world->opts.env = sim_node_env(world->node);
     world->opts.nqn = "nqn.2026-01.io.icms:test";
     world->opts.uuid = (struct uuid){{3}};
-    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.listen) == ICMS_OK);
+    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.portals[0].listen) == ICMS_OK);
     world->opts.loops = 2;
     world->opts.segment_bytes = MIB;
     world->opts.memory_bytes = 8 * MIB;

@@ -340,7 +340,7 @@ static void a_host_that_goes_in_the_middle_costs_nothing(void **state)
         struct load load;
         struct loop_addr addr;
 
-        target_addr(rig->target, &addr);
+        target_addr(rig->target, 0, &addr);
         sim_disk_slow(rig->node, 20);
         for (uint32_t n = 0; n < KEYS; n++) {
             load_begin(&load, rig, n, 0);
@@ -377,7 +377,7 @@ static void a_reset_in_the_middle_waits_for_the_drive(void **state)
     struct loop_addr addr;
     struct load load;
 
-    target_addr(rig->target, &addr);
+    target_addr(rig->target, 0, &addr);
     sim_disk_slow(rig->node, 100);
     for (uint32_t n = 0; n < KEYS; n++) {
         load_begin(&load, rig, n, 0);

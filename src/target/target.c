@@ -23,6 +23,7 @@ void target_opts_init(struct target_opts *opts)
     nvmf_target_opts_init(&nvmf);
     *opts = (struct target_opts){
         .name = "icms-target",
+        .portal_count = nvmf.portal_count,
         .loops = 1,
         .segment_bytes = (uint64_t)64 << 20,
         .discard = true,
@@ -83,8 +84,8 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     nvmf.serial = target->serial;
     nvmf.loops = target->loops;
     nvmf.loop_count = opts->loops;
-    nvmf.listen = opts->listen;
-    nvmf.advertise = opts->advertise;
+    memcpy(nvmf.portals, opts->portals, sizeof(nvmf.portals));
+    nvmf.portal_count = opts->portal_count;
     nvmf.nqn = opts->nqn;
     nvmf.enclosure = opts->uuid;
     nvmf.namespaces = namespaces;
@@ -244,9 +245,9 @@ icms_err target_start(struct target *target, struct err_why *why)
     return ICMS_OK;
 }
 
-void target_addr(const struct target *target, struct loop_addr *out_addr)
+void target_addr(const struct target *target, uint32_t portal, struct loop_addr *out_addr)
 {
-    nvmf_target_addr(target->nvmf, out_addr);
+    nvmf_target_addr(target->nvmf, portal, out_addr);
 }
 
 void target_drain(struct target *target)

@@ -40,12 +40,13 @@ struct target_drive_opts {
 };
 
 struct target_opts {
-    struct loop_env *env;           /* where loops, drives and sockets come from            */
-    const char *name;               /* for people: loops are called after it                */
-    struct uuid uuid;               /* of the enclosure                                     */
-    const char *nqn;                /* of its subsystem                                     */
-    struct loop_addr listen;        /* NVMe/TCP data port                                   */
-    struct loop_addr advertise;     /* what discovery tells; host "": as listen             */
+    struct loop_env *env; /* where loops, drives and sockets come from            */
+    const char *name;     /* for people: loops are called after it                */
+    struct uuid uuid;     /* of the enclosure                                     */
+    const char *nqn;      /* of its subsystem                                     */
+    /* NVMe/TCP data ports, 1 or more */
+    struct nvmf_target_portal portals[LIMIT_PORTALS];
+    uint32_t portal_count;
     uint32_t loops;                 /* cores                                                */
     bool busy_poll;                 /* loops spin                                           */
     uint32_t poll_us;               /* loops spin for so long before they sleep             */
@@ -75,7 +76,7 @@ struct target_opts {
     uint32_t auth_hash_count, auth_group_count; /* 0: its defaults                          */
 };
 
-/* Defaults for everything but env, uuid, nqn, listen, drives and volumes. */
+/* Defaults for everything but env, uuid, nqn, the address of the one portal, drives and volumes. */
 void target_opts_init(struct target_opts *opts);
 
 /* Whether these options go together, as target_new asks first. CONFIG with a sentence. No I/O. */
@@ -151,8 +152,8 @@ bool target_volumes_changed(struct target *target, icms_err *out_err,
 /* The name of the volume with a number, also of one that is retired; "": none. Any thread. */
 void target_volume_name(const struct target *target, uint32_t number, char out[LIMIT_NAME_BYTES]);
 
-/* Where it listens. After target_start. */
-void target_addr(const struct target *target, struct loop_addr *out_addr);
+/* Where a portal listens, by its place in opts.portals. After target_start. */
+void target_addr(const struct target *target, uint32_t portal, struct loop_addr *out_addr);
 
 /* Not ready any more; no new connections; what is in flight is answered, then each connection is
  * closed. Any thread. */

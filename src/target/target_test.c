@@ -118,7 +118,7 @@ static void an_enclosure_has_1024_volumes(void **state)
         assert_int_equal(stats->volumes[i].store.blocks, i == 1023 ? 20 : i == 0);
         assert_int_equal(stats->volumes[i].hits, i == 1023 ? 20 : i == 0);
     }
-    target_addr(rig->target, &addr);
+    target_addr(rig->target, 0, &addr);
     friend = peer_new_sim(rig->sim, rig->host, &addr);
     strcpy(friend->host, two_hosts[1]);
     assert_true(peer_admin(friend, 0));
@@ -455,7 +455,7 @@ static struct rig *rig_with_two_lists(struct peer *lister[2])
     rig->drives[0].bytes = 256 * MIB;
     rig_up(rig);
     fill(rig, 1, 50);
-    target_addr(rig->target, &addr);
+    target_addr(rig->target, 0, &addr);
     for (uint16_t i = 0; i < 2; i++) {
         lister[i] = peer_new_sim(rig->sim, rig->host, &addr);
         assert_non_null(lister[i]);

@@ -40,7 +40,7 @@ icms_err rig_try(struct rig *rig, struct err_why *why)
         return err;
     assert_false(target_ready(rig->target, why)); /* nobody listens yet */
     assert_int_equal(target_start(rig->target, why), ICMS_OK);
-    target_addr(rig->target, &addr);
+    target_addr(rig->target, 0, &addr);
     rig->admin = peer_new_sim(rig->sim, rig->host, &addr);
     assert_non_null(rig->admin);
     if (rig->host_nqn != NULL)
@@ -91,7 +91,7 @@ struct rig *rig_new(uint32_t loops, uint32_t drives)
     rig->opts.env = sim_node_env(rig->node);
     rig->opts.nqn = "nqn.2026-01.io.icms:test";
     rig->opts.uuid = (struct uuid){{1, 2, 3}};
-    check(loop_addr_parse("10.1.0.1:4420", NULL, &rig->opts.listen) == ICMS_OK);
+    check(loop_addr_parse("10.1.0.1:4420", NULL, &rig->opts.portals[0].listen) == ICMS_OK);
     rig->opts.loops = loops;
     rig->opts.segment_bytes = MIB;
     rig->opts.memory_bytes = loops * 4 * MIB;

@@ -64,7 +64,7 @@ static icms_err target_make(struct pod_target *target, struct err_why *why)
     opts.name = self->name;
     opts.uuid = self->uuid;
     opts.nqn = self->nqn;
-    opts.listen = self->addrs[0];
+    opts.portals[0].listen = self->addrs[0];
     opts.loops = 2;
     opts.segment_bytes = POD_SEGMENT_BYTES;
     opts.memory_bytes = (uint64_t)2 << 20;

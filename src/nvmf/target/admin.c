@@ -57,13 +57,12 @@ static void admin_answer_data(struct nvmft_req *req, uint16_t status, uint64_t b
 
 static void admin_get_log(struct nvmft_req *req)
 {
-    struct nvmf_target *target = req->qpair->shard->target;
     struct nvme_log log;
 
     if (req->buffer == NULL || nvme_log_decode(&req->sqe, &log) != ICMS_OK)
         admin_answer(req, NVME_SC_FIELD);
     else
-        admin_answer_data(req, nvmft_log(req->qpair->ctrl, target, &log, req->buffer), log.bytes);
+        admin_answer_data(req, nvmft_log(req->qpair, &log, req->buffer), log.bytes);
 }
 
 /* ---- features ------------------------------------------------------------------------------- */
@@ -122,8 +121,8 @@ static uint16_t feature_set_queues(struct nvmft_req *req, uint32_t value)
 /* Events that a host may ask for: those of OAES, and critical warnings, which are not optional. */
 static uint16_t feature_set_events(struct nvmft_ctrl *ctrl, uint32_t value)
 {
-    uint32_t known = (ctrl->discovery ? NVME_OAES_DISCOVERY : NVME_OAES_NS_CHANGED) |
-                     NVME_ASYNC_CRITICAL_WARNINGS;
+    uint32_t known =
+        (ctrl->discovery ? NVME_OAES_DISCOVERY : NVMFT_OAES) | NVME_ASYNC_CRITICAL_WARNINGS;
 
     if ((value & ~known) != 0)
         return NVME_SC_FIELD;

@@ -38,7 +38,7 @@ static void identify_ctrl(const struct nvmft_ctrl *ctrl, const struct nvmf_targe
         .type = ctrl->discovery ? NVME_CTRL_DISCOVERY : NVME_CTRL_IO,
         .cntlid = ctrl->cntlid,
         .version = NVME_VERSION_2_0,
-        .oaes = ctrl->discovery ? NVME_OAES_DISCOVERY : NVME_OAES_NS_CHANGED,
+        .oaes = ctrl->discovery ? NVME_OAES_DISCOVERY : NVMFT_OAES,
         .async_events = NVMFT_AERS,
         .keep_alive_100ms = 1,
         .commands_max = (uint16_t)target->opts.queue_entries_max,
@@ -46,6 +46,7 @@ static void identify_ctrl(const struct nvmft_ctrl *ctrl, const struct nvmf_targe
         .in_capsule_bytes = ctrl->discovery ? 0 : target->opts.in_capsule_bytes,
         .write_cache = !ctrl->discovery,
         .multi_ctrl = !ctrl->discovery,
+        .ana_groups = ctrl->discovery ? 0 : NVMFT_ANA_GROUP,
         .icms_ext = ctrl->discovery ? 0 : IDENTIFY_EXT,
     };
 
@@ -72,6 +73,7 @@ static void identify_ns(struct nvmf_target *target, uint32_t i, uint8_t *page)
         .size_bytes = ns->size_bytes,
         .used_bytes = identify_used_bytes(target, i),
         .shared = true,
+        .ana_group = NVMFT_ANA_GROUP,
     };
 
     identify_nguid(target, ns, identity.nguid);
@@ -87,6 +89,7 @@ static void identify_kv_ns(struct nvmf_target *target, uint32_t i, uint8_t *page
         .value_bytes_max = ns->value_bytes_max,
         .key_bytes_max = LIMIT_KEY_BYTES,
         .shared = true,
+        .ana_group = NVMFT_ANA_GROUP,
         .icms = true,
         .volume = ns->volume,
         .sealed = ns->sealed,
@@ -105,14 +108,22 @@ static void identify_ns_ids(const struct nvmf_target *target, uint32_t i, uint8_
     nvme_ns_ids_encode(&ids, page);
 }
 
-static void identify_list(const struct nvmft_ctrl *ctrl, uint32_t after, uint8_t *page)
+/* Those that its host may use; how many. */
+static uint32_t ctrl_nsids(const struct nvmft_ctrl *ctrl, uint32_t out_nsids[LIMIT_VOLUMES])
 {
-    uint32_t nsids[LIMIT_VOLUMES];
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
         if (nvmft_ns_has(&ctrl->allowed, i))
-            nsids[count++] = i + 1;
+            out_nsids[count++] = i + 1;
+    return count;
+}
+
+static void identify_list(const struct nvmft_ctrl *ctrl, uint32_t after, uint8_t *page)
+{
+    uint32_t nsids[LIMIT_VOLUMES];
+    uint32_t count = ctrl_nsids(ctrl, nsids);
+
     nvme_ns_list_encode(nsids, count, after, page);
 }
 
@@ -121,7 +132,7 @@ static uint16_t identify_one_ns(const struct nvmft_ctrl *ctrl, struct nvmf_targe
                                 const struct nvme_identify *what, uint8_t *page)
 {
     bool active = what->nsid >= 1 && nvmft_ns_has(&ctrl->allowed, what->nsid - 1);
-    struct nvme_ns_common common = {.shared = true, .ready = true};
+    struct nvme_ns_common common = {.shared = true, .ready = true, .ana_group = NVMFT_ANA_GROUP};
 
     if (what->cns == NVME_CNS_NS) {
         if (what->nsid == 0 || (what->nsid > LIMIT_VOLUMES && what->nsid != NVME_NSID_ALL))
@@ -185,40 +196,95 @@ uint16_t nvmft_identify(const struct nvmft_ctrl *ctrl, struct nvmf_target *targe
     }
 }
 
-/* The discovery log: the discovery subsystem itself, and the subsystem for a host that may use
- * something in it. Both stand behind one address. */
-static icms_err log_discovery(const struct nvmft_ctrl *ctrl, const struct nvmf_target *target,
-                              const struct nvme_log *log, void *out)
+static bool addr_is_ipv6(const struct loop_addr *addr)
 {
-    struct nvme_disc_entry entries[2] = {{
-        .subtype = NVME_DISC_CURRENT,
-        .port_id = 1,
-        .admin_entries = NVMFT_ADMIN_ENTRIES,
-        .flags = NVME_DISC_DUPLICATE | NVME_DISC_PERSISTENT,
-        .subnqn = NVME_DISCOVERY,
-    }};
-    bool tls_required = (nvmft_keys_require(target->keys, ctrl->hostnqn) & REQUIRE_TLS) != 0;
-    struct nvme_disc_entry *self = &entries[0];
-    struct loop_addr addr = target->opts.advertise;
+    return strchr(addr->host, ':') != NULL;
+}
 
-    if (addr.host[0] == '\0')
-        addr = target->addr;
-    else if (addr.port == 0)
-        addr.port = target->opts.listen.port;
-    self->ipv6 = strchr(addr.host, ':') != NULL;
-    snprintf(self->address, sizeof(self->address), "%s", addr.host);
-    snprintf(self->service, sizeof(self->service), "%u", addr.port);
-    if (nvmft_keys_tls(target->keys) != NULL) {
-        self->tls = true;
-        self->treq = tls_required ? NVME_DISC_TLS_REQUIRED : NVME_DISC_TLS_POSSIBLE;
+static bool addr_is_any(const struct loop_addr *addr)
+{
+    return addr->host[0] == '\0' || strcmp(addr->host, "0.0.0.0") == 0 ||
+           strcmp(addr->host, "::") == 0;
+}
+
+/* Where a host reaches a portal. One that listens on all addresses is, for a host, at the address
+ * that it connected to; false: that is none of the portal's family. */
+static bool portal_addr(const struct nvmf_target *target, uint32_t i, const struct loop_addr *local,
+                        struct loop_addr *out_addr)
+{
+    const struct nvmft_portal *portal = &target->portals[i];
+    struct loop_addr addr = target->opts.portals[i].advertise;
+
+    if (addr_is_any(&addr))
+        memcpy(addr.host, portal->addr.host, sizeof(addr.host));
+    if (addr.port == 0)
+        addr.port = portal->addr.port;
+    if (addr_is_any(&addr)) {
+        if (local->host[0] == '\0' || addr_is_ipv6(&addr) != addr_is_ipv6(local))
+            return false;
+        memcpy(addr.host, local->host, sizeof(addr.host));
     }
-    entries[1] = *self;
-    entries[1].subtype = NVME_DISC_NVM;
-    entries[1].flags = 0;
-    snprintf(entries[1].subnqn, sizeof(entries[1].subnqn), "%s", target->opts.nqn);
-    return nvme_log_discovery_read(1, entries,
-                                   nvmft_ns_first(&ctrl->allowed) < LIMIT_VOLUMES ? 2 : 1,
-                                   log->offset, out, (uint32_t)log->bytes);
+    *out_addr = addr;
+    return true;
+}
+
+/* The discovery log: for each portal the discovery service itself, and the subsystem for a host
+ * that may use something in it. */
+static icms_err log_discovery(const struct nvmft_qpair *qpair, const struct nvme_log *log,
+                              void *out)
+{
+    const struct nvmf_target *target = qpair->shard->target;
+    const struct nvmft_ctrl *ctrl = qpair->ctrl;
+    struct nvme_disc_entry entries[2 * LIMIT_PORTALS];
+    bool is_tls_required = (nvmft_keys_require(target->keys, ctrl->hostnqn) & REQUIRE_TLS) != 0;
+    bool is_allowed = nvmft_ns_first(&ctrl->allowed) < LIMIT_VOLUMES;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < target->opts.portal_count; i++) {
+        struct nvme_disc_entry entry = {
+            .subtype = NVME_DISC_CURRENT,
+            .port_id = (uint16_t)(i + 1),
+            .admin_entries = NVMFT_ADMIN_ENTRIES,
+            .flags = NVME_DISC_DUPLICATE | NVME_DISC_PERSISTENT,
+            .subnqn = NVME_DISCOVERY,
+        };
+        struct loop_addr addr;
+
+        if (!portal_addr(target, i, &qpair->conn->local, &addr))
+            continue;
+        entry.ipv6 = addr_is_ipv6(&addr);
+        snprintf(entry.address, sizeof(entry.address), "%s", addr.host);
+        snprintf(entry.service, sizeof(entry.service), "%u", addr.port);
+        if (nvmft_keys_tls(target->keys) != NULL) {
+            entry.tls = true;
+            entry.treq = is_tls_required ? NVME_DISC_TLS_REQUIRED : NVME_DISC_TLS_POSSIBLE;
+        }
+        entries[count++] = entry;
+        if (!is_allowed)
+            continue;
+        entry.subtype = NVME_DISC_NVM;
+        entry.flags = 0;
+        snprintf(entry.subnqn, sizeof(entry.subnqn), "%s", target->opts.nqn);
+        entries[count++] = entry;
+    }
+    return nvme_log_discovery_read(1, entries, count, log->offset, out, (uint32_t)log->bytes);
+}
+
+/* Asymmetric access: there is no other state, and only what is in the group changes. */
+static icms_err log_ana(const struct nvmft_ctrl *ctrl, const struct nvme_log *log, void *out)
+{
+    uint32_t nsids[LIMIT_VOLUMES];
+    struct nvme_ana ana = {
+        .changes = atomic_load(&ctrl->ana_changes),
+        .group = NVMFT_ANA_GROUP,
+        .state = NVME_ANA_OPTIMIZED,
+        .nsids = nsids,
+        .count_max = LIMIT_VOLUMES,
+    };
+
+    if ((log->specific & NVME_LOG_ANA_GROUPS) == 0)
+        ana.count = ctrl_nsids(ctrl, nsids);
+    return nvme_log_ana_read(&ana, log->offset, out, (uint32_t)log->bytes);
 }
 
 #define LOG_HOUR_NS ((uint64_t)3600 * 1000 * 1000 * 1000)
@@ -273,9 +339,10 @@ static void log_health(const struct nvmf_target *target, struct nvme_health *out
     }
 }
 
-uint16_t nvmft_log(struct nvmft_ctrl *ctrl, struct nvmf_target *target, const struct nvme_log *log,
-                   void *out)
+uint16_t nvmft_log(struct nvmft_qpair *qpair, const struct nvme_log *log, void *out)
 {
+    struct nvmf_target *target = qpair->shard->target;
+    struct nvmft_ctrl *ctrl = qpair->ctrl;
     uint32_t bytes = (uint32_t)log->bytes;
     struct nvme_health health;
     icms_err err = ICMS_OK;
@@ -284,7 +351,7 @@ uint16_t nvmft_log(struct nvmft_ctrl *ctrl, struct nvmf_target *target, const st
     if (ctrl->discovery) {
         if (log->page != NVME_LOG_DISCOVERY)
             return NVME_SC_LOG_PAGE;
-        return log_discovery(ctrl, target, log, out) == ICMS_OK ? NVME_SC_SUCCESS : NVME_SC_FIELD;
+        return log_discovery(qpair, log, out) == ICMS_OK ? NVME_SC_SUCCESS : NVME_SC_FIELD;
     }
     switch (log->page) {
     case NVME_LOG_SMART:
@@ -297,6 +364,9 @@ uint16_t nvmft_log(struct nvmft_ctrl *ctrl, struct nvmf_target *target, const st
         break;
     case NVME_LOG_NS_CHANGED:
         err = nvmft_spaces_log(ctrl, log, out);
+        break;
+    case NVME_LOG_ANA:
+        err = log_ana(ctrl, log, out);
         break;
     case NVME_LOG_EFFECTS:
         err = nvme_log_effects_read(log->csi, IDENTIFY_EXT, log->offset, out, bytes);

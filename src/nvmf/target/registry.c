@@ -44,7 +44,8 @@ icms_err nvmft_registry_init(struct nvmf_target *target)
 /* A connection goes to the loop that has the fewest, before a byte of it is read. */
 void nvmft_registry_accept(struct nvmf_listener *listener)
 {
-    struct nvmf_target *target = listener->owner;
+    struct nvmft_portal *portal = listener->owner;
+    struct nvmf_target *target = portal->target;
     struct nvmft_shard *best = NULL;
     struct nvmft_qpair *qpair;
 
@@ -57,6 +58,9 @@ void nvmft_registry_accept(struct nvmf_listener *listener)
     best->used++;
     atomic_fetch_add_explicit(&target->connections, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&target->connections_total, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&portal->connections, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&portal->connections_total, 1, memory_order_relaxed);
+    qpair->portal = portal;
     qpair->left = false;
     qpair->reg_verb = NVMFT_REG_OPEN;
     target->opts.transport->take(listener, qpair->conn);
@@ -74,7 +78,8 @@ static void registry_slot_free(struct nvmft_qpair *qpair)
     shard->used--;
     list_push(&shard->free, &qpair->free_link);
     atomic_fetch_sub_explicit(&shard->target->connections, 1, memory_order_relaxed);
-    shard->target->opts.transport->release(shard->target->listener);
+    atomic_fetch_sub_explicit(&qpair->portal->connections, 1, memory_order_relaxed);
+    shard->target->opts.transport->release(qpair->portal->listener);
 }
 
 /* ---- controllers ---------------------------------------------------------------------------- */
@@ -303,7 +308,7 @@ static void registry_ctrl_spaces(struct nvmft_ctrl *ctrl, const struct nvmft_spa
                                  const struct nvmft_spaces *is)
 {
     struct nvmft_ns_set before = {{0}};
-    bool news = false;
+    bool news = false, moved = false;
 
     for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++)
         atomic_store(&before.word[i], atomic_load(&ctrl->allowed.word[i]));
@@ -314,8 +319,11 @@ static void registry_ctrl_spaces(struct nvmft_ctrl *ctrl, const struct nvmft_spa
         if (had == has && !(has && registry_ns_differs(&was->ns[i], &is->ns[i])))
             continue;
         atomic_fetch_or(&ctrl->changed.word[i / 64], (uint64_t)1 << i % 64);
+        moved = moved || had != has;
         news = true;
     }
+    if (moved)
+        atomic_fetch_add(&ctrl->ana_changes, 1);
     if (!news || ctrl->discovery)
         return;
     list_for_each (link, &ctrl->qpairs) {

@@ -180,5 +180,6 @@ void nvmft_spaces_forget(struct nvmft_ctrl *ctrl)
         atomic_store(&ctrl->changed.word[i], 0);
         atomic_store(&ctrl->listed.word[i], 0);
     }
+    atomic_store(&ctrl->ana_changes, 0);
     ctrl->is_ns_told = false;
 }

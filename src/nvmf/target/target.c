@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The target as a whole: memory taken at start, the listener, drain, counters.
+ * The target as a whole: memory taken at start, portals, drain, counters.
  *
  * nvmf_target_new, _open and _free run while the loops stand still; the rest says where it runs.
  * The region of data buffers is cut into one part a loop; each part holds memory for the transport
@@ -32,6 +32,7 @@ void nvmf_target_opts_init(struct nvmf_target_opts *opts)
 {
     *opts = (struct nvmf_target_opts){
         .transport = &nvmf_target_tcp,
+        .portal_count = 1,
         .serial = "ICMS0001",
         .model = "icms flash enclosure",
         .firmware = "0.1",
@@ -177,6 +178,7 @@ static icms_err target_opts_check(const struct nvmf_target_opts *opts, struct er
     check(opts->loop_count >= 1 && opts->loop_count <= LIMIT_LOOPS);
     check(opts->ops != NULL && opts->ops->kv != NULL && opts->ops->buffer_bytes != NULL);
     check(opts->namespace_count <= LIMIT_VOLUMES);
+    check(opts->portal_count >= 1 && opts->portal_count <= LIMIT_PORTALS);
     if (!nvme_nqn_valid(opts->nqn, strlen(opts->nqn) + 1))
         return err_set(why, ICMS_CONFIG, "\"%s\" is not an NQN: it has to begin with \"nqn.\"",
                        opts->nqn);
@@ -295,24 +297,31 @@ struct loop_region *nvmf_target_region(struct nvmf_target *target)
     return target->region;
 }
 
+/* All portals together have connections_max connections. Those that listen when one of them cannot
+ * are nvmf_target_free's. */
 icms_err nvmf_target_open(struct nvmf_target *target, struct err_why *why)
 {
-    icms_err err;
+    for (uint32_t i = 0; i < target->opts.portal_count; i++) {
+        struct nvmft_portal *portal = &target->portals[i];
+        icms_err err;
 
-    check(target->listener == NULL);
-    err = target->opts.transport->listen(target->opts.loops[0], &target->opts.listen,
-                                         target->opts.connections_max, nvmft_registry_accept,
-                                         target, why, &target->listener, &target->addr);
-    if (err != ICMS_OK)
-        return err;
+        check(portal->listener == NULL);
+        portal->target = target;
+        err = target->opts.transport->listen(
+            target->opts.loops[0], &target->opts.portals[i].listen, target->opts.connections_max,
+            i > 0 ? target->portals[0].listener : NULL, nvmft_registry_accept, portal, why,
+            &portal->listener, &portal->addr);
+        if (err != ICMS_OK)
+            return err;
+    }
     target->opened_ns = loop_env_now_ns(loop_env(target->opts.loops[0]));
     return ICMS_OK;
 }
 
-void nvmf_target_addr(const struct nvmf_target *target, struct loop_addr *out_addr)
+void nvmf_target_addr(const struct nvmf_target *target, uint32_t portal, struct loop_addr *out_addr)
 {
-    check(target->listener != NULL);
-    *out_addr = target->addr;
+    check(portal < target->opts.portal_count && target->portals[portal].listener != NULL);
+    *out_addr = target->portals[portal].addr;
 }
 
 /* ---- drain ---------------------------------------------------------------------------------- */
@@ -321,9 +330,11 @@ static void target_shard_drain(struct loop_msg *msg)
 {
     struct nvmft_shard *shard = container_of(msg, struct nvmft_shard, drain_msg);
 
+    struct nvmf_target *target = shard->target;
+
     shard->draining = true;
-    if (shard == &shard->target->shards[0])
-        shard->target->opts.transport->listen_close(shard->target->listener);
+    for (uint32_t i = 0; shard == &target->shards[0] && i < target->opts.portal_count; i++)
+        target->opts.transport->listen_close(target->portals[i].listener);
     target_sweep(&shard->timer);
 }
 
@@ -348,8 +359,9 @@ void nvmf_target_free(struct nvmf_target **target_ref)
     *target_ref = NULL;
     if (target == NULL)
         return;
-    if (target->listener != NULL)
-        target->opts.transport->listen_free(&target->listener);
+    for (uint32_t i = LIMIT_PORTALS; i-- > 0;)
+        if (target->portals[i].listener != NULL)
+            target->opts.transport->listen_free(&target->portals[i].listener);
     for (uint32_t i = 0; target->shards != NULL && i < target->opts.loop_count; i++) {
         struct nvmft_shard *shard = &target->shards[i];
 
@@ -428,6 +440,17 @@ void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stat
     };
     for (uint32_t i = 0; i < target->opts.loop_count; i++)
         target_stats_add(&target->shards[i], out_stats);
+    out_stats->portal_count = target->opts.portal_count;
+    for (uint32_t i = 0; i < target->opts.portal_count; i++) {
+        const struct nvmft_portal *portal = &target->portals[i];
+
+        out_stats->portals[i] = (struct nvmf_target_portal_stats){
+            .addr = portal->addr,
+            .connections = atomic_load_explicit(&portal->connections, memory_order_relaxed),
+            .connections_total =
+                atomic_load_explicit(&portal->connections_total, memory_order_relaxed),
+        };
+    }
 }
 
 void nvmf_target_tenant_stats(const struct nvmf_target *target, uint32_t tenant,

@@ -371,7 +371,8 @@ static void only_events_that_exist_can_be_asked_for(void **state)
         uint32_t value = (uint32_t)1 << bit;
 
         assert_int_equal(feature_set(admin, NVME_FEATURE_ASYNC_EVENT, value),
-                         value & (common | NVME_OAES_NS_CHANGED) ? NVME_SC_SUCCESS : NVME_SC_FIELD);
+                         value & (common | NVME_OAES_NS_CHANGED | NVME_OAES_ANA) ? NVME_SC_SUCCESS
+                                                                                 : NVME_SC_FIELD);
         assert_int_equal(feature_set(discovery, NVME_FEATURE_ASYNC_EVENT, value),
                          value & (common | NVME_OAES_DISCOVERY) ? NVME_SC_SUCCESS : NVME_SC_FIELD);
     }
@@ -521,16 +522,68 @@ static void both_pages_of_a_namespace_say_the_same(void **state)
     rig_free(&rig);
 }
 
+/* What a host with multipathing reads: each namespace is in a group that exists, the log fits what
+ * Identify promises, and says that the group is optimized. */
+static void access_is_reported_as_identify_says(void **state)
+{
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *discovery = discovery_peer(rig);
+    uint8_t page[NVME_PAGE_BYTES], log[16 + 32 + 4 * LIMIT_VOLUMES];
+    uint32_t bytes = sizeof(log);
+    struct nvme_log groups = {
+        .page = NVME_LOG_ANA, .specific = NVME_LOG_ANA_GROUPS, .bytes = sizeof(log)};
+    struct nvme_ns_common common;
+    struct nvme_kv_ns kv;
+    struct nvme_ctrl ctrl;
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    assert_int_equal(identify(admin, NVME_CNS_CTRL, 0, 0, page), NVME_SC_SUCCESS);
+    assert_int_equal(nvme_ctrl_decode(page, sizeof(page), &ctrl), ICMS_OK);
+    assert_int_equal(ctrl.ana_groups, 1);
+    assert_true(ctrl.multi_ctrl && (ctrl.oaes & NVME_OAES_ANA) != 0);
+    assert_int_equal(ctrl.nsid_max, LIMIT_VOLUMES);
+    assert_int_equal(log_read(admin, NVME_LOG_ANA, 0, log, sizeof(log)), NVME_SC_SUCCESS);
+    /* no change, one group; group 1 of namespaces 1 and 3, no change, optimized */
+    assert_memory_equal(log, "\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0", 16);
+    assert_memory_equal(log + 16, "\1\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\1", 17);
+    assert_memory_equal(log + 48, "\1\0\0\0\3\0\0\0\0\0\0", 12);
+    for (uint32_t nsid = 1; nsid <= 3; nsid += 2) {
+        assert_int_equal(identify(admin, NVME_CNS_NS_COMMON, 0, nsid, page), NVME_SC_SUCCESS);
+        assert_int_equal(nvme_ns_common_decode(page, sizeof(page), &common), ICMS_OK);
+        assert_int_equal(common.ana_group, 1);
+        assert_int_equal(identify(admin, NVME_CNS_NS_CSI, NVME_CSI_KV, nsid, page), 0);
+        assert_int_equal(nvme_kv_ns_decode(page, sizeof(page), &kv), ICMS_OK);
+        assert_int_equal(kv.ana_group, 1);
+        assert_int_equal(identify(admin, NVME_CNS_NS, 0, nsid, page), NVME_SC_SUCCESS);
+        assert_memory_equal(page + 92, "\1\0\0", 4);
+    }
+    nvme_log_encode(&groups, &sqe);
+    assert_true(peer_command(admin, &sqe, NULL, 0, log, &bytes, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    assert_memory_equal(log + 16, "\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1", 17);
+    assert_memory_equal(log + 48, "\0\0\0", 4);
+
+    assert_true(peer_admin(discovery, 0));
+    assert_int_equal(log_read(discovery, NVME_LOG_ANA, 0, log, 16), NVME_SC_LOG_PAGE);
+    assert_int_equal(identify(discovery, NVME_CNS_CTRL, 0, 0, page), NVME_SC_SUCCESS);
+    assert_int_equal(nvme_ctrl_decode(page, sizeof(page), &ctrl), ICMS_OK);
+    assert_true(ctrl.ana_groups == 0 && (ctrl.oaes & NVME_OAES_ANA) == 0);
+    peer_free(&discovery);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 static void offsets_past_the_end_of_a_log_are_refused(void **state)
 {
     static const struct {
         uint8_t page;
         uint32_t bytes;
-    } logs[] = {{NVME_LOG_ERROR, 64},
-                {NVME_LOG_SMART, 512},
-                {NVME_LOG_FIRMWARE, 512},
-                {NVME_LOG_NS_CHANGED, 4096},
-                {NVME_LOG_EFFECTS, 4096}};
+    } logs[] = {{NVME_LOG_ERROR, 64},     {NVME_LOG_SMART, 512},
+                {NVME_LOG_FIRMWARE, 512}, {NVME_LOG_NS_CHANGED, 4096},
+                {NVME_LOG_EFFECTS, 4096}, {NVME_LOG_ANA, 16 + 32 + 4 * LIMIT_VOLUMES}};
     struct rig *rig = rig_new(1, NULL);
     struct peer *admin = rig_admin(rig, 0);
     struct peer *discovery = discovery_peer(rig);
@@ -832,6 +885,7 @@ int main(void)
         cmocka_unit_test(a_descriptor_shorter_than_the_data_is_refused),
         cmocka_unit_test(flags_that_mean_something_else_are_refused),
         cmocka_unit_test(both_pages_of_a_namespace_say_the_same),
+        cmocka_unit_test(access_is_reported_as_identify_says),
         cmocka_unit_test(offsets_past_the_end_of_a_log_are_refused),
         cmocka_unit_test(discovery_claims_only_the_logs_that_it_has),
         cmocka_unit_test(discovery_lists_itself_first),

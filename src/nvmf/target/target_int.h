@@ -11,6 +11,9 @@
  * Loops meet by message only. A queue pair has three messages: reg (opened, joining a controller,
  * leaving: between its loop and loop 0), kill (from loop 0: your controller is gone) and drain. A
  * slot is free again when the queue pair left and its kill message is not on its way.
+ *
+ * Portals are loop 0's: each is a listener. A queue pair knows the one that it came through, and
+ * nothing else depends on it.
  */
 #ifndef NVMF_TARGET_TARGET_INT_H
 #define NVMF_TARGET_TARGET_INT_H
@@ -47,6 +50,14 @@
 
 /* Largest piece of a log page that is read at once. */
 #define NVMFT_LOG_BYTES ((uint32_t)64 << 10)
+
+/* All namespaces are in one group of asymmetric access, which is optimized through every
+ * controller: each portal leads to the same drives. */
+#define NVMFT_ANA_GROUP 1
+
+/* Events that hosts may ask for, of an I/O controller. As ANA wants it, those of changed access are
+ * among them; there are none. */
+#define NVMFT_OAES (NVME_OAES_NS_CHANGED | NVME_OAES_ANA)
 
 /* Entries of an admin queue; NVMe asks for at least 32. */
 #define NVMFT_ADMIN_ENTRIES 32
@@ -267,6 +278,7 @@ struct nvmft_ctrl {
     uint8_t proven;          /* REQUIRE_*: what its host has proven, or has to                */
     struct nvmft_ns_set allowed; /* namespaces that are visible to the host; loop 0 writes it     */
     struct nvmft_ns_set changed; /* that it has to be told of; loop 0 adds, the admin queue takes */
+    _Atomic uint64_t ana_changes; /* of allowed, since it was enabled                    */
     struct nvmf_target *target; /* whose                                                          */
     struct loop_timer timer; /* registry_look, while there is a keep-alive timeout                */
     struct loop_msg kato_msg; /* the timeout changed                                              */
@@ -318,6 +330,15 @@ enum nvmft_reg_verb {
     NVMFT_REG_LEAVE, /* shard -> loop 0: all over                      */
 };
 
+/* An address that is listened on. */
+struct nvmft_portal {
+    struct nvmf_target *target;
+    struct nvmf_listener *listener; /* owned; NULL: it does not listen                          */
+    struct loop_addr addr;          /* where it does; written before the loops start            */
+    _Atomic uint32_t connections;   /* now; loop 0 writes it                                    */
+    _Atomic uint64_t connections_total;
+};
+
 struct nvmft_qpair {
     uint32_t magic; /* NVMFT_QPAIR_MAGIC                                                       */
     enum nvmft_qpair_state state;
@@ -364,9 +385,10 @@ struct nvmft_qpair {
     uint16_t reg_status;             /* JOIN: the answer                                        */
     uint32_t reg_dw0;                /* JOIN: the answer                                        */
     /* loop 0's */
-    bool reg_counted;           /* it counts to the limit of its host; loop 0              */
-    struct loop_msg proven_msg; /* shard -> loop 0: it has authenticated                   */
-    bool is_proven_sent;        /* that was sent, once                                     */
+    struct nvmft_portal *portal; /* that it came through                                    */
+    bool reg_counted;            /* it counts to the limit of its host; loop 0              */
+    struct loop_msg proven_msg;  /* shard -> loop 0: it has authenticated                   */
+    bool is_proven_sent;         /* that was sent, once                                     */
     struct loop_msg kill_msg;
     icms_err kill_why;           /* of the close: DEADLINE, CLOSED                          */
     icms_err reg_why;            /* LEAVE: how the connection ended                         */
@@ -503,14 +525,14 @@ struct nvmf_target {
     uint64_t buffer_bytes_max;  /* of the largest value                                   */
     struct nvmft_shard *shards;
     /* loop 0 */
-    struct nvmf_listener *listener; /* NULL: it does not listen                          */
-    struct loop_addr addr;          /* where it does                                     */
-    struct nvmft_ctrl *ctrls;       /* connections_max of them                             */
-    struct list unproven;           /* controllers of those that prove nothing, oldest first */
-    uint32_t unproven_count;        /* of them                                             */
-    struct nvmft_hosts hosts;       /* connected ones, by nvmft_ctrl.host                  */
-    uint32_t ctrl_next;             /* where the search for a free one starts              */
-    _Atomic uint32_t connections;   /* now                                                 */
+    /* portal_count of the options */
+    struct nvmft_portal portals[LIMIT_PORTALS];
+    struct nvmft_ctrl *ctrls;     /* connections_max of them                             */
+    struct list unproven;         /* controllers of those that prove nothing, oldest first */
+    uint32_t unproven_count;      /* of them                                             */
+    struct nvmft_hosts hosts;     /* connected ones, by nvmft_ctrl.host                  */
+    uint32_t ctrl_next;           /* where the search for a free one starts              */
+    _Atomic uint32_t connections; /* now                                                 */
     _Atomic uint64_t connections_total;
     _Atomic uint64_t connects_refused;
     _Atomic uint64_t keepalive_timeouts;
@@ -810,8 +832,7 @@ uint16_t nvmft_identify(const struct nvmft_ctrl *ctrl, struct nvmf_target *targe
 /* Critical warnings that hold now: NVME_HEALTH_*. */
 uint8_t nvmft_warnings(const struct nvmf_target *target);
 
-/* A piece of a log page; the status to answer. */
-uint16_t nvmft_log(struct nvmft_ctrl *ctrl, struct nvmf_target *target, const struct nvme_log *log,
-                   void *out);
+/* A piece of a log page for the host of an admin queue; the status to answer. */
+uint16_t nvmft_log(struct nvmft_qpair *qpair, const struct nvme_log *log, void *out);
 
 #endif

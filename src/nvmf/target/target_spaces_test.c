@@ -199,6 +199,82 @@ static uint32_t active(struct peer *admin)
     return map;
 }
 
+/* The log of asymmetric access: how often it changed, which namespaces are in its group. */
+static void expect_ana(struct peer *admin, uint64_t changes, uint32_t map)
+{
+    struct nvme_log log = {.page = NVME_LOG_ANA, .bytes = 16 + 32 + 4 * 32};
+    uint8_t page[16 + 32 + 4 * 32];
+    uint32_t bytes = sizeof(page), got = 0;
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+    le64 count;
+    le32 word;
+
+    nvme_log_encode(&log, &sqe);
+    assert_true(peer_command(admin, &sqe, NULL, 0, page, &bytes, &cqe));
+    assert_int_equal(cqe.status, 0);
+    memcpy(&count, page, sizeof(count));
+    assert_int_equal(le64_get(count), changes);
+    memcpy(&count, page + 24, sizeof(count)); /* the group's own */
+    assert_int_equal(le64_get(count), changes);
+    memcpy(&word, page + 20, sizeof(word));
+    for (uint32_t i = 0; i < 32; i++) {
+        le32 nsid;
+
+        memcpy(&nsid, page + 48 + 4 * (size_t)i, sizeof(nsid));
+        assert_int_equal(le32_get(nsid) != 0, i < le32_get(word));
+        if (le32_get(nsid) != 0)
+            got |= 1u << (le32_get(nsid) - 1);
+    }
+    assert_int_equal(got, map);
+}
+
+/* What others may use is no change for a host; neither is another size. No event but that of the
+ * namespaces comes. */
+static void access_follows_what_a_host_may_use(void **state)
+{
+    struct rig *rig = spaces_rig(2);
+    struct peer *friend = host(rig, FRIEND, false), *other = host(rig, NULL, false);
+    struct nvme_feature events = {.set = true,
+                                  .fid = NVME_FEATURE_ASYNC_EVENT,
+                                  .value = NVME_OAES_NS_CHANGED | NVME_OAES_ANA};
+    struct spaces spaces = begin;
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+    uint16_t event;
+
+    (void)state;
+    nvme_feature_encode(&events, &sqe);
+    assert_true(peer_plain(friend, &sqe, &cqe));
+    assert_int_equal(cqe.status, 0);
+    event = event_ask(friend);
+    (void)event_ask(friend);
+    expect_ana(friend, 0, 0x7);
+    expect_ana(other, 0, 0x5);
+    spaces.count = 4;
+    spaces.ns[3].host_count = 1;
+    spaces.ns[3].host_nqn = friends;
+    spaces_set(rig, &spaces);
+    event_came(friend, event);
+    no_event(friend);
+    expect_ana(friend, 1, 0xf);
+    expect_ana(other, 0, 0x5);
+    spaces.ns[0].size_bytes /= 2;
+    spaces_set(rig, &spaces);
+    expect_ana(friend, 1, 0xf);
+    spaces.ns[2].is_gone = true;
+    spaces_set(rig, &spaces);
+    expect_ana(friend, 2, 0xb);
+    expect_ana(other, 1, 0x1);
+    peer_free(&friend);
+    friend = host(rig, FRIEND, false); /* begins anew */
+    expect_ana(friend, 0, 0xb);
+    peer_free(&friend);
+    peer_free(&other);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 /* Only hosts that may use it, and asked for events. */
 static void hosts_are_told_of_what_they_may_use(void **state)
 {
@@ -416,6 +492,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts_are_told_of_what_they_may_use),
+        cmocka_unit_test(access_follows_what_a_host_may_use),
         cmocka_unit_test(an_event_waits_for_its_reader),
         cmocka_unit_test(commands_that_began_end_as_they_would),
         cmocka_unit_test(a_right_ends),

@@ -298,7 +298,7 @@ struct rig *rig_new(uint32_t loops, void (*change)(struct nvmf_target_opts *opts
     nvmf_target_opts_init(&opts);
     opts.loops = rig->loops;
     opts.loop_count = loops;
-    check(loop_addr_parse("10.1.0.1:4420", &why, &opts.listen) == ICMS_OK);
+    check(loop_addr_parse("10.1.0.1:4420", &why, &opts.portals[0].listen) == ICMS_OK);
     opts.nqn = "nqn.2026-01.io.icms:test";
     opts.enclosure = (struct uuid){{9}};
     opts.namespaces = namespaces;
@@ -314,7 +314,7 @@ struct rig *rig_new(uint32_t loops, void (*change)(struct nvmf_target_opts *opts
     if (nvmf_target_new(&opts, &why, &rig->target) != ICMS_OK ||
         nvmf_target_open(rig->target, &why) != ICMS_OK)
         fail_msg("%s", why.text);
-    nvmf_target_addr(rig->target, &rig->addr);
+    nvmf_target_addr(rig->target, 0, &rig->addr);
     for (uint32_t i = 0; i < loops; i++)
         check(loop_start(rig->loops[i], &why) == ICMS_OK);
     return rig;

@@ -113,6 +113,7 @@ static void tcp_accepted(struct net_listener *net, struct loop_sock *sock)
 }
 
 static icms_err tcp_listen(struct loop *loop, const struct loop_addr *addr, uint32_t open_max,
+                           struct nvmf_listener *with,
                            void (*accepted)(struct nvmf_listener *listener), void *owner,
                            struct err_why *why, struct nvmf_listener **out_listener,
                            struct loop_addr *out_addr)
@@ -129,6 +130,8 @@ static icms_err tcp_listen(struct loop *loop, const struct loop_addr *addr, uint
         free(tcp);
         return err;
     }
+    if (with != NULL)
+        net_listener_share(&tcp->net, &tcp_listener_of(with)->net);
     net_listener_addr(&tcp->net, out_addr);
     *out_listener = &tcp->listener;
     return ICMS_OK;
@@ -556,6 +559,7 @@ static void tcp_hello(struct tcp *tcp, const struct nvme_tcp_ic_wf *ic)
     tcp->conn.hostnqn = net_conn_hostnqn(&tcp->pdu.net);
     tcp->conn.subnqn = net_conn_subnqn(&tcp->pdu.net);
     tcp->conn.peer = tcp->pdu.net.peer;
+    tcp->conn.local = tcp->pdu.net.local;
     tcp->ops->opened(&tcp->conn);
 }
 

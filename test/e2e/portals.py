@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""An enclosure with several addresses.
+
+Goal: it starts with all of its portals or not at all, shows them, and serves the others when the machine
+loses an address, which it serves again when that is back.
+Method: real enclosures in a network of their own, whose addresses come and go; hosts that say ICReq.
+
+usage: portals.py BUILD_ROOT
+"""
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+BUILD = pathlib.Path(sys.argv[1])
+ADDRESSES = ["10.77.0.1", "10.77.0.2"]
+FOREIGN = "10.77.9.9"
+VOLUMES = [{"name": "kv", "value_max": "64KiB"}]
+IC_REQ = bytes([0, 0, 128, 0, 128, 0, 0, 0]) + bytes(120)
+
+
+def expect(what, truth, seen=None):
+    if not truth:
+        sys.exit(f"not ok {what}: {seen}")
+    print(f"ok {what}", flush=True)
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, timeout=60)
+
+
+def own_network():
+    """Starts this program again in a network of its own."""
+    if os.environ.get("ICMS_PORTALS_NETWORK") == "1":
+        ip("link", "set", "lo", "up")
+        for address in ADDRESSES:
+            ip("address", "add", f"{address}/32", "dev", "lo")
+        return
+    if subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode != 0:
+        print("skipped: no network namespaces here")
+        sys.exit(77)
+    os.environ["ICMS_PORTALS_NETWORK"] = "1"
+    os.execvp("unshare", ["unshare", "-rn", sys.executable, *sys.argv])
+
+
+def host(address, port):
+    """A connection that ICResp answered; None: there is none."""
+    try:
+        sock = socket.create_connection((address, port), timeout=5)
+    except OSError:
+        return None
+    sock.sendall(IC_REQ)
+    answer = sock.recv(128, socket.MSG_WAITALL)
+    if len(answer) != 128 or answer[0] != 1:
+        sys.exit(f"not ok ICResp of {address}: {answer}")
+    return sock
+
+
+def portals(target):
+    return [tuple(portal.values()) for portal in json.loads(target.get("/status")[1])["portals"]]
+
+
+def within(what, truth, seconds=20):
+    end = time.monotonic() + seconds
+    while not truth():
+        expect(what, time.monotonic() < end)
+        time.sleep(0.05)
+    expect(what, True)
+
+
+def refused(p, name, what, listen, *words):
+    """It ends with status 1 and says why, and does not listen."""
+    target = p.add_target(name, 1, "64MiB", VOLUMES, segment="1MiB", memory="16MiB", require="none",
+                          listen=listen, advertise=listen)
+    status = target.process.wait(timeout=60)
+    said = target.log_tail()
+    expect(f"{what} is refused", status == 1 and all(word in said for word in words), said)
+
+
+def main():
+    own_network()
+    port, other = pod.free_port(), pod.free_port()
+    both = [f"{address}:{port}" for address in ADDRESSES]
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(BUILD, folder) as p:
+        target = p.add_target("enclosure0", 1, "64MiB", VOLUMES, segment="1MiB", memory="16MiB",
+                              require="none", listen=f"[{', '.join(both)}]",
+                              advertise=f"[{', '.join(both)}]")
+        target.wait_ready()
+        said = target.log_path.read_text()
+        expect("the ready line has every portal", f"ready nvme={','.join(both)} " in said, said)
+        hosts = [host(ADDRESSES[0], port), host(ADDRESSES[1], port), host(ADDRESSES[1], port)]
+        expect("every portal answers", None not in hosts)
+        expect("/status counts their connections", portals(target) == [(both[0], 1), (both[1], 2)],
+               portals(target))
+        metrics = target.metrics()
+        expect("/metrics counts them", [metrics[f'icms_target_portal_connections{total}{{portal="{text}"}}']
+                                       for total in ("", "_total") for text in both] == [1, 2, 1, 2])
+        hosts[2].close()
+        within("a connection that ends is not counted", lambda: portals(target)[1][1] == 1)
+
+        ip("address", "del", f"{ADDRESSES[1]}/32", "dev", "lo")
+        expect("an address that is gone does not answer", host(ADDRESSES[1], port) is None)
+        expect("the other one does", host(ADDRESSES[0], port) is not None)
+        expect("the enclosure is ready", target.get("/readyz")[0] == 200)
+        within("connections through it end", lambda: portals(target)[1][1] == 0)
+        ip("address", "add", f"{ADDRESSES[1]}/32", "dev", "lo")
+        expect("an address that is back answers", host(ADDRESSES[1], port) is not None)
+
+        refused(p, "enclosure1", "an address that is taken", f"[{ADDRESSES[0]}:{other}, {both[1]}]",
+                f"cannot listen on {both[1]}", "Address already in use")
+        expect("the portal that was free is free again", host(ADDRESSES[0], other) is None)
+        refused(p, "enclosure2", "an address that is not here", f"[{ADDRESSES[0]}:{other}, {FOREIGN}:{other}]",
+                f"cannot listen on {FOREIGN}:{other}", "choose an address of this machine")
+        status = target.stop()
+        expect("it ends when asked", status == 0, target.log_tail())
+
+
+if __name__ == "__main__":
+    main()
