@@ -10,39 +10,14 @@ import argparse
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-import pod  # noqa: E402
+import common
+import pod  # from tools
 
-HOST_ID = "11111111-2222-4333-8444-555555555555"
-HOST = f"nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}"
 HASHES = ["sha256", "sha384", "sha512"]
 GROUPS = ["null", "ffdhe2048", "ffdhe3072", "ffdhe4096", "ffdhe6144", "ffdhe8192"]
 FEW = [("sha256", "null"), ("sha512", "ffdhe3072")]
-
-
-def make_key(build, folder, name, key_hash):
-    path = folder / name
-    subprocess.run([build / "cmd/icms", "key", "gen", "--hash", key_hash, path], check=True,
-                   stdout=subprocess.DEVNULL)
-    return path
-
-
-def run_guest(folder, script, seconds):
-    path = folder / "auth.sh"
-    path.write_text(script)
-    counts = {"ok": 0, "not": 0}
-    command = [ROOT / "tools/guest/run.sh", "-t", str(seconds), "-c", folder / "console", path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as guest:
-        for line in guest.stdout:
-            print(line, end="", flush=True)
-            words = line.split()
-            if words and words[0] in counts:
-                counts[words[0]] += 1
-    return guest.returncode, counts["ok"], counts["not"]
 
 
 def check_audit(folder, targets):
@@ -51,7 +26,7 @@ def check_audit(folder, targets):
     lines = [line for line in lines if line["event"] not in ("volume", "host")]
     results = {line["result"] for line in lines}
     good = {"passed", "passed, mutual", "wrong secret"} <= results and \
-        all(line["host"] == HOST and line["event"] == "authentication" for line in lines)
+        all(line["host"] == common.HOST and line["event"] == "authentication" for line in lines)
     print(f"{'ok' if good else 'not ok'} the audit log says what happened {sorted(results)}")
     metrics = targets[0].metrics()
     failed = metrics['icms_target_auths_total{result="failed"}']
@@ -70,16 +45,16 @@ def main():
     folder = build / "interop-auth"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    keys = {name: make_key(build, folder, name, key_hash) for name, key_hash in
+    keys = {name: common.make_key(build, folder, name, "--hash", key_hash) for name, key_hash in
             [("right", "sha256"), ("old", "none"), ("wrong", "sha256"), ("answer", "sha512")]}
     pairs = [(h, g) for h in HASHES for g in GROUPS] if arguments.all else FEW
-    host = json.dumps([{"nqn": HOST, "secrets": [str(keys["old"]), str(keys["right"])],
+    host = json.dumps([{"nqn": common.HOST, "secrets": [str(keys["old"]), str(keys["right"])],
                         "controller_secret": str(keys["answer"])}])
     try:
         with pod.Pod(arguments.build, folder) as p:
             targets = [p.add_target(f"{h}-{g}", 1, "256MiB", [{"name": "kv", "sealed": "false",
                                                               "value_max": "1MiB"}],
-                                    advertise_host="10.0.2.2", segment="16MiB", require="chap",
+                                    advertise_host=common.ADDRESS, segment="16MiB", require="chap",
                                     hosts=host, chap_hashes=f"[{h}]", chap_groups=f"['{g}']",
                                     audit=str(folder / f"audit{i}"),
                                     header_timeout="60s")  # the guest's processor is emulated
@@ -87,19 +62,16 @@ def main():
             for target in targets:
                 target.wait_ready()
             lines = "\n".join(f"{t.name} {t.nqn} {t.port}" for t in targets)
-            texts = {name: path.read_text().strip() for name, path in keys.items()}
-            script = f"hostnqn={HOST} hostid={HOST_ID}\nenclosures='{lines}'\n" + \
-                "".join(f"{name}='{texts[name]}'\n" for name in ("right", "wrong", "answer")) + \
-                (ROOT / "test/interop/auth.sh").read_text()
-            status, passed, failed = run_guest(folder, script, arguments.seconds)
+            texts = {name: keys[name].read_text().strip() for name in ("right", "wrong", "answer")}
+            script = common.guest_script("auth.sh", hostnqn=common.HOST, hostid=common.HOST_ID,
+                                         enclosures=lines, **texts)
+            guest = common.run_guest(folder, script, arguments.seconds)
             good = check_audit(folder, targets)
-            for target in targets:
-                good = target.stop(seconds=60) == 0 and good
+            good = common.end_well(targets) and good
     except pod.PodError as error:
         print(f"not ok interop auth: {error}")
         return 1
-    print(f"guest: exit status {status}, {passed} ok, {failed} not ok")
-    return 0 if status == 0 and passed > 0 and failed == 0 and good else 1
+    return common.verdict(guest, good)
 
 
 if __name__ == "__main__":

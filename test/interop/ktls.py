@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+import common
+
 PROGRAMS = ["src/net/net_test", "src/net/net_tls_test", "cmd/icms-target", "cmd/icms-agent",
             "cmd/icms"]
 
@@ -51,16 +52,9 @@ def main():
     folder = build / "interop-ktls"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    command = [ROOT / "tools/guest/run.sh", "-t", str(arguments.seconds), "-m", "1024", "-a",
-               archive(build, folder), "-c", folder / "console", ROOT / "test/interop/ktls.sh"]
-    counts = {"ok": 0, "not": 0}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as guest:
-        for line in guest.stdout:
-            print(line, end="", flush=True)
-            if line.split()[:1] and line.split()[0] in counts:
-                counts[line.split()[0]] += 1
-    print(f"guest: exit status {guest.returncode}, {counts['ok']} ok, {counts['not']} not ok")
-    return 0 if guest.returncode == 0 and counts["ok"] >= 5 and counts["not"] == 0 else 1
+    guest = common.run_guest(folder, common.guest_script("ktls.sh"), arguments.seconds,
+                             options=["-m", "1024", "-a", archive(build, folder)])
+    return common.verdict(guest, guest[1] >= 5)
 
 
 if __name__ == "__main__":

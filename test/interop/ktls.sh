@@ -1,35 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What runs in the guest for test/interop/ktls.py: programs of this build lie in /t.
-
-failures=0
-
-# verdict NAME STATUS [DETAIL]: the result of one case; status 0 is good.
-verdict()
-{
-    if [ "$2" = 0 ]; then
-        echo "ok $1"
-    else
-        echo "not ok $1 ${3:-}"
-        failures=$((failures + 1))
-    fi
-}
-
-# opened: connections whose records the kernel made and opened, since the start.
-opened()
-{
-    awk '$1 == "TlsTxSw" { t = $2 } $1 == "TlsRxSw" { r = $2 } END { print t < r ? t : r }' \
-        /proc/net/tls_stat
-}
+# What runs in the guest for test/interop/ktls.py, behind common.sh: programs of this build lie in /t.
 
 # unit NAME: a program of unit tests; the kernel has to have had a part in it.
 unit()
 {
-    local before=$(opened)
+    local before=$(kernel_keys)
     /t/$1 > /tmp/$1.log 2>&1
     verdict "$1" $? "$(grep -E 'FAILED|ERROR|LINE' /tmp/$1.log | head -5)"
-    [ "$(opened)" -gt "$before" ]
-    verdict "$1 uses kTLS" $? "($(opened) connections)"
+    [ "$(kernel_keys)" -gt "$before" ]
+    verdict "$1 uses kTLS" $? "($(kernel_keys) connections)"
 }
 
 # ready LOG: until a daemon says so.

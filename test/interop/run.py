@@ -11,13 +11,11 @@ import argparse
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-import pod  # noqa: E402
+import common
+import pod  # from tools
 
 VALUE_MAX = 8 << 20
 DOWN_S = 3  # how long a killed target stays away: the host tries to reconnect meanwhile
@@ -32,9 +30,10 @@ VOLUMES = [
 
 def guest_script(targets):
     """The assignments that guest.sh wants, and guest.sh."""
-    lines = [f"nqn_{i}={target.nqn} port_{i}={target.port}" for i, target in enumerate(targets)]
-    lines += ["address=10.0.2.2", "volumes=2", f"value_max={VALUE_MAX}"]
-    return "\n".join(lines) + "\n" + (ROOT / "test/interop/guest.sh").read_text()
+    enclosures = {f"{key}_{i}": value for i, target in enumerate(targets)
+                  for key, value in (("nqn", target.nqn), ("port", target.port))}
+    return common.guest_script("guest.sh", address=common.ADDRESS, volumes=2, value_max=VALUE_MAX,
+                               **enclosures)
 
 
 HOST_LOST = "controller lost: no command within the keep-alive timeout"
@@ -67,41 +66,6 @@ def obey(verb, target):
     return True
 
 
-def run_guest(folder, targets, seconds):
-    """Boots the guest and returns (its exit status, how many cases were ok, and not ok)."""
-    script = folder / "guest.sh"
-    script.write_text(guest_script(targets))
-    command = [ROOT / "tools/guest/run.sh", "-t", str(seconds), "-c", folder / "console", script]
-    counts = {"ok": 0, "not": 0}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as guest:
-        for line in guest.stdout:
-            print(line, end="", flush=True)
-            words = line.split()
-            if words[:1] == ["driver"]:
-                if not obey(words[1], targets[int(words[2])]):
-                    counts["not"] += 1
-            elif words and words[0] in counts:
-                counts[words[0]] += 1
-    return guest.returncode, counts["ok"], counts["not"]
-
-
-def end_well(targets):
-    """After all this the targets have to be alive, and to end with status 0 when asked to: under
-    sanitizers that also says that nothing leaked."""
-    good = True
-    for target in targets:
-        status = target.process.poll()
-        alive = status is None
-        if alive:
-            status = target.stop(seconds=60)
-        print(f"{'ok' if alive else 'not ok'} {target.name} is still running")
-        print(f"{'ok' if status == 0 else 'not ok'} {target.name} ends when asked ({status})")
-        if status != 0:
-            print(target.log_tail())
-        good = good and alive and status == 0
-    return good
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build", help="where Meson built")
@@ -113,17 +77,17 @@ def main():
     try:
         with pod.Pod(arguments.build, folder) as p:
             targets = [p.add_target(f"enclosure{i}", 2, "512MiB", VOLUMES,
-                                    advertise_host="10.0.2.2", segment="16MiB")
+                                    advertise_host=common.ADDRESS, segment="16MiB")
                        for i in range(2)]
             for target in targets:
                 target.wait_ready()
-            status, passed, failed = run_guest(folder, targets, arguments.seconds)
-            ended = end_well(targets)
+            guest = common.run_guest(folder, guest_script(targets), arguments.seconds,
+                                     lambda verb, number: obey(verb, targets[int(number)]))
+            ended = common.end_well(targets)
     except pod.PodError as error:
         print(f"not ok interop: {error}")
         return 1
-    print(f"guest: exit status {status}, {passed} ok, {failed} not ok")
-    return 0 if status == 0 and passed > 0 and failed == 0 and ended else 1
+    return common.verdict(guest, ended)
 
 
 if __name__ == "__main__":

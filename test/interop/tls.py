@@ -13,11 +13,8 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-sys.path.insert(0, str(ROOT / "test/interop"))
-import auth  # noqa: E402
-import pod  # noqa: E402
+import common
+import pod  # from tools
 
 # name, require, files of the host
 COMBINATIONS = [
@@ -29,35 +26,18 @@ COMBINATIONS = [
 ]
 
 
-def make_key(build, folder, name, *options):
-    path = folder / name
-    subprocess.run([build / "cmd/icms", "key", "gen", *options, path], check=True,
-                   stdout=subprocess.DEVNULL)
-    return path
-
-
 def host_of(keys, files):
     """The guest as an enclosure's configuration has it."""
     paths = {key: str(keys[names]) if isinstance(names, str) else [str(keys[n]) for n in names]
              for key, names in files.items()}
-    return json.dumps([{"nqn": auth.HOST, **paths}])
+    return json.dumps([{"nqn": common.HOST, **paths}])
 
 
-def run_guest(folder, script, seconds):
-    path = folder / "tls.sh"
-    path.write_text(script)
-    cache = subprocess.run([ROOT / "tools/guest/build.sh", "tls"], check=True, text=True,
+def tls_archive():
+    """tlshd and a newer nvme-cli, for the guest."""
+    cache = subprocess.run([common.ROOT / "tools/guest/build.sh", "tls"], check=True, text=True,
                            stdout=subprocess.PIPE).stdout.strip()
-    counts = {"ok": 0, "not": 0}
-    command = [ROOT / "tools/guest/run.sh", "-t", str(seconds), "-c", folder / "console", "-a",
-               pathlib.Path(cache) / "tls.gz", path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as guest:
-        for line in guest.stdout:
-            print(line, end="", flush=True)
-            words = line.split()
-            if words and words[0] in counts:
-                counts[words[0]] += 1
-    return guest.returncode, counts["ok"], counts["not"]
+    return pathlib.Path(cache) / "tls.gz"
 
 
 def check_audit(folder, count):
@@ -84,35 +64,33 @@ def main():
     folder = build / "interop-tls"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    keys = {name: make_key(build, folder, name, "--type", "tls", "--hash", "sha256")
+    keys = {name: common.make_key(build, folder, name, "--type", "tls", "--hash", "sha256")
             for name in ("right", "wrong", "old")}
-    keys.update({name: make_key(build, folder, name, "--hash", "sha256")
+    keys.update({name: common.make_key(build, folder, name, "--hash", "sha256")
                  for name in ("secret", "answer")})
     chosen = COMBINATIONS if arguments.all else COMBINATIONS[:2]
     try:
         with pod.Pod(arguments.build, folder) as p:
             targets = [p.add_target(name, 1, "256MiB",
                                     [{"name": "kv", "sealed": "false", "value_max": "1MiB"}],
-                                    advertise_host="10.0.2.2", segment="16MiB", require=require,
+                                    advertise_host=common.ADDRESS, segment="16MiB", require=require,
                                     hosts=host_of(keys, files), audit=str(folder / f"audit{i}"),
                                     header_timeout="60s")  # the guest's processor is emulated
                        for i, (name, require, files) in enumerate(chosen)]
             for target in targets:
                 target.wait_ready()
             lines = "\n".join(f"{t.name} {t.nqn} {t.port}" for t in targets)
-            texts = "".join(f"{name}='{path.read_text().strip()}'\n"
-                            for name, path in keys.items())
-            script = f"hostnqn={auth.HOST} hostid={auth.HOST_ID}\n{texts}enclosures='{lines}'\n" + \
-                (ROOT / "test/interop/tls.sh").read_text()
-            status, passed, failed = run_guest(folder, script, arguments.seconds)
+            texts = {name: path.read_text().strip() for name, path in keys.items()}
+            script = common.guest_script("tls.sh", hostnqn=common.HOST, hostid=common.HOST_ID,
+                                         enclosures=lines, **texts)
+            guest = common.run_guest(folder, script, arguments.seconds,
+                                     options=["-a", tls_archive()])
             good = check_audit(folder, len(chosen))
-            for target in targets:
-                good = target.stop(seconds=60) == 0 and good
+            good = common.end_well(targets) and good
     except (pod.PodError, subprocess.CalledProcessError) as error:
         print(f"not ok interop tls: {error}")
         return 1
-    print(f"guest: exit status {status}, {passed} ok, {failed} not ok")
-    return 0 if status == 0 and passed > 0 and failed == 0 and good else 1
+    return common.verdict(guest, good)
 
 
 if __name__ == "__main__":
