@@ -18,6 +18,7 @@ if [ "${1:-}" = deep ]; then
     stage_lines "authentication of the Linux kernel" python3 test/interop/auth.py --build build --all \
         --seconds 3600
     stage_lines "TLS of the Linux kernel" python3 test/interop/tls.py --build build --all
+    stage_lines "multipathing of the Linux kernel" python3 test/interop/multipath.py --build build --deep
 else
     stage_lint "format" tools/format-check.sh
     stage_meson "gcc" build "unit check"
@@ -28,6 +29,7 @@ else
     stage_lines "TLS records by the kernel" python3 test/interop/ktls.py --build build
     stage_lines "authentication of the Linux kernel" python3 test/interop/auth.py --build build
     stage_lines "TLS of the Linux kernel" python3 test/interop/tls.py --build build
+    stage_lines "multipathing of the Linux kernel" python3 test/interop/multipath.py --build build-asan
     stage_lines "demo" demo/run.sh build --short
     stage_lines "demo with everything secured" demo/run.sh build --short --secure
 fi
