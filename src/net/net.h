@@ -241,7 +241,7 @@ void net_conn_send(struct net_conn *conn, struct net_send *send);
 void net_conn_cork(struct net_conn *conn);
 void net_conn_uncork(struct net_conn *conn);
 
-/* Marks what is sent from now on. */
+/* Marks what is sent from now on; nothing on one that is closing or closed. */
 void net_conn_mark(struct net_conn *conn, struct net_mark mark);
 
 /* Shuts the socket down; closed() comes when nothing is in flight. Idempotent: the first why stays.

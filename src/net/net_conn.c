@@ -101,8 +101,8 @@ static void conn_closing_msg(struct loop_msg *msg)
 
 void net_conn_mark(struct net_conn *conn, struct net_mark mark)
 {
-    check(conn->state == NET_CONN_OPEN);
-    loop_sock_mark(conn->sock, mark);
+    if (conn->state == NET_CONN_OPEN)
+        loop_sock_mark(conn->sock, mark);
 }
 
 void net_conn_close(struct net_conn *conn, icms_err why)
