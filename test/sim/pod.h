@@ -28,6 +28,7 @@
 
 #define POD_REACTORS   2 /* of an agent */
 #define POD_TARGETS    3
+#define POD_LINKS      2 /* addresses of each target              */
 #define POD_DRIVES     2 /* of each target                        */
 #define POD_AGENTS     2
 #define POD_CLIENTS    3 /* of each agent                         */
@@ -251,6 +252,7 @@ struct pod_target {
     struct pod_world *world;
     uint32_t number;
     struct sim_node *node;
+    struct sim_node *links[POD_LINKS]; /* its addresses */
     enum pod_machine_state state;
     struct target *target;
     uint64_t restart_ns; /* DOWN                                               */
@@ -295,6 +297,7 @@ enum pod_trouble_kind {
     POD_TROUBLE_DEAD,  /* one drive, until somebody repairs it          */
     POD_TROUBLE_FAR,   /* the network of a target delays                */
     POD_TROUBLE_EPOCH, /* a target joins, drains, leaves or comes back */
+    POD_TROUBLE_LINK,  /* one address of a target is cut, or delays    */
     POD_TROUBLE_KINDS,
 };
 
@@ -318,7 +321,8 @@ struct pod_trouble {
     bool on;
     enum pod_trouble_kind kind;
     uint32_t a; /* agent or target; CUT: agent, or POD_AGENTS + target */
-    uint32_t b; /* CUT: target, POD_TARGETS: everybody                 */
+    uint32_t
+        b; /* CUT: target, POD_TARGETS: everybody. LINK: its number, or POD_LINKS + that to delay */
     uint64_t until_ns;
 };
 
@@ -332,9 +336,10 @@ struct pod_counts {
     uint64_t error[64]; /* other answers, by icms_err */
     uint64_t dropped;   /* the agent died before it answered */
     uint64_t trouble[POD_TROUBLE_KINDS];
-    uint64_t moved;    /* blocks that agents moved which did not crash since */
-    uint64_t replaced; /* drives that could not be opened any more */
-    uint64_t slow;     /* verdicts on enclosures, by reactors of agents that did not crash since */
+    uint64_t moved;     /* blocks that agents moved which did not crash since */
+    uint64_t replaced;  /* drives that could not be opened any more */
+    uint64_t slow;      /* verdicts on enclosures, by reactors of agents that did not crash since */
+    uint64_t failovers; /* commands that another link took over, likewise                       */
 };
 
 struct pod_world {

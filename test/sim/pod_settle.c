@@ -44,6 +44,15 @@ struct settle {
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
+/* All of its links are up. */
+static bool enclosure_is_found(const struct agent_enclosure_stats *enclosure)
+{
+    for (uint32_t k = 0; k < enclosure->link_count; k++)
+        if (enclosure->links[k].state != AGENT_ENCLOSURE_UP)
+            return false;
+    return enclosure->link_count == POD_LINKS && enclosure->state == AGENT_ENCLOSURE_UP;
+}
+
 static bool settle_is_up(struct pod_world *world)
 {
     for (uint32_t i = 0; i < POD_TARGETS; i++)
@@ -56,19 +65,21 @@ static bool settle_is_up(struct pod_world *world)
             return false;
         agent_stats(agent->agent, agent->stats);
         for (uint32_t j = 0; j < POD_TARGETS; j++)
-            if (agent->stats->enclosures[j].state != AGENT_ENCLOSURE_UP)
+            if (!enclosure_is_found(&agent->stats->enclosures[j]))
                 return false;
     }
     for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
         if (!pod_client_idle(&world->clients[i]))
             return false;
-    world->counts.slow = world->counts.moved = 0;
+    world->counts.slow = world->counts.moved = world->counts.failovers = 0;
     for (uint32_t i = 0; i < POD_AGENTS; i++)
         for (uint32_t v = 0; v < POD_VOLUMES; v++)
             world->counts.moved += world->agents[i].stats->volumes[v].moved;
     for (uint32_t i = 0; i < POD_AGENTS; i++)
-        for (uint32_t j = 0; j < POD_TARGETS; j++)
+        for (uint32_t j = 0; j < POD_TARGETS; j++) {
             world->counts.slow += world->agents[i].stats->enclosures[j].slow_total;
+            world->counts.failovers += world->agents[i].stats->enclosures[j].failovers;
+        }
     return true;
 }
 
@@ -88,6 +99,12 @@ static void settle_complain(struct pod_world *world)
                          (int)world->agents[i].state, j,
                          (int)world->agents[i].stats->enclosures[j].state,
                          world->agents[i].stats->enclosures[j].last_error);
+    for (uint32_t i = 0; i < POD_AGENTS; i++)
+        for (uint32_t j = 0; j < POD_TARGETS; j++)
+            for (uint32_t k = 0; k < POD_LINKS; k++)
+                (void)printf("agent %u: link %u of enclosure %u in state %d: %s\n", i, k, j,
+                             (int)world->agents[i].stats->enclosures[j].links[k].state,
+                             world->agents[i].stats->enclosures[j].links[k].last_error);
     for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
         if (!pod_client_idle(&world->clients[i]))
             (void)printf("client %u is busy in state %d\n", i, (int)world->clients[i].state);

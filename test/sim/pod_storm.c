@@ -42,6 +42,7 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     weather->point_site = (uint32_t)weather_draw(world, 19, 16);
     weather->storm_ns = 400 * MS + weather_draw(world, 6, 2000) * MS;
     weather->on[POD_TROUBLE_EPOCH] = weather_draw(world, 20, 2) == 0;
+    weather->on[POD_TROUBLE_LINK] = !world->options.flood && weather_draw(world, 21, 2) == 0;
     if (world->options.brief)
         weather->storm_ns /= 5;
     opts->net_buffer_bytes = weather_draw(world, 9, 2) == 0 ? 16 << 10 : 128 << 10;
@@ -74,6 +75,7 @@ static const char *const trouble_names[POD_TROUBLE_KINDS] = {
     [POD_TROUBLE_DEAD] = "drives die",
     [POD_TROUBLE_FAR] = "the network is slow",
     [POD_TROUBLE_EPOCH] = "targets join, drain and leave",
+    [POD_TROUBLE_LINK] = "links fail",
 };
 
 /* ---- troubles that end by themselves -------------------------------------------------------- */
@@ -103,6 +105,16 @@ static void trouble_set(struct pod_world *world, const struct pod_trouble *troub
         pod_tell(world, "target %u: %s drives", trouble->a, on ? "slow" : "normal");
         sim_disk_slow(world->targets[trouble->a].node,
                       on ? 2 + (uint32_t)pod_chance(world, 60) : 1);
+        break;
+    case POD_TROUBLE_LINK:
+        pod_tell(world, "target %u: link %u %s", trouble->a, trouble->b % POD_LINKS,
+                 !on                      ? "is well"
+                 : trouble->b < POD_LINKS ? "is cut"
+                                          : "is slow");
+        if (trouble->b < POD_LINKS)
+            sim_net_cut(world->sim, world->targets[trouble->a].links[trouble->b], NULL, on);
+        else
+            sim_net_far(world->targets[trouble->a].links[trouble->b % POD_LINKS], on ? 80 * MS : 0);
         break;
     case POD_TROUBLE_FAR:
         pod_tell(world, "target %u: %s network", trouble->a, on ? "slow" : "normal");
@@ -188,6 +200,18 @@ static void storm_epoch(struct pod_world *world, uint32_t target)
     world->out[target] = was_out;
 }
 
+/* A link of a target fails. Where nothing else goes wrong nothing may be missed: there it is the
+ * same link each time, so that the other one is well while agents have not found it again. */
+static void storm_link(struct pod_world *world, uint32_t target)
+{
+    bool is_fair = world->weather.fair;
+    uint32_t link = is_fair ? target % POD_LINKS : (uint32_t)pod_chance(world, POD_LINKS);
+    bool delays = pod_chance(world, 3) == 0;
+
+    trouble_begin(world, POD_TROUBLE_LINK, target, link + (delays ? POD_LINKS : 0),
+                  delays ? 2000 * MS : 400 * MS);
+}
+
 static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
 {
     uint32_t target = (uint32_t)pod_chance(world, POD_TARGETS);
@@ -232,6 +256,9 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         break;
     case POD_TROUBLE_EPOCH:
         storm_epoch(world, target);
+        break;
+    case POD_TROUBLE_LINK:
+        storm_link(world, target);
         break;
     default:
         trouble_begin(world, POD_TROUBLE_DEAD, target, (uint32_t)pod_chance(world, POD_DRIVES),

@@ -64,7 +64,8 @@ static icms_err target_make(struct pod_target *target, struct err_why *why)
     opts.name = self->name;
     opts.uuid = self->uuid;
     opts.nqn = self->nqn;
-    opts.portals[0].listen = self->addrs[0];
+    (void)snprintf(opts.portals[0].listen.host, sizeof(opts.portals[0].listen.host), "0.0.0.0");
+    opts.portals[0].listen.port = WORLD_PORT;
     opts.loops = 2;
     opts.segment_bytes = POD_SEGMENT_BYTES;
     opts.memory_bytes = (uint64_t)2 << 20;
@@ -489,9 +490,7 @@ static void world_target_init(struct pod_world *world, uint32_t number)
     (void)snprintf(host, sizeof(host), "10.1.0.%u", number + 1);
     (void)snprintf(self->name, sizeof(self->name), "enclosure-%u", number);
     (void)snprintf(self->nqn, sizeof(self->nqn), "nqn.2026-01.org.icms:enclosure-%u", number);
-    (void)snprintf(self->addrs[0].host, sizeof(self->addrs[0].host), "%s", host);
-    self->addrs[0].port = WORLD_PORT;
-    self->addr_count = 1;
+    self->addr_count = POD_LINKS;
     self->weight = 1;
     if (number == 0 && world->weather.fair && world->weather.on[POD_TROUBLE_EPOCH])
         self->state = AGENT_POD_JOINING; /* storm_epoch has the reason */
@@ -500,6 +499,12 @@ static void world_target_init(struct pod_world *world, uint32_t number)
     target->world = world;
     target->number = number;
     target->node = sim_node_new(world->sim, host);
+    for (uint32_t i = 0; i < POD_LINKS; i++) {
+        (void)snprintf(host, sizeof(host), "10.1.%u.%u", i + 1, number + 1);
+        target->links[i] = sim_node_address(target->node, host);
+        (void)snprintf(self->addrs[i].host, sizeof(self->addrs[i].host), "%s", host);
+        self->addrs[i].port = WORLD_PORT;
+    }
     target->stats = calloc(1, sizeof(*target->stats));
     check(target->stats != NULL);
     pod_target_start(target);

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""An enclosure with two addresses, of which one fails under load.
+
+Goal: whatever happens to one of its links, no get misses, none takes until its deadline and the enclosure is
+never excluded; the link is named in the log, in the status and in metrics, and carries commands again when it is
+well; an address may leave and come back while it is used.
+Method: real daemons on loopback, with a TCP proxy for each address of the first of two enclosures: a black hole,
+an end of all connections and 300 ms, in turn; then epochs of the pod map with one address less, and one more.
+
+usage: links.py BUILD_ROOT
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+from judge import expect  # noqa: E402
+import proxy  # noqa: E402
+
+BUILD = pathlib.Path(sys.argv[1])
+VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
+COUNT, BYTES = 240, 60000
+DEADLINE_MS = 20000
+
+
+class Load(threading.Thread):
+    """Gets all blocks again and again by agent_probe, and remembers each batch."""
+
+    def __init__(self, where):
+        super().__init__(daemon=True)
+        self.process = subprocess.Popen([BUILD / "test/e2e/agent_probe", where, "kv", str(COUNT), str(BYTES)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        expect("all are stored", self.ask("put")["ok"] == COUNT, "")
+        self.batches, self.over = [], False
+        self.start()
+
+    def ask(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def run(self):
+        while not self.over:
+            self.batches.append(self.ask(f"get {DEADLINE_MS}"))
+
+    def judge(self, what, seconds):
+        """Of the batches since the last call; a few more, so that none is forgotten."""
+        end = len(self.batches) + 3
+        wait_for(f"{what}: batches end", lambda: len(self.batches) >= end)
+        batches, self.batches = self.batches, []
+        worst = max(b["seconds"] for b in batches)
+        expect(f"{what}: no miss, no wrong byte in {len(batches)} batches",
+               all(b["ok"] == COUNT and b["wrong"] == 0 for b in batches), [b for b in batches if b["ok"] != COUNT])
+        expect(f"{what}: nobody waits long", worst < seconds, worst)
+        print(f"ok {what}: {len(batches)} batches of {COUNT}, no miss, the longest took {worst:.3f} s")
+
+
+def wait_for(what, condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(f"not within {seconds} s: {what}")
+        time.sleep(0.05)
+
+
+class Scene:
+    def __init__(self, folder, p):
+        self.file = pathlib.Path(folder) / "pod.yaml"
+        self.targets = [p.add_target(f"e{i}", 1, "64MiB", [VOLUME], segment="4MiB", memory="32MiB") for i in range(2)]
+        for target in self.targets:
+            target.wait_ready()
+        self.links = [proxy.Proxy(self.targets[0].port) for _ in range(2)]
+        self.write(1, self.links)
+        self.agent = p.add_agent("server-a", [], [VOLUME], pod=self.file)
+        self.agent.wait_ready()
+        self.load = Load(f"unix:{self.agent.socket}")
+
+    def write(self, epoch, links):
+        addresses = ", ".join(f"127.0.0.1:{link.port}" for link in links)
+        lists = (addresses if len(links) == 1 else f"[{addresses}]", f"127.0.0.1:{self.targets[1].port}")
+        text = f"name: pod0\nepoch: {epoch}\nenclosures:\n" + "".join(
+            f"  - name: {target.name}\n    address: {list}\n    nqn: {target.nqn}\n"
+            for target, list in zip(self.targets, lists)) + "...\n"
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        new.rename(self.file)
+
+    def value(self, link, what):
+        return self.agent.metrics().get(f'icms_agent_link_{what}{{enclosure="e0",address="127.0.0.1:{link.port}"}}')
+
+    def enclosure(self, what):
+        return self.agent.metrics()[f'icms_agent_enclosure_{what}{{enclosure="e0"}}']
+
+    def link_fails(self, what, link, begin, end, state, word, seconds):
+        """One link fails, and is well again."""
+        wait_for(f"{what}: both carry commands", lambda: self.moves(self.links[0]) and self.moves(self.links[1]))
+        begin()
+        wait_for(f"{what}: passed over", lambda: self.value(link, "state") == 0)
+        wait_for(f"{what}: said in the log", lambda: f"enclosure e0: link 127.0.0.1:{link.port} {word}" in
+                 self.agent.log_tail())
+        expect(f"{what}: said in the status", f'"state":"{state}"' in self.agent.get("/status")[1], "")
+        shown = subprocess.run([BUILD / "cmd/icms", "pod", "status", "--file", self.file, "--open",
+                                f"unix:{self.agent.socket}"], capture_output=True, text=True, check=False).stdout
+        expect(f"{what}: shown", any(f"127.0.0.1:{link.port}" in line and state in line
+                                     for line in shown.splitlines()), shown)
+        self.load.judge(what, seconds)
+        end()
+        wait_for(f"{what}: used again", lambda: self.value(link, "state") == 1)
+        wait_for(f"{what}: carries commands again", lambda: self.moves(link))
+        self.load.judge(f"{what}, mended", seconds)
+        expect(f"{what}: the enclosure was never away", self.enclosure("exclusions_total") == 0,
+               self.agent.log_tail())
+
+    def moves(self, link):
+        before = self.value(link, "commands_total")
+        time.sleep(0.3)
+        return self.value(link, "commands_total") > before
+
+    def addresses_change(self):
+        for epoch, links in ((2, self.links[:1]), (3, self.links), (4, self.links[1:]), (5, self.links)):
+            self.write(epoch, links)
+            wait_for(f"epoch {epoch} is in use", lambda: self.agent.metrics()["icms_agent_epoch"] == epoch)
+            for link in self.links:
+                if link in links:
+                    wait_for("its addresses are used", lambda: self.value(link, "state") == 1)
+                else:
+                    expect("one that left is not", self.value(link, "state") is None, "")
+        self.load.judge("addresses come and go", DEADLINE_MS / 2000)
+        expect("an epoch excludes nobody", self.enclosure("exclusions_total") == 0, self.agent.log_tail())
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(BUILD, folder) as p:
+        scene = Scene(folder, p)
+        links = scene.links
+        scene.link_fails("black hole", links[0], lambda: setattr(links[0], "is_cut", True),
+                         lambda: setattr(links[0], "is_cut", False), "excluded", "marked down", DEADLINE_MS / 2000)
+        expect("commands went on by the other link", scene.enclosure("failovers_total") > 0, "")
+        scene.link_fails("killed", links[1], links[1].down, links[1].up, "excluded", "marked down",
+                         DEADLINE_MS / 2000)
+        scene.link_fails("300 ms", links[0], lambda: setattr(links[0], "delay_s", 0.15),
+                         lambda: setattr(links[0], "delay_s", 0.0), "slow", "slow", DEADLINE_MS / 2000)
+        scene.addresses_change()
+
+
+if __name__ == "__main__":
+    main()
