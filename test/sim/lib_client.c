@@ -239,7 +239,7 @@ static void client_any_call(struct lib_process *process)
     if (call->op == SHM_OP_PUT && kind < 5)
         call->flags = kind == 4 ? SHM_FLAG_IF_ABSENT : SHM_FLAG_ON_FLASH;
     for (uint32_t i = 0; i < call->count && call->op == SHM_OP_PUT; i++)
-        call->versions[i] = pod_model_put(lib_world, call->keys[i]);
+        call->versions[i] = pod_model_put(lib_world, call->keys[i], 0);
     client_any_deadline(call);
     client_call_run(process, call);
 }
@@ -629,7 +629,7 @@ void pod_client_fini(struct pod_client *client)
 
     client_kill(process);
     sim_node_crash(client->node, false, false);
-    if (client->number == POD_AGENTS * POD_CLIENTS - 1)
+    if (client->number == client->world->client_count - 1)
         lib_conns_free();
     for (uint32_t i = 0; i < LIB_CALLS; i++)
         free(process->calls[i].memory);

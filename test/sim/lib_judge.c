@@ -225,8 +225,9 @@ static bool judge_makes_sense(const struct lib_process *process, const struct li
     case ICMS_DRIVE_DOWN:
     case ICMS_REFUSED:
     case ICMS_RESET:
-    case ICMS_NO_VOLUME:
         return !reads;
+    case ICMS_NO_VOLUME: /* or no enclosure was told of a reset yet */
+        return !reads || lib_world->resets > 0;
     default:
         return false;
     }

@@ -149,7 +149,7 @@ static void thread_block(enum lib_state state, const void *on, uint64_t wake_ns)
 /* Makes those ready that wait for this. */
 static void thread_wake(enum lib_state state, const void *on)
 {
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++) {
+    for (uint32_t i = 0; i < lib_world->client_count; i++) {
         struct lib_process *process = lib_world->clients[i].process;
 
         for (uint32_t t = 0; t < LIB_THREADS; t++)
@@ -174,10 +174,10 @@ bool lib_thread_due(const struct lib_thread *thread)
  * with the agent. */
 static struct lib_thread *thread_pick(void)
 {
-    struct lib_thread *due[POD_AGENTS * POD_CLIENTS * LIB_THREADS];
+    struct lib_thread *due[POD_AGENTS_MAX * POD_CLIENTS * LIB_THREADS];
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++) {
+    for (uint32_t i = 0; i < lib_world->client_count; i++) {
         struct lib_process *process = lib_world->clients[i].process;
 
         if (process->inside && process->client->agent->paused)
@@ -197,7 +197,7 @@ static void thread_rings_look(void)
     if (thread_now() - look_ns < LIB_LOOK_NS) /* not less when time began anew */
         return;
     look_ns = thread_now();
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+    for (uint32_t i = 0; i < lib_world->client_count; i++)
         lib_rings_judge(lib_world->clients[i].process, false);
 }
 

@@ -26,14 +26,16 @@
 #define US ((uint64_t)1000)
 #define MS (1000 * US)
 
-#define POD_REACTORS   2 /* of an agent */
-#define POD_TARGETS    3
-#define POD_LINKS      2 /* addresses of each target              */
-#define POD_DRIVES     2 /* of each target                        */
-#define POD_AGENTS     2
-#define POD_CLIENTS    3 /* of each agent                         */
-#define POD_VOLUMES    3
-#define POD_CLIENT_OPS 24 /* under way or leased, of one client    */
+#define POD_REACTORS    2 /* of an agent */
+#define POD_TARGETS     3 /* of the small pod */
+#define POD_LINKS       2 /* addresses of each target              */
+#define POD_DRIVES      2 /* of each target                        */
+#define POD_AGENTS      2
+#define POD_TARGETS_MAX 8 /* of the large one */
+#define POD_AGENTS_MAX  16
+#define POD_CLIENTS     3 /* of each agent                         */
+#define POD_VOLUMES     3
+#define POD_CLIENT_OPS  24 /* under way or leased, of one client    */
 
 #define POD_SEGMENT_BYTES ((uint64_t)64 << 10)
 #define POD_DRIVE_BYTES   ((uint64_t)2112 << 10) /* 32 segments of 64 KiB, and the superblocks */
@@ -90,13 +92,13 @@ _Noreturn void pod_fail(struct pod_world *world, enum pod_fault fault, const cha
 
 /* ---- the model ------------------------------------------------------------------------------ */
 
-#define POD_KEYS_MAX 4096 /* of all volumes, storm and settling together */
+#define POD_KEYS_MAX 12288 /* of all volumes, storm and settling together */
 
 struct pod_key {
     struct key key;
     uint8_t digest[LIMIT_DIGEST_BYTES];
     uint8_t volume;
-    uint32_t versions; /* 1 .. versions were put at some time, by somebody */
+    uint32_t versions; /* so many were put at some time, by somebody       */
     bool hot;          /* asked for more often                             */
     bool flash;        /* a put of it was answered by a drive              */
     bool removed;      /* somebody asked to remove it                      */
@@ -114,8 +116,11 @@ void pod_model_init(struct pod_world *world);
 /* A key that nobody used before; its number. */
 uint32_t pod_model_key_new(struct pod_world *world, uint32_t volume, uint64_t run);
 
-/* The next version of a key: from now on it may be read. */
-uint32_t pod_model_put(struct pod_world *world, uint32_t key);
+/* The next version of a key, of a generation of its volume: from now on it may be read. */
+uint32_t pod_model_put(struct pod_world *world, uint32_t key, uint32_t generation);
+
+/* The generation that a version belongs to. */
+uint32_t pod_model_generation(uint32_t version);
 
 uint32_t pod_model_bytes(const struct pod_world *world, uint32_t key, uint32_t version);
 void pod_model_fill(const struct pod_world *world, uint32_t key, uint32_t version, uint8_t *out);
@@ -158,6 +163,7 @@ struct pod_op {
     uint64_t sent_ns;       /* virtual time                                   */
     uint64_t deadline_ns;   /* virtual time                                   */
     uint64_t hash;          /* SENT: of the staging memory; HELD: of the slot */
+    struct uuid uuid;       /* of the volume, as the client knew it           */
     const uint8_t *value;   /* HELD: where the block lies                     */
     uint32_t bytes;         /* HELD                                           */
     uint32_t batch;         /* EXISTS: keys that are asked for at once; 0: job.key alone */
@@ -255,9 +261,12 @@ struct pod_target {
     struct sim_node *links[POD_LINKS]; /* its addresses */
     enum pod_machine_state state;
     struct target *target;
-    uint64_t restart_ns; /* DOWN                                               */
-    bool paused;         /* stands still                                       */
-    bool format;         /* the next start formats: the canary                 */
+    uint64_t restart_ns;  /* DOWN                                               */
+    bool paused;          /* stands still                                       */
+    bool format;          /* the next start formats: the canary                 */
+    uint32_t resets;      /* of volumes that it knows                           */
+    uint32_t resets_next; /* resets, when the change under way is over          */
+    bool changing;        /* a change of its volumes is under way               */
     struct target_stats *stats;
 };
 
@@ -281,6 +290,7 @@ struct pod_options {
     bool chatty;  /* what goes wrong, as it goes wrong */
     bool brief;   /* a short storm, and no exact accounts */
     bool flood;   /* no storm, and a flood instead        */
+    bool large;   /* 8 enclosures and 16 agents           */
 };
 
 /* What goes wrong in this run: each kind is on or off, as the seed has it. */
@@ -298,6 +308,7 @@ enum pod_trouble_kind {
     POD_TROUBLE_FAR,   /* the network of a target delays                */
     POD_TROUBLE_EPOCH, /* a target joins, drains, leaves or comes back */
     POD_TROUBLE_LINK,  /* one address of a target is cut, or delays    */
+    POD_TROUBLE_RESET, /* a volume is reset                            */
     POD_TROUBLE_KINDS,
 };
 
@@ -320,9 +331,9 @@ struct pod_weather {
 struct pod_trouble {
     bool on;
     enum pod_trouble_kind kind;
-    uint32_t a; /* agent or target; CUT: agent, or POD_AGENTS + target */
-    uint32_t
-        b; /* CUT: target, POD_TARGETS: everybody. LINK: its number, or POD_LINKS + that to delay */
+    uint32_t a; /* agent or target; CUT: agent, or agent_count + target */
+    uint32_t b; /* CUT: target, POD_TARGETS_MAX: everybody. LINK: its number, or POD_LINKS + that to
+                   delay */
     uint64_t until_ns;
 };
 
@@ -346,14 +357,16 @@ struct pod_world {
     struct pod_options options;
     struct sim *sim;
     struct pod_weather weather;
-    struct pod_target targets[POD_TARGETS];
-    struct pod_agent agents[POD_AGENTS];
-    struct pod_client clients[POD_AGENTS * POD_CLIENTS];
-    char hosts[POD_AGENTS][LIMIT_NQN_BYTES]; /* that may use the raw volume */
+    uint32_t target_count, agent_count, client_count;
+    struct pod_target targets[POD_TARGETS_MAX];
+    struct pod_agent agents[POD_AGENTS_MAX];
+    struct pod_client clients[POD_AGENTS_MAX * POD_CLIENTS];
+    char hosts[POD_AGENTS_MAX][LIMIT_NQN_BYTES]; /* that may use the raw volume */
     struct volume_spec volumes[POD_VOLUMES];
-    struct agent_enclosure_opts enclosures[POD_TARGETS];
-    bool out[POD_TARGETS]; /* it runs, and is not in the pod    */
-    uint64_t epoch;        /* of these; agents take it one after the other */
+    struct agent_enclosure_opts enclosures[POD_TARGETS_MAX];
+    bool out[POD_TARGETS_MAX]; /* it runs, and is not in the pod    */
+    uint64_t epoch;            /* of these and volumes; agents take it one after the other */
+    uint32_t resets;           /* of volumes; targets take them one after the other */
     struct pod_model model;
     struct pod_counts counts;
     uint64_t history;  /* hash of every answer */
@@ -389,6 +402,12 @@ void pod_target_pause(struct pod_target *target, bool paused);
 
 /* Control: the pod has other enclosures. */
 void pod_world_epoch(struct pod_world *world);
+
+/* Control: a volume has another generation. */
+void pod_world_reset(struct pod_world *world, uint32_t volume);
+
+/* The generation that a volume's UUID was made of. */
+uint32_t pod_world_generation(uint32_t volume, const struct uuid *uuid);
 
 /* Numbers of all targets together. */
 uint64_t pod_world_blocks(struct pod_world *world);

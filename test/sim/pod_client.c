@@ -52,7 +52,7 @@ static uint8_t *client_stage(const struct pod_client *client, const struct pod_o
 /* ---- the end of an operation ---------------------------------------------------------------- */
 
 /* What an operation may be told. */
-static bool client_makes_sense(const struct pod_op *op)
+static bool client_makes_sense(const struct pod_world *world, const struct pod_op *op)
 {
     const struct pod_job *job = &op->job;
     bool reads = job->op == SHM_OP_GET || job->op == SHM_OP_EXISTS;
@@ -77,8 +77,10 @@ static bool client_makes_sense(const struct pod_op *op)
     case ICMS_PEER_DOWN:
     case ICMS_REFUSED:
     case ICMS_RESET:
-    case ICMS_NO_VOLUME: /* nobody was ever asked which volumes there are */
         return !reads;
+    case ICMS_NO_VOLUME: /* nobody was ever asked which volumes there are; or no enclosure was told
+                            of a reset yet */
+        return !reads || world->resets > 0;
     default:
         return false;
     }
@@ -130,7 +132,7 @@ static void client_judge_sure(struct pod_client *client, const struct pod_op *op
 /* The answer is known: tells whoever wants to know. HELD stays, everything else is over. */
 static void client_done(struct pod_client *client, struct pod_op *op)
 {
-    if (!client_makes_sense(op))
+    if (!client_makes_sense(client->world, op))
         pod_fail(client->world, POD_FAULT_ANSWER, "operation %u of client %u ends with %s, %s",
                  op->job.op, client->number, icms_err_name(op->job.status),
                  icms_miss_name(op->job.reason));
@@ -159,6 +161,20 @@ static uint32_t client_reactor(const struct pod_client *client, const struct pod
     return shm_reactor(&key->key, client->shards[0][key->volume].sealed, POD_REACTORS);
 }
 
+/* Takes the identity that the volume has now at all reactors, as libicms does before each call.
+ * False: somewhere it is changing. */
+static bool client_identify(struct pod_client *client, uint32_t volume)
+{
+    bool known = true;
+
+    for (uint32_t r = 0; r < POD_REACTORS; r++) {
+        struct shm_arena *shard = &client->shards[r][volume];
+
+        known = (shm_arena_is_current(shard) || shm_arena_identify(shard)) && known;
+    }
+    return known;
+}
+
 /* Where a block of the key lies. */
 static const struct shm_arena *client_shard(const struct pod_client *client,
                                             const struct pod_key *key)
@@ -177,7 +193,7 @@ static void client_take(struct pod_client *client, struct pod_op *op, uint32_t s
     if (op->job.source < ICMS_SOURCE_DRAM || op->job.source > ICMS_SOURCE_POD)
         pod_fail(client->world, POD_FAULT_ANSWER, "a hit from source %d", (int)op->job.source);
     if (arena->sealed &&
-        (sealed_trailer_check(&(struct sealed_place){&arena->uuid, &key->key, false}, bytes,
+        (sealed_trailer_check(&(struct sealed_place){&op->uuid, &key->key, false}, bytes,
                               crc32c(value, bytes), value + bytes) != ICMS_OK ||
          !sealed_trailer_is(value + bytes, key->digest)))
         pod_fail(client->world, POD_FAULT_BYTES,
@@ -188,6 +204,11 @@ static void client_take(struct pod_client *client, struct pod_op *op, uint32_t s
         pod_fail(client->world, POD_FAULT_BYTES,
                  "key %u of volume %u: %u bytes that were never put under it", op->job.key,
                  key->volume, bytes);
+    if (pod_model_generation(op->job.version) != pod_world_generation(key->volume, &op->uuid))
+        pod_fail(client->world, POD_FAULT_GHOST,
+                 "key %u of volume %u: a block of generation %u is read in generation %u",
+                 op->job.key, key->volume, pod_model_generation(op->job.version),
+                 pod_world_generation(key->volume, &op->uuid));
     op->value = value;
     op->bytes = client_stored_bytes(arena, bytes);
     op->hash = crc32c(value, op->bytes);
@@ -348,10 +369,12 @@ static void client_push(struct pod_client *client, uint32_t reactor, const struc
 
 /* To its reactor, or to all of them. */
 static void client_push_op(struct pod_client *client, const struct pod_op *op,
-                           const struct shm_submit *entry)
+                           struct shm_submit *entry)
 {
-    for (uint32_t i = 0; i < op->reactors; i++)
+    for (uint32_t i = 0; i < op->reactors; i++) {
+        entry->identity = (uint8_t)client->shards[op->reactor + i][entry->volume].identity;
         client_push(client, op->reactor + i, entry);
+    }
 }
 
 /* The value and its trailer into staging memory, which was poison until now. */
@@ -367,7 +390,7 @@ static void client_stage_fill(struct pod_client *client, struct pod_op *op)
             pod_fail(client->world, POD_FAULT_BUFFER, "staging memory changed after the answer");
     pod_model_fill(client->world, op->job.key, op->job.version, stage);
     if (arena->sealed)
-        sealed_trailer_make(&arena->uuid, &key->key, key->digest, bytes, crc32c(stage, bytes),
+        sealed_trailer_make(&op->uuid, &key->key, key->digest, bytes, crc32c(stage, bytes),
                             stage + bytes);
     op->hash = crc32c(stage, POD_STAGE_BYTES);
     op->bytes = bytes;
@@ -393,9 +416,14 @@ static bool client_local(struct pod_client *client, struct pod_op *op)
     atomic_store_explicit(&client->ring.lease_shards[entry], shard->shard, memory_order_release);
     if (!shm_arena_lease(shard, &key->key, &client->ring.leases[entry], &slot, &version, &bytes))
         return false;
+    if (!shm_arena_is_current(shard)) { /* reset since it was looked at */
+        atomic_store_explicit(&client->ring.leases[entry], 0, memory_order_release);
+        return false;
+    }
     op->job.source = ICMS_SOURCE_DRAM;
     client_take(client, op, slot, bytes);
     memcpy(touch.key, key->key.bytes, sizeof(touch.key));
+    touch.identity = (uint8_t)shard->identity;
     client_push(client, client_reactor(client, key), &touch);
     return true;
 }
@@ -443,9 +471,18 @@ static bool client_send(struct pod_client *client, const struct pod_job *job,
     client->world->counts.sent[job->op]++;
     if (job->op == SHM_OP_FLUSH) {
         entry.volume = job->key;
+        (void)client_identify(client, job->key);
     } else {
         struct pod_key *key = &client->world->model.keys[job->key];
 
+        if (!client_identify(client, key->volume)) {
+            op->job.status =
+                job->op == SHM_OP_GET || job->op == SHM_OP_EXISTS ? ICMS_MISS : ICMS_NO_VOLUME;
+            op->job.reason = ICMS_MISS_NO_VOLUME;
+            client_done(client, op);
+            return true;
+        }
+        op->uuid = client_shard(client, key)->uuid;
         op->sure = job->op == SHM_OP_GET && client->world->weather.fair && key->flash;
         key->removed = key->removed || job->op == SHM_OP_REMOVE;
         if (client_local(client, op))
@@ -504,7 +541,11 @@ static void client_any_put(struct pod_client *client, struct pod_job *job)
         job->flags = SHM_FLAG_ON_FLASH;
     else if (kind == 4)
         job->flags = SHM_FLAG_IF_ABSENT;
-    job->version = pod_model_put(client->world, job->key);
+    (void)client_identify(client, client_key(client, job->key)->volume);
+    job->version = pod_model_put(
+        client->world, job->key,
+        pod_world_generation(client_key(client, job->key)->volume,
+                             &client_shard(client, client_key(client, job->key))->uuid));
     job->deadline_ns = client_chance(client, 8) == 0 ? MS / 4 + client_chance(client, 2 * MS)
                                                      : 20 * MS + client_chance(client, 300 * MS);
 }

@@ -20,7 +20,7 @@
 #define FLOOD_LOADS   4000 /* of which p99 is taken                                 */
 #define FLOOD_STORES  6000 /* of each client: more than it can do meanwhile         */
 #define FLOOD_LIMIT   (60000 * MS)
-#define FLOOD_CLIENTS (POD_AGENTS * POD_CLIENTS)
+#define FLOOD_CLIENTS ((uint32_t)6) /* of the small pod */
 
 struct flood {
     struct pod_world *world;
@@ -67,7 +67,7 @@ static void flood_keep(struct flood *flood)
         flood->loads[i] = (struct pod_job){.op = SHM_OP_PUT,
                                            .flags = SHM_FLAG_ON_FLASH,
                                            .key = key,
-                                           .version = pod_model_put(world, key),
+                                           .version = pod_model_put(world, key, 0),
                                            .deadline_ns = 2000 * MS};
     }
     flood_run(flood, FLOOD_BLOCKS, 4);
@@ -114,7 +114,7 @@ static void flood_begin(struct flood *flood)
             flood->stores[c][i] = (struct pod_job){.op = SHM_OP_PUT,
                                                    .flags = SHM_FLAG_ON_FLASH,
                                                    .key = key,
-                                                   .version = pod_model_put(world, key),
+                                                   .version = pod_model_put(world, key, 0),
                                                    .deadline_ns = 1000 * MS};
         }
         pod_client_jobs(&world->clients[c], flood->stores[c], FLOOD_STORES, POD_CLIENT_OPS);

@@ -14,6 +14,9 @@
 
 #define MODEL_RUN_BLOCKS 8
 
+/* A version: below its number, above the generation of the volume. */
+#define MODEL_VERSION_BITS 20
+
 /* Keys of the storm, by volume: more than fits on flash, most of them seldom asked for. */
 static const uint32_t model_storm_keys[POD_VOLUMES] = {800, 400, 700};
 
@@ -47,7 +50,9 @@ void pod_model_init(struct pod_world *world)
     struct pod_model *model = &world->model;
 
     for (uint32_t volume = 0; volume < POD_VOLUMES; volume++) {
-        for (uint32_t i = 0; i < model_storm_keys[volume]; i++) {
+        uint32_t keys = model_storm_keys[volume] * world->target_count / POD_TARGETS;
+
+        for (uint32_t i = 0; i < keys; i++) {
             uint64_t run = (uint64_t)volume << 32 | i / MODEL_RUN_BLOCKS;
             uint32_t number = pod_model_key_new(world, volume, run);
             struct pod_key *key = &model->keys[number];
@@ -66,10 +71,16 @@ void pod_model_init(struct pod_world *world)
     model->storm_count = model->count;
 }
 
-uint32_t pod_model_put(struct pod_world *world, uint32_t key)
+uint32_t pod_model_put(struct pod_world *world, uint32_t key, uint32_t generation)
 {
     check(key < world->model.count);
-    return ++world->model.keys[key].versions;
+    check(world->model.keys[key].versions < (1u << MODEL_VERSION_BITS) - 1);
+    return generation << MODEL_VERSION_BITS | ++world->model.keys[key].versions;
+}
+
+uint32_t pod_model_generation(uint32_t version)
+{
+    return version >> MODEL_VERSION_BITS;
 }
 
 uint32_t pod_model_bytes(const struct pod_world *world, uint32_t key, uint32_t version)
@@ -112,7 +123,8 @@ uint32_t pod_model_version(const struct pod_world *world, uint32_t key, const ui
         return 0;
     memcpy(&first, value, sizeof(first));
     version = le32_get(first);
-    if (version == 0 || version > world->model.keys[key].versions ||
+    if (version == 0 ||
+        (version & ((1u << MODEL_VERSION_BITS) - 1)) > world->model.keys[key].versions ||
         bytes != pod_model_bytes(world, key, version))
         return 0;
     pod_model_fill(world, key, version, should);

@@ -23,12 +23,12 @@
 #define SETTLE_CALM_NS  (700 * MS)  /* longer than keep-alive and silence: nothing is hidden */
 #define SETTLE_HELD_NS  (3000 * MS) /* longer than a peer that went away silently is waited for */
 #define SETTLE_JOBS_NS  (30000 * MS)
-#define SETTLE_JOBS_MAX 2048
+#define SETTLE_JOBS_MAX 4096
 
 /* Fresh blocks of each volume: their sum fits on one drive, whatever goes where. */
 static const uint32_t settle_fresh[POD_VOLUMES] = {14, 12, 10};
 
-/* Then more than all drives hold. */
+/* Then more than all drives of the small pod hold. */
 static const uint32_t settle_more[POD_VOLUMES] = {520, 200, 520};
 
 struct settle {
@@ -55,28 +55,28 @@ static bool enclosure_is_found(const struct agent_enclosure_stats *enclosure)
 
 static bool settle_is_up(struct pod_world *world)
 {
-    for (uint32_t i = 0; i < POD_TARGETS; i++)
-        if (world->targets[i].state != POD_MACHINE_UP)
+    for (uint32_t i = 0; i < world->target_count; i++)
+        if (world->targets[i].state != POD_MACHINE_UP || world->targets[i].resets != world->resets)
             return false;
-    for (uint32_t i = 0; i < POD_AGENTS; i++) {
+    for (uint32_t i = 0; i < world->agent_count; i++) {
         struct pod_agent *agent = &world->agents[i];
 
         if (agent->state != POD_MACHINE_UP || agent_epoch(agent->agent) != world->epoch)
             return false;
         agent_stats(agent->agent, agent->stats);
-        for (uint32_t j = 0; j < POD_TARGETS; j++)
+        for (uint32_t j = 0; j < world->target_count; j++)
             if (!enclosure_is_found(&agent->stats->enclosures[j]))
                 return false;
     }
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+    for (uint32_t i = 0; i < world->client_count; i++)
         if (!pod_client_idle(&world->clients[i]))
             return false;
     world->counts.slow = world->counts.moved = world->counts.failovers = 0;
-    for (uint32_t i = 0; i < POD_AGENTS; i++)
+    for (uint32_t i = 0; i < world->agent_count; i++)
         for (uint32_t v = 0; v < POD_VOLUMES; v++)
             world->counts.moved += world->agents[i].stats->volumes[v].moved;
-    for (uint32_t i = 0; i < POD_AGENTS; i++)
-        for (uint32_t j = 0; j < POD_TARGETS; j++) {
+    for (uint32_t i = 0; i < world->agent_count; i++)
+        for (uint32_t j = 0; j < world->target_count; j++) {
             world->counts.slow += world->agents[i].stats->enclosures[j].slow_total;
             world->counts.failovers += world->agents[i].stats->enclosures[j].failovers;
         }
@@ -85,27 +85,27 @@ static bool settle_is_up(struct pod_world *world)
 
 static void settle_complain(struct pod_world *world)
 {
-    for (uint32_t i = 0; i < POD_TARGETS; i++)
-        if (world->targets[i].state != POD_MACHINE_UP)
-            (void)printf("target %u is in state %d\n", i, (int)world->targets[i].state);
-    for (uint32_t i = 0; i < POD_AGENTS; i++)
+    for (uint32_t i = 0; i < world->target_count; i++)
+        (void)printf("target %u is in state %d, and knows %u of %u resets\n", i,
+                     (int)world->targets[i].state, world->targets[i].resets, world->resets);
+    for (uint32_t i = 0; i < world->agent_count; i++)
         if (world->agents[i].state == POD_MACHINE_UP)
             (void)printf("agent %u has epoch %llu of %llu\n", i,
                          (unsigned long long)agent_epoch(world->agents[i].agent),
                          (unsigned long long)world->epoch);
-    for (uint32_t i = 0; i < POD_AGENTS; i++)
-        for (uint32_t j = 0; j < POD_TARGETS; j++)
+    for (uint32_t i = 0; i < world->agent_count; i++)
+        for (uint32_t j = 0; j < world->target_count; j++)
             (void)printf("agent %u, state %d: enclosure %u in state %d: %s\n", i,
                          (int)world->agents[i].state, j,
                          (int)world->agents[i].stats->enclosures[j].state,
                          world->agents[i].stats->enclosures[j].last_error);
-    for (uint32_t i = 0; i < POD_AGENTS; i++)
-        for (uint32_t j = 0; j < POD_TARGETS; j++)
+    for (uint32_t i = 0; i < world->agent_count; i++)
+        for (uint32_t j = 0; j < world->target_count; j++)
             for (uint32_t k = 0; k < POD_LINKS; k++)
                 (void)printf("agent %u: link %u of enclosure %u in state %d: %s\n", i, k, j,
                              (int)world->agents[i].stats->enclosures[j].links[k].state,
                              world->agents[i].stats->enclosures[j].links[k].last_error);
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+    for (uint32_t i = 0; i < world->client_count; i++)
         if (!pod_client_idle(&world->clients[i]))
             (void)printf("client %u is busy in state %d\n", i, (int)world->clients[i].state);
 }
@@ -132,7 +132,7 @@ static void settle_heal(struct pod_world *world)
 /* The first thing that somebody still holds though nothing is under way; NULL: nothing. */
 static const char *settle_held(struct pod_world *world, uint64_t *out_how_much)
 {
-    for (uint32_t i = 0; i < POD_AGENTS; i++) {
+    for (uint32_t i = 0; i < world->agent_count; i++) {
         struct agent_stats *stats = world->agents[i].stats;
         uint64_t leased = 0;
 
@@ -149,7 +149,7 @@ static const char *settle_held(struct pod_world *world, uint64_t *out_how_much)
         if (leased > 0)
             return "leases";
     }
-    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+    for (uint32_t i = 0; i < world->target_count; i++) {
         struct target_stats *stats = world->targets[i].stats;
 
         target_stats(world->targets[i].target, stats);
@@ -217,15 +217,15 @@ static void settle_forgot(struct settle *settle, const struct pod_job *job, cons
              icms_miss_name(job->reason));
 }
 
-/* Stores count new blocks of each volume; all of them have to be stored. */
+/* Stores new blocks of each volume, its count so many times; all of them have to be stored. */
 static void settle_put(struct settle *settle, uint32_t agent, const uint32_t *counts,
-                       bool with_flush)
+                       uint32_t times, bool with_flush)
 {
     struct pod_world *world = settle->world;
     uint32_t count = 0;
 
     for (uint32_t volume = 0; volume < POD_VOLUMES; volume++) {
-        for (uint32_t i = 0; i < counts[volume]; i++) {
+        for (uint32_t i = 0; i < counts[volume] * times; i++) {
             uint32_t key = pod_model_key_new(
                 world, volume, (uint64_t)(volume + 1) << 40 | (settle->count + i) / 8);
             bool wait = !with_flush || pod_chance(world, 2) == 0;
@@ -235,7 +235,7 @@ static void settle_put(struct settle *settle, uint32_t agent, const uint32_t *co
                 .op = SHM_OP_PUT,
                 .flags = wait ? SHM_FLAG_ON_FLASH : 0,
                 .key = key,
-                .version = pod_model_put(world, key),
+                .version = pod_model_put(world, key, world->volumes[volume].generation),
                 .deadline_ns = 2000 * MS,
             };
         }
@@ -315,10 +315,10 @@ static uint64_t settle_old_blocks(struct settle *settle)
     struct pod_world *world = settle->world;
     uint64_t old = 0;
 
-    for (uint32_t i = 0; i < POD_TARGETS * POD_DRIVES; i++) {
+    for (uint32_t i = 0; i < world->target_count * POD_DRIVES; i++) {
         struct store *store = world->targets[i / POD_DRIVES].target->drives[i % POD_DRIVES].store;
 
-        for (uint32_t volume = 0; volume < LIMIT_AGENT_VOLUMES; volume++) {
+        for (uint32_t volume = 0; volume < LIMIT_VOLUMES; volume++) {
             struct store_position from = {0};
             uint32_t count = store_list(store, volume, &from, &store_position_end, UINT32_MAX, keys,
                                         POD_KEYS_MAX);
@@ -345,7 +345,7 @@ static void settle_account(struct settle *settle)
     pod_tell(world, "%llu blocks and %u stored; %llu blocks, %llu evicted and %llu removed",
              (unsigned long long)settle->old_blocks, settle->count, (unsigned long long)blocks,
              (unsigned long long)evictions, (unsigned long long)settle->removals);
-    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+    for (uint32_t i = 0; i < world->target_count; i++) {
         const struct target_stats *stats = world->targets[i].stats;
 
         for (uint32_t d = 0; d < POD_DRIVES; d++)
@@ -366,7 +366,7 @@ static void settle_account(struct settle *settle)
 
 static void settle_restart_targets(struct pod_world *world, bool power)
 {
-    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+    for (uint32_t i = 0; i < world->target_count; i++) {
         if (power || pod_chance(world, 2) == 0)
             pod_target_crash(&world->targets[i], power, pod_chance(world, 3) == 0);
         else
@@ -400,7 +400,7 @@ static void settle_disturb(struct settle *settle, bool flushed)
     else if (kind == 2)
         pod_agent_crash(&world->agents[1], false);
     if (world->options.canary == POD_CANARY_FORGET) {
-        struct pod_target *target = &world->targets[pod_chance(world, POD_TARGETS)];
+        struct pod_target *target = &world->targets[pod_chance(world, world->target_count)];
 
         pod_target_crash(target, false, false);
         target->format = true;
@@ -421,7 +421,7 @@ static void settle_what_fits(struct settle *settle)
 
     settle->old_blocks = pod_world_blocks(world);
     settle->old_evictions = pod_world_evictions(world);
-    settle_put(settle, 0, settle_fresh, with_flush);
+    settle_put(settle, 0, settle_fresh, 1, with_flush);
     if (with_flush)
         settle_flush(settle, 0, true);
     settle_account(settle);
@@ -445,7 +445,8 @@ static void settle_what_does_not(struct settle *settle)
     uint64_t used = 0, capacity = 0, evictions, missing;
     uint32_t hits;
 
-    settle_put(settle, 0, settle_more, false);
+    settle_put(settle, 0, settle_more, (world->target_count + POD_TARGETS - 1) / POD_TARGETS,
+               false);
     settle_account(settle);
     pod_agent_crash(&world->agents[1], false); /* its memory is cold again */
     settle_heal(world);
@@ -457,7 +458,7 @@ static void settle_what_does_not(struct settle *settle)
                  "%llu blocks are missing, %llu were evicted, of others %llu of %llu are left",
                  (unsigned long long)missing, (unsigned long long)evictions,
                  (unsigned long long)settle_old_blocks(settle), (unsigned long long)old_blocks);
-    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+    for (uint32_t i = 0; i < world->target_count; i++) {
         used += world->targets[i].stats->used_bytes;
         capacity += world->targets[i].stats->capacity_bytes;
     }

@@ -11,6 +11,9 @@
 #include "base/check.h"
 #include "pod.h"
 
+/* Each takes a number of a target's. */
+#define STORM_RESETS_MAX 40
+
 /* ---- the weather ---------------------------------------------------------------------------- */
 
 /* One of count values, by the seed and a name of the question. */
@@ -40,6 +43,8 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     weather->point_period = point[weather_draw(world, 17, 4)];
     weather->stall_period = weather->fair ? 0 : stall[weather_draw(world, 18, 4)];
     weather->point_site = (uint32_t)weather_draw(world, 19, 16);
+    if (world->options.large) /* more machines, each with its trouble */
+        weather->tick_ns /= 3;
     weather->storm_ns = 400 * MS + weather_draw(world, 6, 2000) * MS;
     weather->on[POD_TROUBLE_EPOCH] = weather_draw(world, 20, 2) == 0;
     weather->on[POD_TROUBLE_LINK] = !world->options.flood && weather_draw(world, 21, 2) == 0;
@@ -76,13 +81,15 @@ static const char *const trouble_names[POD_TROUBLE_KINDS] = {
     [POD_TROUBLE_FAR] = "the network is slow",
     [POD_TROUBLE_EPOCH] = "targets join, drain and leave",
     [POD_TROUBLE_LINK] = "links fail",
+    [POD_TROUBLE_RESET] = "volumes are reset",
 };
 
 /* ---- troubles that end by themselves -------------------------------------------------------- */
 
 static struct sim_node *trouble_node(struct pod_world *world, uint32_t place)
 {
-    return place < POD_AGENTS ? world->agents[place].node : world->targets[place - POD_AGENTS].node;
+    return place < world->agent_count ? world->agents[place].node
+                                      : world->targets[place - world->agent_count].node;
 }
 
 static void trouble_set(struct pod_world *world, const struct pod_trouble *trouble, bool on)
@@ -99,7 +106,7 @@ static void trouble_set(struct pod_world *world, const struct pod_trouble *troub
         pod_tell(world, "%s between machine %u and %u", on ? "a cut" : "no cut any more",
                  trouble->a, trouble->b);
         sim_net_cut(world->sim, trouble_node(world, trouble->a),
-                    trouble->b == POD_TARGETS ? NULL : world->targets[trouble->b].node, on);
+                    trouble->b == POD_TARGETS_MAX ? NULL : world->targets[trouble->b].node, on);
         break;
     case POD_TROUBLE_SLOW:
         pod_tell(world, "target %u: %s drives", trouble->a, on ? "slow" : "normal");
@@ -172,7 +179,7 @@ static bool storm_has_owner(const struct pod_world *world)
 {
     bool has = false;
 
-    for (uint32_t i = 0; i < POD_TARGETS; i++)
+    for (uint32_t i = 0; i < world->target_count; i++)
         has = has || (!world->out[i] && world->enclosures[i].state != AGENT_POD_DRAINING);
     return has;
 }
@@ -214,9 +221,9 @@ static void storm_link(struct pod_world *world, uint32_t target)
 
 static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
 {
-    uint32_t target = (uint32_t)pod_chance(world, POD_TARGETS);
-    uint32_t agent = (uint32_t)pod_chance(world, POD_AGENTS);
-    uint32_t place = (uint32_t)pod_chance(world, POD_AGENTS + POD_TARGETS);
+    uint32_t target = (uint32_t)pod_chance(world, world->target_count);
+    uint32_t agent = (uint32_t)pod_chance(world, world->agent_count);
+    uint32_t place = (uint32_t)pod_chance(world, world->agent_count + world->target_count);
     bool silent = pod_chance(world, 2) == 0 && world->weather.silent;
     bool power = pod_chance(world, 2) == 0 && world->weather.power;
 
@@ -235,7 +242,7 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         pod_agent_leave(&world->agents[agent]);
         break;
     case POD_TROUBLE_KILL_CLIENT:
-        pod_client_leave(&world->clients[pod_chance(world, POD_AGENTS * POD_CLIENTS)]);
+        pod_client_leave(&world->clients[pod_chance(world, world->client_count)]);
         break;
     case POD_TROUBLE_PAUSE_TARGET:
         trouble_begin(world, kind, target, 0, 200 * MS);
@@ -245,7 +252,8 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         break;
     case POD_TROUBLE_CUT:
         trouble_begin(world, kind, place,
-                      place < POD_AGENTS && pod_chance(world, 3) > 0 ? target : POD_TARGETS,
+                      place < world->agent_count && pod_chance(world, 3) > 0 ? target
+                                                                             : POD_TARGETS_MAX,
                       300 * MS);
         break;
     case POD_TROUBLE_SLOW:
@@ -259,6 +267,10 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         break;
     case POD_TROUBLE_LINK:
         storm_link(world, target);
+        break;
+    case POD_TROUBLE_RESET:
+        if (world->resets < STORM_RESETS_MAX)
+            pod_world_reset(world, (uint32_t)pod_chance(world, POD_VOLUMES));
         break;
     default:
         trouble_begin(world, POD_TROUBLE_DEAD, target, (uint32_t)pod_chance(world, POD_DRIVES),
@@ -293,7 +305,7 @@ static void storm_corrupt(struct pod_agent *agent)
 
 static void storm_canary(struct pod_world *world)
 {
-    struct pod_agent *agent = &world->agents[pod_chance(world, POD_AGENTS)];
+    struct pod_agent *agent = &world->agents[pod_chance(world, world->agent_count)];
 
     switch (world->options.canary) {
     case POD_CANARY_CORRUPT:
@@ -307,7 +319,7 @@ static void storm_canary(struct pod_world *world)
         }
         break;
     case POD_CANARY_WRITE:
-        for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+        for (uint32_t i = 0; i < world->client_count; i++)
             (void)pod_client_break_lease(&world->clients[i]);
         break;
     default:
@@ -327,7 +339,7 @@ void pod_storm(struct pod_world *world)
              weather->power, weather->silent, weather->disk_faults,
              (unsigned long long)(weather->tick_ns / MS));
     pod_world_run(world, sim_now_ns(world->sim) + 20 * MS); /* clients attach */
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+    for (uint32_t i = 0; i < world->client_count; i++)
         world->clients[i].pace_ns = weather->pace_ns;
     world->faults = true;
     sim_faults(world->sim, true);
@@ -347,7 +359,7 @@ void pod_storm(struct pod_world *world)
 
 void pod_storm_end(struct pod_world *world)
 {
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+    for (uint32_t i = 0; i < world->client_count; i++)
         world->clients[i].pace_ns = 0;
     troubles_end(world, true);
     world->faults = false;
@@ -357,7 +369,7 @@ void pod_storm_end(struct pod_world *world)
         return;
     if (world->weather.fair) /* what is asked for now is with former owners */
         pod_world_run(world, sim_now_ns(world->sim) + 1000 * MS);
-    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+    for (uint32_t i = 0; i < world->target_count; i++) {
         world->out[i] = false;
         world->enclosures[i].state = AGENT_POD_UP;
     }

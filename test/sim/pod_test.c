@@ -4,7 +4,8 @@
  * beside each agent, for many seeds, under everything that can go wrong; then healed, and held to
  * exact accounts.
  *
- *   pod_test [--seed N] [--runs N] [--again N] [--brief] [--flood] [--chatty] [--verbose]
+ *   pod_test [--seed N] [--runs N] [--again N] [--large] [--brief] [--flood] [--chatty]
+ *            [--verbose]
  *            [--canary NAME]
  *
  * pod_lib_test is the same with libicms in the processes beside the agents (lib.h).
@@ -55,8 +56,8 @@ static const char *said_program;     /* how it was called  */
 
 static void say_replay(const struct pod_options *options)
 {
-    (void)printf("replay: %s --seed %llu%s --canary %s --chatty --verbose\n", said_program,
-                 (unsigned long long)options->seed,
+    (void)printf("replay: %s --seed %llu%s%s --canary %s --chatty --verbose\n", said_program,
+                 (unsigned long long)options->seed, options->large ? " --large" : "",
                  options->flood   ? " --flood"
                  : options->brief ? " --brief"
                                   : "",
@@ -198,25 +199,22 @@ static int run_apart(const struct pod_options *options, bool again)
 
 static int usage(void)
 {
-    (void)fprintf(stderr,
-                  "usage: %s [--seed N] [--runs N] [--again N] [--brief] [--flood] [--chatty] "
-                  "[--verbose] [--canary forget|corrupt|late|twice|write]\n",
-                  said_program);
+    (void)fprintf(
+        stderr,
+        "usage: %s [--seed N] [--runs N] [--again N] [--large] [--brief] [--flood] [--chatty] "
+        "[--verbose] [--canary forget|corrupt|late|twice|write]\n",
+        said_program);
     return 2;
 }
 
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"seed", required_argument, NULL, 's'},
-        {"runs", required_argument, NULL, 'r'},
-        {"again", required_argument, NULL, 'a'},
-        {"brief", no_argument, NULL, 'k'},
-        {"chatty", no_argument, NULL, 'c'},
-        {"verbose", no_argument, NULL, 'v'},
-        {"canary", required_argument, NULL, 'b'},
-        {"flood", no_argument, NULL, 'f'},
-        {NULL, 0, NULL, 0},
+        {"seed", required_argument, NULL, 's'},   {"runs", required_argument, NULL, 'r'},
+        {"again", required_argument, NULL, 'a'},  {"brief", no_argument, NULL, 'k'},
+        {"chatty", no_argument, NULL, 'c'},       {"verbose", no_argument, NULL, 'v'},
+        {"canary", required_argument, NULL, 'b'}, {"flood", no_argument, NULL, 'f'},
+        {"large", no_argument, NULL, 'l'},        {NULL, 0, NULL, 0},
     };
     struct pod_options options = {.seed = 1};
     uint64_t runs = 1, again = 0, wrong = 0;
@@ -239,6 +237,9 @@ int main(int argc, char **argv)
             break;
         case 'f':
             options.flood = true;
+            break;
+        case 'l':
+            options.large = true;
             break;
         case 'c':
             options.chatty = true;

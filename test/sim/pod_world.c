@@ -27,6 +27,36 @@ uint64_t pod_chance(struct pod_world *world, uint64_t n)
     return sim_random(world->sim) % n;
 }
 
+/* ---- volumes ------------------------------------------------------------------------------- */
+
+/* The first byte of a volume's UUID has the generation. */
+static uint8_t world_uuid_byte(uint32_t volume)
+{
+    return (uint8_t)(0x11 * (volume + 1));
+}
+
+uint32_t pod_world_generation(uint32_t volume, const struct uuid *uuid)
+{
+    return (uint8_t)(uuid->bytes[0] - world_uuid_byte(volume));
+}
+
+void pod_world_reset(struct pod_world *world, uint32_t volume)
+{
+    struct volume_spec *spec = &world->volumes[volume];
+
+    spec->generation++;
+    spec->uuid.bytes[0]++;
+    world->resets++;
+    pod_tell(world, "volume %u is reset: generation %u", volume, spec->generation);
+    pod_world_epoch(world);
+}
+
+/* Queue pairs of a target: a few of each agent stay, after a crash, until they are missed. */
+static uint32_t world_connections_max(const struct pod_world *world)
+{
+    return 88 + world->agent_count * 20;
+}
+
 /* ---- targets -------------------------------------------------------------------------------- */
 
 /* Somebody puts a new drive in. */
@@ -68,15 +98,16 @@ static icms_err target_make(struct pod_target *target, struct err_why *why)
     opts.portals[0].listen.port = WORLD_PORT;
     opts.loops = 2;
     opts.segment_bytes = POD_SEGMENT_BYTES;
-    opts.memory_bytes = (uint64_t)2 << 20;
-    opts.connections_max = 128;
+    opts.memory_bytes = ((uint64_t)512 << 10) + world_connections_max(world) * ((uint64_t)12 << 10);
+    opts.connections_max = world_connections_max(world);
     opts.queue_entries_max = 32;
     opts.header_timeout_ms = 500;
     opts.drives = drives;
     opts.drive_count = POD_DRIVES;
     opts.volumes = world->volumes;
     opts.volume_count = POD_VOLUMES;
-    target->format = false;
+    target->format = target->changing = false;
+    target->resets = world->resets;
     err = target_new(&opts, why, &target->target);
     if (err != ICMS_OK)
         return err;
@@ -163,10 +194,39 @@ void pod_target_pause(struct pod_target *target, bool paused)
     sim_node_pause(target->node, paused);
 }
 
+/* The target is told of resets, as by SIGHUP. */
+static void target_resets_take(struct pod_target *target)
+{
+    struct pod_world *world = target->world;
+    struct target_refused refused;
+    struct err_why why = {""};
+    struct target_opts opts;
+    icms_err err = ICMS_OK;
+
+    if (target->state != POD_MACHINE_UP)
+        return;
+    if (target->changing) {
+        if (!target_volumes_changed(target->target, &err, &refused, &why))
+            return;
+        target->changing = false;
+        target->resets = target->resets_next;
+    } else if (target->resets != world->resets && pod_chance(world, 16) == 0) {
+        target_opts_init(&opts);
+        opts.volumes = world->volumes;
+        opts.volume_count = POD_VOLUMES;
+        err = target_volumes_change(target->target, &opts, &refused, &why);
+        target->changing = err == ICMS_OK;
+        target->resets_next = world->resets;
+    }
+    if (err != ICMS_OK)
+        pod_fail(world, POD_FAULT_HEAL, "target %u does not reset: %s", target->number, why.text);
+}
+
 static void target_drive(struct pod_target *target)
 {
     uint64_t now = sim_now_ns(target->world->sim);
 
+    target_resets_take(target);
     if (target->state == POD_MACHINE_DOWN && now >= target->restart_ns) {
         pod_target_start(target);
     } else if (target->state == POD_MACHINE_LEAVING &&
@@ -180,11 +240,11 @@ static void target_drive(struct pod_target *target)
 
 /* The pod as an agent is told of it. */
 static uint32_t world_members(const struct pod_world *world,
-                              struct agent_enclosure_opts out_members[POD_TARGETS])
+                              struct agent_enclosure_opts out_members[POD_TARGETS_MAX])
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < POD_TARGETS; i++)
+    for (uint32_t i = 0; i < world->target_count; i++)
         if (!world->out[i])
             out_members[count++] = world->enclosures[i];
     return count;
@@ -195,7 +255,7 @@ void pod_world_epoch(struct pod_world *world)
     static const char *const states[] = {"up", "joining", "draining"};
 
     world->epoch++;
-    for (uint32_t i = 0; i < POD_TARGETS; i++)
+    for (uint32_t i = 0; i < world->target_count; i++)
         pod_tell(world, "epoch %llu: target %u is %s", (unsigned long long)world->epoch, i,
                  world->out[i] ? "out" : states[world->enclosures[i].state]);
 }
@@ -203,7 +263,7 @@ void pod_world_epoch(struct pod_world *world)
 static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
 {
     struct pod_world *world = agent->world;
-    struct agent_enclosure_opts members[POD_TARGETS];
+    struct agent_enclosure_opts members[POD_TARGETS_MAX];
     struct agent_opts opts;
     icms_err err;
 
@@ -294,7 +354,8 @@ void pod_agent_pause(struct pod_agent *agent, bool paused)
 static void agent_epoch_take(struct pod_agent *agent)
 {
     struct pod_world *world = agent->world;
-    struct agent_enclosure_opts members[POD_TARGETS];
+    struct agent_enclosure_opts members[POD_TARGETS_MAX];
+    struct agent_identity volumes[POD_VOLUMES];
     uint32_t count = world_members(world, members);
     struct err_why why = {""};
     icms_err err;
@@ -302,7 +363,10 @@ static void agent_epoch_take(struct pod_agent *agent)
     if (agent->state != POD_MACHINE_UP || agent_epoch(agent->agent) == world->epoch ||
         pod_chance(world, 16) != 0)
         return;
-    err = agent_pod_apply_start(agent->agent, world->epoch, members, count, NULL, &why, NULL, NULL);
+    for (uint32_t i = 0; i < POD_VOLUMES; i++)
+        volumes[i] = (struct agent_identity){world->volumes[i].uuid, world->volumes[i].generation};
+    err = agent_pod_apply_start(agent->agent, world->epoch, members, count, volumes, &why, NULL,
+                                NULL);
     if (err != ICMS_OK && err != ICMS_BUSY)
         pod_fail(world, POD_FAULT_HEAL, "agent %u does not take epoch %llu: %s", agent->number,
                  (unsigned long long)world->epoch, why.text);
@@ -342,7 +406,7 @@ static void judge_target(struct pod_target *target)
     if (target->target == NULL)
         return;
     target_stats(target->target, stats);
-    limit(world, "queue pairs of a target", stats->nvmf.connections, 128);
+    limit(world, "queue pairs of a target", stats->nvmf.connections, world_connections_max(world));
     limit(world, "buffers of a target", stats->nvmf.buffers_used_bytes, stats->nvmf.buffers_bytes);
     limit(world, "flash of a target", stats->used_bytes, stats->capacity_bytes);
     for (uint32_t i = 0; i < POD_DRIVES; i++) {
@@ -353,13 +417,15 @@ static void judge_target(struct pod_target *target)
               store->segments);
         limit(world, "index entries of a drive", store->blocks, store->blocks_max);
     }
-    for (uint32_t i = 0; i < POD_VOLUMES; i++) {
+    limit(world, "volumes of a target", stats->volume_count, POD_VOLUMES);
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
         const struct store_volume_stats *volume = &stats->volumes[i].store;
+        uint64_t most = stats->volumes[i].name[0] == 'q' ? POD_QUOTA_BYTES : 0;
 
         if (volume->quota_bytes > 0)
             limit(world, "flash of a volume", volume->bytes, volume->quota_bytes);
-        if (world->volumes[i].quota_bytes > 0)
-            limit(world, "quota of a volume", volume->quota_bytes, world->volumes[i].quota_bytes);
+        if (most > 0)
+            limit(world, "quota of a volume", volume->quota_bytes, most);
     }
 }
 
@@ -374,7 +440,7 @@ static void judge_agent(struct pod_agent *agent)
     limit(world, "clients of an agent", stats->clients, POD_CLIENTS);
     limit(world, "stores under way of an agent", stats->backlog_bytes, POD_BACKLOG_BYTES);
     limit(world, "clients dropped by an agent", stats->clients_dropped, 0);
-    for (uint32_t i = 0; i < POD_TARGETS; i++)
+    for (uint32_t i = 0; i < world->target_count; i++)
         limit(world, "settings in which agents differ",
               stats->enclosures[i].enclosures_differ + stats->enclosures[i].weights_differ +
                   stats->enclosures[i].run_blocks_differ,
@@ -390,14 +456,14 @@ static void judge_agent(struct pod_agent *agent)
 
 static void world_judge(struct pod_world *world)
 {
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+    for (uint32_t i = 0; i < world->client_count; i++)
         pod_client_judge(&world->clients[i]);
     if (sim_now_ns(world->sim) < world->judge_ns)
         return;
     world->judge_ns = sim_now_ns(world->sim) + WORLD_JUDGE_NS;
-    for (uint32_t i = 0; i < POD_TARGETS; i++)
+    for (uint32_t i = 0; i < world->target_count; i++)
         judge_target(&world->targets[i]);
-    for (uint32_t i = 0; i < POD_AGENTS; i++)
+    for (uint32_t i = 0; i < world->agent_count; i++)
         judge_agent(&world->agents[i]);
 }
 
@@ -405,11 +471,11 @@ static void world_judge(struct pod_world *world)
 
 static void world_control(struct pod_world *world)
 {
-    for (uint32_t i = 0; i < POD_TARGETS; i++)
+    for (uint32_t i = 0; i < world->target_count; i++)
         target_drive(&world->targets[i]);
-    for (uint32_t i = 0; i < POD_AGENTS; i++)
+    for (uint32_t i = 0; i < world->agent_count; i++)
         agent_drive(&world->agents[i]);
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+    for (uint32_t i = 0; i < world->client_count; i++)
         pod_client_drive(&world->clients[i]);
     world_judge(world);
 }
@@ -428,7 +494,7 @@ uint64_t pod_world_blocks(struct pod_world *world)
 {
     uint64_t blocks = 0;
 
-    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+    for (uint32_t i = 0; i < world->target_count; i++) {
         target_stats(world->targets[i].target, world->targets[i].stats);
         for (uint32_t d = 0; d < POD_DRIVES; d++)
             blocks += world->targets[i].stats->drives[d].store.blocks;
@@ -440,7 +506,7 @@ uint64_t pod_world_evictions(struct pod_world *world)
 {
     uint64_t evictions = 0;
 
-    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+    for (uint32_t i = 0; i < world->target_count; i++) {
         target_stats(world->targets[i].target, world->targets[i].stats);
         for (uint32_t d = 0; d < POD_DRIVES; d++)
             evictions += world->targets[i].stats->drives[d].store.evictions;
@@ -463,7 +529,7 @@ static void world_volume(struct pod_world *world, uint32_t number, const char *n
         .sealed = sealed,
     };
     for (int i = 0; i < 16; i++)
-        volume->uuid.bytes[i] = (uint8_t)(0x11 * (number + 1) + i);
+        volume->uuid.bytes[i] = (uint8_t)(world_uuid_byte(number) + i);
     (void)snprintf(volume->name, sizeof(volume->name), "%s", name);
     volume->memory_bytes_max =
         arena_slots * bytes_align(volume_stored_bytes_max(volume), LIMIT_DISK_ALIGN);
@@ -474,9 +540,9 @@ static void world_volumes(struct pod_world *world)
     world_volume(world, 0, "sealed", 20 << 10, 14, 0, true);
     world_volume(world, 1, "quota", 7 << 10, 12, POD_QUOTA_BYTES, true);
     world_volume(world, 2, "raw", 16 << 10, 12, 0, false);
-    world->volumes[2].host_count = POD_AGENTS;
+    world->volumes[2].host_count = world->agent_count;
     world->volumes[2].host_nqn = world->hosts;
-    for (uint32_t i = 0; i < POD_AGENTS; i++)
+    for (uint32_t i = 0; i < world->agent_count; i++)
         (void)snprintf(world->volumes[2].host_nqn[i], LIMIT_NQN_BYTES,
                        "nqn.2026-01.org.icms:host-%u", i);
 }
@@ -533,6 +599,9 @@ struct pod_world *pod_world_new(const struct pod_options *options)
 
     check(world != NULL);
     world->options = *options;
+    world->target_count = options->large ? POD_TARGETS_MAX : POD_TARGETS;
+    world->agent_count = options->large ? POD_AGENTS_MAX : POD_AGENTS;
+    world->client_count = world->agent_count * POD_CLIENTS;
     sim_opts_init(&opts, options->seed);
     opts.verbose = options->verbose;
     pod_weather_init(world, &opts);
@@ -541,13 +610,13 @@ struct pod_world *pod_world_new(const struct pod_options *options)
     sim_faults(world->sim, false);
     world_volumes(world);
     pod_model_init(world);
-    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+    for (uint32_t i = 0; i < world->target_count; i++) {
         world->targets[i].state = POD_MACHINE_DOWN;
         world_target_init(world, i);
     }
-    for (uint32_t i = 0; i < POD_AGENTS; i++)
+    for (uint32_t i = 0; i < world->agent_count; i++)
         world_agent_init(world, i);
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+    for (uint32_t i = 0; i < world->client_count; i++)
         pod_client_init(&world->clients[i], world, i);
     return world;
 }
@@ -576,15 +645,15 @@ void pod_world_free(struct pod_world **world_ref)
     struct pod_world *world = *world_ref;
 
     *world_ref = NULL;
-    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+    for (uint32_t i = 0; i < world->client_count; i++)
         pod_client_fini(&world->clients[i]);
-    for (uint32_t i = 0; i < POD_AGENTS; i++) {
+    for (uint32_t i = 0; i < world->agent_count; i++) {
         if (world->agents[i].agent != NULL && world->agents[i].state != POD_MACHINE_DEAD)
             agent_stop(world->agents[i].agent);
         agent_free(&world->agents[i].agent);
         free(world->agents[i].stats);
     }
-    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+    for (uint32_t i = 0; i < world->target_count; i++) {
         target_stop(world->targets[i].target);
         world_target_verify(&world->targets[i]);
         target_free(&world->targets[i].target);
