@@ -4,7 +4,8 @@
 
 Goal: it starts with all of its portals or not at all, shows them, and serves the others when the machine
 loses an address, which it serves again when that is back.
-Method: real enclosures in a network of their own, whose addresses come and go; hosts that say ICReq.
+Method: real enclosures in a network of their own, whose addresses come and go; hosts that say ICReq, and one that
+reads the discovery log.
 
 usage: portals.py BUILD_ROOT
 """
@@ -12,6 +13,7 @@ import json
 import os
 import pathlib
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -65,6 +67,43 @@ def host(address, port):
     return sock
 
 
+def command(sock, opcode, sgl_type, data=b"", room=0, **fields):
+    """An NVMe command and its answer, room bytes of data or a completion. fields: atOFFSET=(format, value)."""
+    sqe = bytearray(64)
+    struct.pack_into("<BBH", sqe, 0, opcode, 0x40, 1)
+    struct.pack_into("<QI3xB", sqe, 24, 0, len(data) or room, sgl_type)
+    for at, (form, value) in fields.items():
+        struct.pack_into(form, sqe, int(at[2:]), value)
+    sock.sendall(struct.pack("<BBBBI", 4, 0, 72, 72 if data else 0, 72 + len(data)) + sqe + data)
+    got = b""
+    while room > len(got):
+        header = sock.recv(24, socket.MSG_WAITALL)
+        if header[0] != 7:
+            sys.exit(f"not ok command {opcode}: {header}")
+        got += sock.recv(struct.unpack_from("<I", header, 4)[0] - 24, socket.MSG_WAITALL)
+    if room == 0:
+        got = sock.recv(24, socket.MSG_WAITALL)
+        if got[0] != 5 or struct.unpack_from("<H", got, 22)[0] >> 1 != 0:
+            sys.exit(f"not ok command {opcode}: {got}")
+    return got
+
+
+def discovered(address, port):
+    """(port id, address:port) of each entry of the discovery log, as it is read there."""
+    sock = host(address, port)
+    names = bytes(16) + b"\xff\xff" + bytes(238) + b"nqn.2014-08.org.nvmexpress.discovery".ljust(256, b"\0") + \
+        b"nqn.2026-01.io.icms:host".ljust(512, b"\0")
+    names = b"host id, 16 byte" + names[16:]
+    command(sock, 0x7f, 1, names, at4=("<B", 1), at44=("<H", 31))
+    command(sock, 0x7f, 0x5a, at4=("<B", 0), at44=("<I", 0x14), at48=("<Q", 0x460001))
+    log = command(sock, 2, 0x5a, room=16384, at40=("<I", 0x70 | 4095 << 16))
+    sock.close()
+    entries = [log[1024 * (i + 1):1024 * (i + 2)] for i in range(struct.unpack_from("<Q", log, 8)[0])]
+    return {(struct.unpack_from("<H", entry, 4)[0],
+             f"{entry[512:768].strip(bytes(1) + b' ').decode()}:{entry[32:64].strip(bytes(1) + b' ').decode()}")
+            for entry in entries}
+
+
 def portals(target):
     return [tuple(portal.values()) for portal in json.loads(target.get("/status")[1])["portals"]]
 
@@ -97,13 +136,16 @@ def main():
         target.wait_ready()
         said = target.log_path.read_text()
         expect("the ready line has every portal", f"ready nvme={','.join(both)} " in said, said)
+        seen = [discovered(address, port) for address in ADDRESSES]
+        expect("discovery lists every portal", seen == [{(1, both[0]), (2, both[1])}] * 2, seen)
+        within("discovery ends", lambda: [count for _, count in portals(target)] == [0, 0])
         hosts = [host(ADDRESSES[0], port), host(ADDRESSES[1], port), host(ADDRESSES[1], port)]
         expect("every portal answers", None not in hosts)
         expect("/status counts their connections", portals(target) == [(both[0], 1), (both[1], 2)],
                portals(target))
         metrics = target.metrics()
         expect("/metrics counts them", [metrics[f'icms_target_portal_connections{total}{{portal="{text}"}}']
-                                       for total in ("", "_total") for text in both] == [1, 2, 1, 2])
+                                       for total in ("", "_total") for text in both] == [1, 2, 2, 3])
         hosts[2].close()
         within("a connection that ends is not counted", lambda: portals(target)[1][1] == 1)
 
@@ -122,6 +164,12 @@ def main():
                 f"cannot listen on {FOREIGN}:{other}", "choose an address of this machine")
         status = target.stop()
         expect("it ends when asked", status == 0, target.log_tail())
+        everywhere = p.add_target("enclosure3", 1, "64MiB", VOLUMES, segment="1MiB", memory="16MiB",
+                                  require="none", listen=f"0.0.0.0:{other}", advertise=f"0.0.0.0:{other}")
+        everywhere.wait_ready()
+        for address in ADDRESSES:
+            seen = discovered(address, other)
+            expect("a wildcard is the address that the host connected to", seen == {(1, f"{address}:{other}")}, seen)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,9 @@ for port in $port_0 $port_1; do
     [ "$got" = "1 $port_0 2 $port_1 " ] || cat /tmp/discovery
 done
 
-nvme connect-all -t tcp -a $address -s $port_0 -i 1 -k 2 -c 1 -l 60 > /tmp/said 2>&1
+digests=
+[ $deep = 1 ] && digests="-g -G"
+nvme connect-all -t tcp -a $address -s $port_0 -i 1 -k 2 -c 1 -l 60 $digests > /tmp/said 2>&1
 within 10 has_devices $nqn
 verdict "connect-all: one device a volume" $? "$(cat /tmp/said; ls /dev/ng*; dmesg | tail -5)"
 expect "connect-all: a controller through each portal" "live live" \
