@@ -81,21 +81,33 @@ static bool is_wildcard(const char *address)
     return strncmp(address, "0.0.0.0:", 8) == 0 || strncmp(address, "[::]:", 5) == 0;
 }
 
+/* Where agents connect: a text, or with several portals a list, as in a pod map. NULL: nowhere. */
+static json_t *target_addresses(const struct conf_target *target)
+{
+    json_t *list = json_array(), *one;
+
+    for (uint32_t i = 0; i < target->advertise_count; i++)
+        if (!is_wildcard(target->advertise[i]))
+            (void)json_array_append_new(list, json_string(target->advertise[i]));
+    if (json_array_size(list) > 1)
+        return list;
+    one = json_incref(json_array_get(list, 0));
+    json_decref(list);
+    return one;
+}
+
 /* The value of a target's key; freed by the caller. */
 static icms_err target_text(const struct conf_target *target, const char *file, char **out_text,
                             struct err_why *why)
 {
     char uuid[UUID_TEXT_BYTES];
-    const char *address = target->advertise[0];
-    json_t *json;
+    json_t *address = target_addresses(target), *json;
 
-    for (uint32_t i = 1; i < target->advertise_count && is_wildcard(address); i++)
-        address = target->advertise[i];
-    if (is_wildcard(address))
+    if (address == NULL)
         return err_set(why, ICMS_CONFIG,
                        "%s: agents cannot connect to %s: write advertise, the address for them",
-                       file, address);
-    json = json_pack("{s:s, s:s, s:s, s:s}", "name", target->name, "address", address, "uuid",
+                       file, target->advertise[0]);
+    json = json_pack("{s:s, s:o, s:s, s:s}", "name", target->name, "address", address, "uuid",
                      uuid_format(&target->uuid, uuid), "nqn", target->nqn);
     *out_text = json != NULL ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);

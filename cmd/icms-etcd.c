@@ -354,14 +354,35 @@ static bool is_plain(const char *text)
                              "0123456789._-:[]")] == '\0';
 }
 
+/* The addresses of a target, one or a list of them, with commas between them. False: it has none,
+ * or what no register writes. */
+#define ADDRESSES_BYTES (LIMIT_PORTALS * (LIMIT_ADDRESS_BYTES + 2))
+static bool addresses_text(const json_t *one, char out[ADDRESSES_BYTES])
+{
+    const json_t *address = json_object_get(one, "address");
+    size_t count = json_is_array(address) ? json_array_size(address) : 1, used = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const char *text =
+            json_string_value(json_is_array(address) ? json_array_get(address, i) : address);
+
+        if (i == LIMIT_PORTALS || text == NULL || !is_plain(text) ||
+            strlen(text) >= LIMIT_ADDRESS_BYTES)
+            return false;
+        used +=
+            (size_t)snprintf(out + used, ADDRESSES_BYTES - used, "%s%s", i > 0 ? ", " : "", text);
+    }
+    return count > 0;
+}
+
 static void status_visit(void *arg, const char *key, const char *text, size_t bytes)
 {
     json_t *one = json_loadb(text, bytes, 0, NULL);
     const char *name = json_string_value(json_object_get(one, "name"));
-    const char *address = json_string_value(json_object_get(one, "address"));
+    char addresses[ADDRESSES_BYTES];
 
     /* What a machine of a target wrote: shown where it is what register writes. */
-    if (name != NULL && address != NULL && is_plain(name) && is_plain(address) &&
+    if (name != NULL && is_plain(name) && addresses_text(one, addresses) &&
         strcmp(name, strrchr(key, '/') + 1) == 0)
         (void)json_array_append(arg, one);
     json_decref(one);
@@ -386,11 +407,11 @@ static uint32_t status_targets(const struct conf_pod *map, const json_t *targets
     {
         const char *name = json_string_value(json_object_get(one, "name"));
         bool is_there = map_has(map, name);
+        char addresses[ADDRESSES_BYTES];
 
         differs += !is_there;
-        if (is_said)
-            (void)printf("target %s: %s%s\n", name,
-                         json_string_value(json_object_get(one, "address")),
+        if (is_said && addresses_text(one, addresses))
+            (void)printf("target %s: %s%s\n", name, addresses,
                          is_there ? "" : ": not in the map; icms pod add puts it there");
     }
     return differs;

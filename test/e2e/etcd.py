@@ -276,6 +276,20 @@ def registers(scene):
                                  target.config_path.read_text()))
     third = scene.run("register", everywhere)
     expect("an address that no agent can use is refused", third.returncode == 1 and "advertise" in third.stderr, third)
+    several = scene.folder / "several.yaml"
+    links = ["192.0.2.1:4420", "198.51.100.1:4420"]
+    text = re.sub(r"(?m)^listen: .*$", f"listen: [127.0.0.1:1, 127.0.0.1:{target.port}, 127.0.0.1:2]",
+                  target.config_path.read_text())
+    text = re.sub(r"(?m)^advertise: .*$", f"advertise: [{links[0]}, 0.0.0.0:3, {links[1]}]", text)
+    several.write_text(re.sub(r"(?m)^name: .*$", "name: several", text))
+    fourth = Following(scene.folder, "register", "--prefix", PREFIX, several, env=scene.env)
+    until("a target with several portals is registered while one of them answers",
+          lambda: f"{PREFIX}/targets/several" in scene.etcd.keys(PREFIX + "/targets/"), seen=fourth.log_path.read_text)
+    told = json.loads(scene.etcd.keys(key[:key.rindex("/")])[f"{PREFIX}/targets/several"])
+    expect("with every address that agents can use", told["address"] == links, told)
+    status = scene.run("status", scene.file)
+    expect("status shows them", f"target several: {', '.join(links)}: not in the map" in status.stdout, status)
+    fourth.end()
     target.process.send_signal(signal.SIGSTOP)
     until("a target that stands still leaves", lambda: key not in scene.etcd.keys(PREFIX + "/targets/"),
           seen=register.log_path.read_text)
