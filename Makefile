@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep check-engines mutants faults bench bench-peers bench-engines demo install format clean help deps deps-check
+.PHONY: all test check check-deep check-engines mutants faults bench bench-peers bench-engines demo demo-pod install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -65,6 +65,9 @@ demo: deps
 	@tools/deps.sh demo
 	@demo/run.sh $(BUILD) $(if $(SECURE),--secure)
 
+demo-pod: all
+	@demo/living.py $(BUILD) $(if $(MINUTES),--minutes $(MINUTES))
+
 # A PREFIX that is given here counts, too: it is in the service files, so they are made again.
 install: all
 	$(if $(filter-out file,$(origin PREFIX)),@meson configure --prefix $(PREFIX) $(BUILD) && \
@@ -99,6 +102,8 @@ help:
 	@echo '               some sides, ROUNDS=3 shortens it, BENCH_DIR as above'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers; SECURE=1: with'
 	@echo '               authentication, TLS and an encrypted volume'
+	@echo 'make demo-pod  a pod of four enclosures and six servers, each a network namespace, that changes, fails and'
+	@echo '               is repaired under load; writes $(BUILD)/living.json and living.svg; MINUTES=60'
 	@echo 'make install   into $(PREFIX); set PREFIX and DESTDIR as usual'
 	@echo 'make format    clang-format over all C and C++ files'
 	@echo 'make clean     remove what was built'

@@ -5,9 +5,9 @@
  *
  * usage: agent_probe WHERE VOLUME COUNT BYTES
  *
- * Standard input: "put" (on flash), "get DEADLINE_MS" or "hang" (holds leases and starts gets, then
- * waits to be killed), a line each. Each answers with one line of JSON: seconds, ok, wrong, dram,
- * pod, and the misses by reason.
+ * Standard input: "put" (on flash), "get DEADLINE_MS", "mend DEADLINE_MS" (puts what the last get
+ * missed) or "hang" (holds leases and starts gets, then waits to be killed), a line each. Each
+ * answers with one line of JSON: seconds, ok, wrong, dram, pod, and the misses by reason.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -112,6 +112,35 @@ static void get(uint32_t deadline_ms)
     say(seconds, wrong_bytes());
 }
 
+static void mend(uint32_t deadline_ms)
+{
+    struct icms_request_options options;
+    size_t missed = 0;
+    double begin;
+
+    icms_request_options_init(&options);
+    options.deadline_ms = deadline_ms;
+    options.put_if_absent = 1;
+    for (size_t i = 0; i < count; i++) {
+        if (blocks[i].status == ICMS_OK)
+            continue;
+        blocks[i].data = memory + i * bytes;
+        blocks[i].bytes = bytes;
+        for (size_t j = 0; j < bytes; j++)
+            memory[i * bytes + j] = byte_of(i, j);
+        if (missed != i) {
+            struct icms_block moved = blocks[missed];
+
+            blocks[missed] = blocks[i];
+            blocks[i] = moved;
+        }
+        missed++;
+    }
+    begin = now();
+    (void)!icms_put(volume, blocks, missed, &options);
+    say(now() - begin, 0);
+}
+
 static void hang(void)
 {
     struct icms_request *request;
@@ -148,6 +177,8 @@ int main(int argc, char **argv)
             put();
         else if (strncmp(line, "get ", 4) == 0)
             get((uint32_t)strtoul(line + 4, NULL, 10));
+        else if (strncmp(line, "mend ", 5) == 0)
+            mend((uint32_t)strtoul(line + 5, NULL, 10));
         else if (strncmp(line, "hang", 4) == 0)
             hang();
     }
