@@ -279,6 +279,7 @@ static void main_losses(struct target *target)
     static uint64_t unsaid, line_ns;
     uint64_t now = loop_env_now_ns(loop_env_uring());
     struct nvmf_target_loss loss;
+    char portal[64];
     uint64_t missed;
 
     if (now >= line_ns + MAIN_LOSS_NS) {
@@ -288,8 +289,10 @@ static void main_losses(struct target *target)
     while (lines > 0 && target_loss_take(target, &loss, &missed)) {
         unsaid += missed;
         lines--;
-        log_line(LOG_WARN, "host %s: controller lost: %s; cntlid=%u queue=%u unlogged=%llu",
-                 loss.hostnqn, main_loss_cause(&loss), loss.cntlid, loss.qid,
+        log_line(LOG_WARN,
+                 "host %s: controller lost: %s; portal=%s cntlid=%u queue=%u unlogged=%llu",
+                 loss.hostnqn, main_loss_cause(&loss),
+                 loop_addr_format(&loss.portal, portal, sizeof(portal)), loss.cntlid, loss.qid,
                  (unsigned long long)unsaid);
         unsaid = 0;
     }

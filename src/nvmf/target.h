@@ -294,6 +294,7 @@ void nvmf_target_change_free(struct nvmf_target_change **change);
 /* An I/O controller that ended without a shutdown by its host. */
 struct nvmf_target_loss {
     char hostnqn[LIMIT_NQN_BYTES]; /* whose: printable, without spaces                            */
+    struct loop_addr portal;       /* where that connection came in, as it is listened on         */
     uint16_t cntlid;               /* controller                                                  */
     uint16_t qid;                  /* of the connection that ended first; 0: admin queue          */
     bool keep_alive;               /* no command came within the keep-alive timeout               */

@@ -228,8 +228,9 @@ static bool portal_addr(const struct nvmf_target *target, uint32_t i, const stru
     return true;
 }
 
-/* The discovery log: for each portal the discovery service itself, and the subsystem for a host
- * that may use something in it. */
+/* The discovery log: for each portal the discovery service itself, and the subsystem. A host that
+ * may use nothing in it learns only of the portal that it came through, and not of the subsystem.
+ */
 static icms_err log_discovery(const struct nvmft_qpair *qpair, const struct nvme_log *log,
                               void *out)
 {
@@ -250,7 +251,8 @@ static icms_err log_discovery(const struct nvmft_qpair *qpair, const struct nvme
         };
         struct loop_addr addr;
 
-        if (!portal_addr(target, i, &qpair->conn->local, &addr))
+        if ((!is_allowed && qpair->portal != &target->portals[i]) ||
+            !portal_addr(target, i, &qpair->conn->local, &addr))
             continue;
         entry.ipv6 = addr_is_ipv6(&addr);
         snprintf(entry.address, sizeof(entry.address), "%s", addr.host);

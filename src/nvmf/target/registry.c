@@ -112,10 +112,12 @@ bool nvmf_target_loss_take(struct nvmf_target *target, struct nvmf_target_loss *
     return true;
 }
 
-static struct nvmf_target_loss registry_loss(const struct nvmft_ctrl *ctrl, uint16_t qid,
+static struct nvmf_target_loss registry_loss(const struct nvmft_ctrl *ctrl,
+                                             const struct nvmft_portal *portal, uint16_t qid,
                                              icms_err why)
 {
-    struct nvmf_target_loss loss = {.cntlid = ctrl->cntlid, .qid = qid, .why = why};
+    struct nvmf_target_loss loss = {
+        .portal = portal->addr, .cntlid = ctrl->cntlid, .qid = qid, .why = why};
 
     memcpy(loss.hostnqn, ctrl->hostnqn, sizeof(loss.hostnqn));
     return loss;
@@ -207,7 +209,7 @@ void nvmft_registry_leave(struct loop_msg *msg)
         ctrl->joined--;
         target->hosts.host[ctrl->host].qpairs -= qpair->reg_counted;
         qpair->reg_counted = false;
-        loss = registry_loss(ctrl, qpair->reg_qid, qpair->reg_why);
+        loss = registry_loss(ctrl, qpair->portal, qpair->reg_qid, qpair->reg_why);
         if (qpair->reg_qid == 0) {
             registry_kill(ctrl, &loss);
         } else {
@@ -250,7 +252,7 @@ static void registry_look(struct loop_timer *timer)
         loop_timer_start(loop, timer, due_ns);
         return;
     }
-    loss = registry_loss(ctrl, 0, ICMS_DEADLINE);
+    loss = registry_loss(ctrl, ctrl->portal, 0, ICMS_DEADLINE);
     loss.keep_alive = !ctrl->is_unproven;
     if (loss.keep_alive)
         atomic_fetch_add_explicit(&target->keepalive_timeouts, 1, memory_order_relaxed);
@@ -385,7 +387,7 @@ static void registry_unproven_add(struct nvmf_target *target, struct nvmft_ctrl 
     if (target->unproven_count >= max) {
         struct nvmft_ctrl *oldest =
             container_of(target->unproven.next, struct nvmft_ctrl, unproven_link);
-        struct nvmf_target_loss loss = registry_loss(oldest, 0, ICMS_DEADLINE);
+        struct nvmf_target_loss loss = registry_loss(oldest, oldest->portal, 0, ICMS_DEADLINE);
 
         registry_kill(oldest, &loss);
     }
@@ -433,6 +435,7 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     ctrl->host = nvmft_hosts_hold(&target->hosts, connect->hostnqn);
     ctrl->live = true;
     ctrl->dying = false;
+    ctrl->portal = qpair->portal;
     ctrl->discovery = discovery;
     ctrl->is_unproven =
         discovery && !qpair->reg_tls &&

@@ -271,7 +271,8 @@ struct nvmft_ctrl {
     uint64_t end_ns;           /* is_unproven: when it dies                                     */
     bool lacks_tls; /* its host has to use TLS: it authenticates, and fails              */
     const struct nvmft_auth_host *auth_host; /* whose secrets; NULL: it has none                  */
-    uint16_t cntlid;         /* index + 1                                                         */
+    uint16_t cntlid; /* index + 1                                                         */
+    const struct nvmft_portal *portal; /* of its admin queue                              */
     _Atomic uint32_t joined; /* queue pairs; loop 0 writes it                             */
     struct list qpairs;      /* those                                                             */
     uint64_t qids;           /* bit i: I/O queue i + 1 is joined                                  */
@@ -385,7 +386,7 @@ struct nvmft_qpair {
     uint16_t reg_status;             /* JOIN: the answer                                        */
     uint32_t reg_dw0;                /* JOIN: the answer                                        */
     /* loop 0's */
-    struct nvmft_portal *portal; /* that it came through                                    */
+    struct nvmft_portal *portal; /* that it came through; read by any loop while it is open  */
     bool reg_counted;            /* it counts to the limit of its host; loop 0              */
     struct loop_msg proven_msg;  /* shard -> loop 0: it has authenticated                   */
     bool is_proven_sent;         /* that was sent, once                                     */

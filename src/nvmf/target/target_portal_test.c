@@ -123,6 +123,35 @@ static void discovery_lists_every_portal(void **state)
     rig_free(&rig);
 }
 
+/* The one volume is another host's. */
+static void of_another_host(struct nvmf_target_opts *opts)
+{
+    static const char friends[1][LIMIT_NQN_BYTES] = {"nqn.2026-01.io.icms:friend"};
+    static const struct nvmf_target_ns ns = {.volume = {{1}},
+                                             .size_bytes = 1 << 20,
+                                             .value_bytes_max = 10000,
+                                             .host_count = 1,
+                                             .host_nqn = friends};
+
+    several_portals(opts);
+    opts->namespaces = &ns;
+    opts->namespace_count = 1;
+}
+
+/* Neither the subsystem nor its other addresses. */
+static void a_stranger_learns_of_no_other_portal(void **state)
+{
+    struct rig *rig = rig_new(2, of_another_host);
+    struct nvme_disc_entry entries[2 * LIMIT_PORTALS];
+
+    assert_int_equal(discover(rig, 0, entries), 1);
+    expect_entry(&entries[0], 1, NVME_DISC_CURRENT, "10.1.0.1", "4420");
+    assert_int_equal(discover(rig, 2, entries), 1);
+    expect_entry(&entries[0], 3, NVME_DISC_CURRENT, "10.1.0.1", "4422");
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 /* What it is for this host nobody knows. */
 static void a_wildcard_of_another_family_is_left_out(void **state)
 {
@@ -177,6 +206,34 @@ static void all_portals_are_one_subsystem(void **state)
     for (uint32_t i = 0; i < PORTALS; i++) {
         peer_free(&io[i]);
         peer_free(&admin[i]);
+    }
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* The one whose connection broke. */
+static void a_loss_names_its_portal(void **state)
+{
+    struct rig *rig = rig_new(2, several_portals);
+    struct nvmf_target_loss loss;
+    struct peer *admin, *io;
+    uint64_t missed;
+
+    for (int round = 0; round < 2; round++) {
+        admin = portal_admin(rig, 1);
+        io = portal_peer(rig, 3);
+        assert_true(peer_io(io, admin, 1, 0));
+        if (round == 0)
+            peer_free(&io);
+        rig_run(rig, 100);
+        peer_free(&admin);
+        rig_run(rig, 100);
+        assert_true(nvmf_target_loss_take(rig->target, &loss, &missed));
+        assert_int_equal(loss.qid, round == 0 ? 1 : 0);
+        assert_string_equal(loss.portal.host, "10.1.0.1");
+        assert_int_equal(loss.portal.port, round == 0 ? PORT + 3 : PORT + 1);
+        if (round == 1)
+            peer_free(&io);
     }
     rig_expect_clean(rig);
     rig_free(&rig);
@@ -308,8 +365,10 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(discovery_lists_every_portal),
+        cmocka_unit_test(a_stranger_learns_of_no_other_portal),
         cmocka_unit_test(a_wildcard_of_another_family_is_left_out),
         cmocka_unit_test(all_portals_are_one_subsystem),
+        cmocka_unit_test(a_loss_names_its_portal),
         cmocka_unit_test(connections_are_counted_by_portal),
         cmocka_unit_test(all_portals_have_one_limit_of_connections),
         cmocka_unit_test(a_portal_that_is_taken_is_refused),
