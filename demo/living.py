@@ -115,9 +115,8 @@ class Engine(threading.Thread):
 
     def run(self):
         while not self.over:
-            begin = time.monotonic()
             answer = self.ask(f"get {DEADLINE_MS}", DEADLINE_MS / 1000 + HUNG_S)
-            self.batches.append((begin, answer))
+            self.batches.append((time.monotonic(), answer))
             if answer["ok"] < COUNT:
                 self.ask(f"mend {DEADLINE_MS}", DEADLINE_MS / 1000 + HUNG_S)
             time.sleep(0.05)
@@ -251,6 +250,7 @@ class Living:
 
 
 def batches_of(engines, begin, end):
+    """Those that ended in between."""
     return [answer for engine in engines for at, answer in list(engine.batches) if begin <= at < end]
 
 
