@@ -118,9 +118,8 @@ static const char *plan_note(enum conf_pod_what what)
         return "it is read and takes no new blocks; remove it when its blocks are not needed any "
                "more";
     case CONF_POD_UNDRAIN:
-        return "it takes blocks again; until it is settled, what was written elsewhere meanwhile "
-               "is "
-               "asked of the enclosures that have it";
+        return "it takes blocks again; until it is settled, what was written elsewhere "
+               "meanwhile is asked of the enclosures that have it";
     case CONF_POD_REMOVE:
         return "blocks that it alone has are misses from now on";
     case CONF_POD_SHRINK:
@@ -128,8 +127,8 @@ static const char *plan_note(enum conf_pod_what what)
     case CONF_POD_VOLUME_CREATE:
         return "agents serve it that list it in their own files, once targets have it";
     case CONF_POD_VOLUME_SET:
-        return "agents that run refuse the map: restart them, and the targets with the same "
-               "values, when all have it";
+        return "agents that run serve the volume as before until they are restarted; give the "
+               "targets the same values first";
     case CONF_POD_VOLUME_RESET:
         return "all of its blocks are misses from now on; give the targets the same generation";
     case CONF_POD_VOLUME_DELETE:
