@@ -9,6 +9,7 @@ silent, with digests, and fail in turns.
 """
 import argparse
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -45,6 +46,15 @@ class Judge:
         good = got == [int(first), int(second)]
         print(f"{'ok' if good else 'not ok'} the target counts {first} and {second} connections "
               f"through its portals {got}")
+        return good
+
+    def losses(self, ports):
+        """Whether the log names each portal through which a controller was lost."""
+        log = self.target.log_path.read_text(errors="replace")
+        good = all(re.search(rf"controller lost: .* portal=127\.0\.0\.1:{port} ", log) for port in ports)
+        print(f"{'ok' if good else 'not ok'} the log names the portals of lost controllers")
+        if not good:
+            print(self.target.log_tail())
         return good
 
     def obey(self, verb, *words):
@@ -90,13 +100,14 @@ def main():
             script = common.guest_script("multipath.sh", hostnqn=common.HOST, hostid=common.HOST_ID,
                                          nqn=target.nqn, port_0=links[0].port, port_1=links[1].port,
                                          address=common.ADDRESS, deep=int(arguments.deep))
-            guest = common.run_guest(folder, script, arguments.seconds,
-                                     Judge(build, target, links).obey)
-            ended = common.end_well([target])
+            judge = Judge(build, target, links)
+            guest = common.run_guest(folder, script, arguments.seconds, judge.obey)
+            good = judge.losses(ports)
+            good = common.end_well([target]) and good
     except pod.PodError as error:
         print(f"not ok interop multipath: {error}")
         return 1
-    return common.verdict(guest, ended)
+    return common.verdict(guest, good)
 
 
 if __name__ == "__main__":
