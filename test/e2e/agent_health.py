@@ -11,19 +11,17 @@ the packets of one enclosure: SIGKILL, SIGSTOP and a black hole, in turn.
 
 usage: agent_health.py BUILD_ROOT
 """
-import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
-from judge import expect  # noqa: E402
+from judge import Probe, expect, wait_until  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
 COUNT, BYTES = 300, 60000
@@ -31,31 +29,6 @@ COUNT, BYTES = 300, 60000
 # loaded machine, too.
 DEADLINE_MS, BEFORE_S = 40000, 20
 INSIDE = "ICMS_HEALTH_INSIDE"
-
-
-class Probe:
-    """agent_probe, steered."""
-
-    def __init__(self, build, where):
-        self.process = subprocess.Popen([build / "test/e2e/agent_probe", where, "kv", str(COUNT),
-                                         str(BYTES)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            sys.exit(f"agent_probe ended with {self.process.wait()} after {line}")
-        return json.loads(answer)
-
-
-def wait_until(what, condition, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            sys.exit(f"not within {seconds} s: {what}")
-        time.sleep(0.05)
 
 
 def nft(*words):
@@ -122,7 +95,7 @@ def scene(name, agent, target, probe):
 
 def killed_client(build, agent, targets):
     """Its leases and requests go with it."""
-    client = Probe(build, f"unix:{agent.socket}")
+    client = Probe(build, f"unix:{agent.socket}", COUNT, BYTES)
     client.ask("hang")
     wait_until("two clients", lambda: agent.metrics()["icms_agent_clients"] == 2, 60)
     expect("leases are held", agent.metrics()['icms_agent_arena_leased_slots{volume="kv"}'] >= 4, "")
@@ -168,7 +141,7 @@ def inside(build):
         agent = p.add_agent("server-a", targets, [VOLUME])
         agent.wait_ready()
         wait_until("both are up", lambda: all(up(agent, target) for target in targets), 60)
-        probe = Probe(build, f"unix:{agent.socket}")
+        probe = Probe(build, f"unix:{agent.socket}", COUNT, BYTES)
         stored = probe.ask("put")
         expect("all are stored", stored["ok"] == COUNT, stored)
         for name in DEATHS:

@@ -26,7 +26,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
-from judge import expect  # noqa: E402
+from judge import expect, wait_until  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
 PREFIX = "/icms/pod0"
@@ -91,15 +91,6 @@ class Following:
         expect("it ends when asked to", self.process.wait(timeout=30) == 0, self.log_path.read_text())
 
 
-def until(what, truth, seconds=30, seen=lambda: ""):
-    end = time.monotonic() + seconds
-    while not truth():
-        if time.monotonic() > end:
-            sys.exit(f"not ok {what}: {seen()}")
-        time.sleep(0.05)
-    print(f"ok {what}", flush=True)
-
-
 class Scene:
     def __init__(self, folder, p):
         self.folder, self.p = pathlib.Path(folder), p
@@ -110,7 +101,7 @@ class Scene:
         self.own = self.folder / "own.yaml"    # the operator's
         self.file = self.folder / "pod.yaml"   # of the server
         self.own.write_text(self.text(7))
-        until("etcd serves", lambda: self.run("push", self.own).returncode == 0)
+        wait_until("etcd serves", lambda: self.run("push", self.own).returncode == 0)
         pulled = self.run("pull", self.file)
         expect("pull makes the file", pulled.returncode == 0 and self.file.read_text() == self.text(7), pulled)
         self.follow = Following(self.folder, "follow", "--prefix", PREFIX, self.file, env=self.env)
@@ -160,7 +151,7 @@ def changes(scene):
     expect("icms pod changes the operator's file", added.returncode == 0, added)
     pushed = scene.run("push", scene.own)
     expect("a later epoch is pushed", "epoch 7 -> 9: e1 added" in pushed.stdout, pushed)
-    until("the agent uses it", lambda: scene.epoch() == 9, seen=scene.log)
+    wait_until("the agent uses it", lambda: scene.epoch() == 9, seen=scene.log)
     again = scene.run("push", scene.own)
     expect("the same again is there already", "already" in again.stdout and again.returncode == 0, again)
     status = scene.run("status", scene.file)
@@ -178,7 +169,7 @@ def refuses(scene):
                              ("bytes", "\x00\x01\x02", "revision"),
                              ("another map of the same epoch", scene.text(9, 1), "has its epoch, 9")):
         scene.etcd.put(MAP, text)
-        until(f"{what} in etcd is refused", lambda: scene.follow.said(said) >= 1, seen=scene.log)
+        wait_until(f"{what} in etcd is refused", lambda: scene.follow.said(said) >= 1, seen=scene.log)
         time.sleep(2.5)
         expect(f"{what}: the file stays", scene.file.read_text() == right)
     lines = [re.sub(r"^\S+ ", "", line) for line in scene.log().splitlines()]
@@ -218,7 +209,7 @@ def refuses(scene):
 def survives(scene):
     right = scene.file.read_text()
     scene.etcd.signal(signal.SIGSTOP)
-    until("an etcd that is late is said", lambda: scene.follow.said("timed out") == 1, seen=scene.log)
+    wait_until("an etcd that is late is said", lambda: scene.follow.said("timed out") == 1, seen=scene.log)
     early = Following(scene.folder, "follow", "--prefix", PREFIX, scene.folder / "early.yaml", env=scene.env)
     time.sleep(0.7)
     early.process.send_signal(signal.SIGHUP)
@@ -227,30 +218,30 @@ def survives(scene):
     early.end()
     scene.blocks("late")
     scene.etcd.signal(signal.SIGCONT)
-    until("and that it answers again", lambda: scene.follow.said("etcd answers") >= 1, seen=scene.log)
+    wait_until("and that it answers again", lambda: scene.follow.said("etcd answers") >= 1, seen=scene.log)
     answers = scene.follow.said("etcd answers")
     scene.etcd.kill()
-    until("an etcd that is down is said", lambda: "connections" in scene.log().splitlines()[-1], seen=scene.log)
+    wait_until("an etcd that is down is said", lambda: "connections" in scene.log().splitlines()[-1], seen=scene.log)
     scene.blocks("down")
     scene.agent.kill()
     scene.agent.start()
     scene.agent.wait_ready()
     expect("an agent that starts meanwhile has its map", scene.epoch() == 9)
     scene.etcd.start()
-    until("it comes back", lambda: scene.follow.said("etcd answers") > answers, seen=scene.log)
+    wait_until("it comes back", lambda: scene.follow.said("etcd answers") > answers, seen=scene.log)
     scene.etcd.kill()
     shutil.rmtree(scene.folder / "etcd")
     scene.etcd.start()
-    until("an etcd that lost all is said", lambda: scene.follow.said(f"has no key {MAP}") == 1, seen=scene.log)
+    wait_until("an etcd that lost all is said", lambda: scene.follow.said(f"has no key {MAP}") == 1, seen=scene.log)
     expect("the file stays", scene.file.read_text() == right)
     scene.blocks("wiped")
     scene.own.write_text(scene.text(10, 2))
     expect("what is pushed then", scene.run("push", scene.own).returncode == 0)
-    until("is used", lambda: scene.epoch() == 10, seen=scene.log)
+    wait_until("is used", lambda: scene.epoch() == 10, seen=scene.log)
     scene.own.write_text(scene.text(11))
     refused = scene.run("push", scene.own)
     expect("half of a pod of two may leave", refused.returncode == 0, refused)
-    until("and does", lambda: scene.epoch() == 11, seen=scene.log)
+    wait_until("and does", lambda: scene.epoch() == 11, seen=scene.log)
 
 
 def registers(scene):
@@ -258,7 +249,7 @@ def registers(scene):
     key = f"{PREFIX}/targets/{target.name}"
     words = ["register", "--prefix", PREFIX, target.config_path]
     register = Following(scene.folder, *words, env=scene.env)
-    until("a target is registered", lambda: key in scene.etcd.keys(PREFIX + "/targets/"),
+    wait_until("a target is registered", lambda: key in scene.etcd.keys(PREFIX + "/targets/"),
           seen=register.log_path.read_text)
     told = json.loads(scene.etcd.keys(key)[key])
     expect("with what an operator needs", told["address"] == f"127.0.0.1:{target.port}" and
@@ -268,7 +259,7 @@ def registers(scene):
     other = scene.folder / "other.yaml"
     other.write_text(re.sub(r"(?m)^advertise: .*$", "advertise: 127.0.0.1:1", target.config_path.read_text()))
     second = Following(scene.folder, "register", "--prefix", PREFIX, other, env=scene.env)
-    until("another one of its name is not", lambda: second.said("another target is registered as") == 1,
+    wait_until("another one of its name is not", lambda: second.said("another target is registered as") == 1,
           seen=second.log_path.read_text)
     second.end()
     everywhere = scene.folder / "everywhere.yaml"
@@ -283,7 +274,7 @@ def registers(scene):
     text = re.sub(r"(?m)^advertise: .*$", f"advertise: [{links[0]}, 0.0.0.0:3, {links[1]}]", text)
     several.write_text(re.sub(r"(?m)^name: .*$", "name: several", text))
     fourth = Following(scene.folder, "register", "--prefix", PREFIX, several, env=scene.env)
-    until("a target with several portals is registered while one of them answers",
+    wait_until("a target with several portals is registered while one of them answers",
           lambda: f"{PREFIX}/targets/several" in scene.etcd.keys(PREFIX + "/targets/"), seen=fourth.log_path.read_text)
     told = json.loads(scene.etcd.keys(key[:key.rindex("/")])[f"{PREFIX}/targets/several"])
     expect("with every address that agents can use", told["address"] == links, told)
@@ -291,17 +282,17 @@ def registers(scene):
     expect("status shows them", f"target several: {', '.join(links)}: not in the map" in status.stdout, status)
     fourth.end()
     target.process.send_signal(signal.SIGSTOP)
-    until("a target that stands still leaves", lambda: key not in scene.etcd.keys(PREFIX + "/targets/"),
+    wait_until("a target that stands still leaves", lambda: key not in scene.etcd.keys(PREFIX + "/targets/"),
           seen=register.log_path.read_text)
     target.process.send_signal(signal.SIGCONT)
-    until("and comes back", lambda: key in scene.etcd.keys(PREFIX + "/targets/"), seen=register.log_path.read_text)
+    wait_until("and comes back", lambda: key in scene.etcd.keys(PREFIX + "/targets/"), seen=register.log_path.read_text)
     scene.etcd.ask("/v3/kv/deleterange", key=b64(key))
-    until("a key that was deleted comes back", lambda: key in scene.etcd.keys(PREFIX + "/targets/"))
+    wait_until("a key that was deleted comes back", lambda: key in scene.etcd.keys(PREFIX + "/targets/"))
     register.process.kill()
     register.process.wait()
-    until("the key of who is dead goes", lambda: key not in scene.etcd.keys(PREFIX + "/targets/"))
+    wait_until("the key of who is dead goes", lambda: key not in scene.etcd.keys(PREFIX + "/targets/"))
     register = Following(scene.folder, *words, env=scene.env)
-    until("a new one", lambda: key in scene.etcd.keys(PREFIX + "/targets/"))
+    wait_until("a new one", lambda: key in scene.etcd.keys(PREFIX + "/targets/"))
     register.end()
     expect("who ends takes its key along", key not in scene.etcd.keys(PREFIX + "/targets/"))
 
@@ -325,7 +316,7 @@ def proves(scene):
     etcd = Etcd(folder, "secure", ["--cert-file", folder / "etcd.crt", "--key-file", folder / "etcd.key"], "https")
     etcd.start()
     words = ["--endpoints", etcd.url, "--cacert", folder / "ca.crt"]
-    until("etcd with TLS", lambda: scene.run("push", *words, scene.own).returncode == 0)
+    wait_until("etcd with TLS", lambda: scene.run("push", *words, scene.own).returncode == 0)
     stranger = scene.run("status", "--endpoints", etcd.url, scene.own)
     expect("one whose certificate nobody signed is not asked", stranger.returncode == 1 and
            "TLS failed" in stranger.stderr, stranger)

@@ -12,7 +12,6 @@ certificates made with openssl; clients are Python's.
 usage: http_ports.py BUILD_ROOT
 """
 import json
-import os
 import pathlib
 import signal
 import socket
@@ -27,6 +26,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import own_network  # noqa: E402
 
 ADDRESS = "192.0.2.1"  # of documentation (RFC 5737); here of the namespace alone
 PAGES = ["/metrics", "/status", "/trace", "/none"]
@@ -35,19 +35,6 @@ PAGES = ["/metrics", "/status", "/trace", "/none"]
 def run(*words):
     result = subprocess.run([str(word) for word in words], capture_output=True, timeout=60, check=False)
     assert result.returncode == 0, (words, result.stderr)
-
-
-def own_network():
-    """Starts this program again in a network of its own, with an address that is not loopback."""
-    if os.environ.get("ICMS_HTTP_NETWORK") == "1":
-        run("ip", "link", "set", "lo", "up")
-        run("ip", "address", "add", f"{ADDRESS}/32", "dev", "lo")
-        return
-    if subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode != 0:
-        print("skipped: no network namespaces here")
-        sys.exit(77)
-    os.environ["ICMS_HTTP_NETWORK"] = "1"
-    os.execvp("unshare", ["unshare", "-rn", sys.executable, *sys.argv])
 
 
 def certificates(folder):
@@ -242,6 +229,6 @@ def main(build, folder):
 
 
 if __name__ == "__main__":
-    own_network()
+    own_network(ADDRESS)
     with tempfile.TemporaryDirectory(prefix="icms-http-") as scratch:
         main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(scratch))

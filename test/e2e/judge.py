@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of this folder share: expect(), and clients that offer stores."""
+"""What the tests of this folder share."""
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 
 
 def expect(what, truth, seen=""):
@@ -10,6 +13,72 @@ def expect(what, truth, seen=""):
     if not truth:
         sys.exit(f"not ok {what}: {seen}")
     print(f"ok {what}", flush=True)
+
+
+def wait_until(what, condition, seconds=30, seen=lambda: ""):
+    """Waits until it is so, and says it; else ends the test with what is seen then."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            sys.exit(f"not ok {what}: not within {seconds} s: {seen()}")
+        time.sleep(0.05)
+    print(f"ok {what}", flush=True)
+
+
+def own_network(*addresses):
+    """Starts this program again in a network of its own, whose loopback has these addresses, too."""
+    if os.environ.get("ICMS_OWN_NETWORK") == "1":
+        for words in (["link", "set", "lo", "up"], *(["address", "add", f"{a}/32", "dev", "lo"] for a in addresses)):
+            subprocess.run(["ip", *words], check=True, timeout=60)
+        return
+    if subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode != 0:
+        print("skipped: no network namespaces here")
+        sys.exit(77)
+    os.environ["ICMS_OWN_NETWORK"] = "1"
+    os.execvp("unshare", ["unshare", "-rn", sys.executable, *sys.argv])
+
+
+class Load(threading.Thread):
+    """Loads one block after the other, and remembers what was no hit."""
+
+    def __init__(self, get, blocks):
+        """get(name) runs `icms get`; blocks are values by name."""
+        super().__init__(daemon=True)
+        self.get, self.blocks, self.over, self.wrong, self.loaded = get, blocks, False, [], 0
+
+    def run(self):
+        while not self.over:
+            for name, value in self.blocks.items():
+                if self.over:
+                    break
+                got = self.get(name)
+                self.loaded += 1
+                if got.returncode != 0 or got.stdout != value:
+                    self.wrong.append((name, got.returncode, got.stderr))
+
+    def end(self):
+        self.over = True
+        self.join()
+        return self.wrong
+
+
+class Probe:
+    """agent_probe, steered: each line is answered by an object."""
+
+    def __init__(self, build, where, count, value_bytes):
+        self.process = subprocess.Popen([build / "test/e2e/agent_probe", where, "kv", str(count), str(value_bytes)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"not ok agent_probe ended with {self.process.wait()} after {line}")
+        told = json.loads(answer)
+        if told.get("wrong", 0) != 0:
+            sys.exit(f"not ok no wrong byte: {told}")
+        return told
 
 
 class Client:

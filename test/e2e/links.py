@@ -10,7 +10,6 @@ an end of all connections and 300 ms, in turn; then epochs of the pod map with o
 
 usage: links.py BUILD_ROOT
 """
-import json
 import pathlib
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
-from judge import expect  # noqa: E402
+from judge import Probe, expect, wait_until  # noqa: E402
 import proxy  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
@@ -35,39 +34,25 @@ class Load(threading.Thread):
 
     def __init__(self, where):
         super().__init__(daemon=True)
-        self.process = subprocess.Popen([BUILD / "test/e2e/agent_probe", where, "kv", str(COUNT), str(BYTES)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        expect("all are stored", self.ask("put")["ok"] == COUNT, "")
+        self.probe = Probe(BUILD, where, COUNT, BYTES)
+        expect("all are stored", self.probe.ask("put")["ok"] == COUNT, "")
         self.batches, self.over = [], False
         self.start()
 
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
     def run(self):
         while not self.over:
-            self.batches.append(self.ask(f"get {DEADLINE_MS}"))
+            self.batches.append(self.probe.ask(f"get {DEADLINE_MS}"))
 
     def judge(self, what, seconds):
         """Of the batches since the last call; a few more, so that none is forgotten."""
         end = len(self.batches) + 3
-        wait_for(f"{what}: batches end", lambda: len(self.batches) >= end)
+        wait_until(f"{what}: batches end", lambda: len(self.batches) >= end)
         batches, self.batches = self.batches, []
         worst = max(b["seconds"] for b in batches)
         expect(f"{what}: no miss, no wrong byte in {len(batches)} batches",
                all(b["ok"] == COUNT and b["wrong"] == 0 for b in batches), [b for b in batches if b["ok"] != COUNT])
         expect(f"{what}: nobody waits long", worst < seconds, worst)
         print(f"ok {what}: {len(batches)} batches of {COUNT}, no miss, the longest took {worst:.3f} s")
-
-
-def wait_for(what, condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            sys.exit(f"not within {seconds} s: {what}")
-        time.sleep(0.05)
 
 
 class Scene:
@@ -100,10 +85,10 @@ class Scene:
 
     def link_fails(self, what, link, begin, end, state, word, seconds):
         """One link fails, and is well again."""
-        wait_for(f"{what}: both carry commands", lambda: self.moves(self.links[0]) and self.moves(self.links[1]))
+        wait_until(f"{what}: both carry commands", lambda: self.moves(self.links[0]) and self.moves(self.links[1]))
         begin()
-        wait_for(f"{what}: passed over", lambda: self.value(link, "state") == 0)
-        wait_for(f"{what}: said in the log", lambda: f"enclosure e0: link 127.0.0.1:{link.port} {word}" in
+        wait_until(f"{what}: passed over", lambda: self.value(link, "state") == 0)
+        wait_until(f"{what}: said in the log", lambda: f"enclosure e0: link 127.0.0.1:{link.port} {word}" in
                  self.agent.log_tail())
         expect(f"{what}: said in the status", f'"state":"{state}"' in self.agent.get("/status")[1], "")
         shown = subprocess.run([BUILD / "cmd/icms", "pod", "status", "--file", self.file, "--open",
@@ -112,8 +97,8 @@ class Scene:
                                      for line in shown.splitlines()), shown)
         self.load.judge(what, seconds)
         end()
-        wait_for(f"{what}: used again", lambda: self.value(link, "state") == 1)
-        wait_for(f"{what}: carries commands again", lambda: self.moves(link))
+        wait_until(f"{what}: used again", lambda: self.value(link, "state") == 1)
+        wait_until(f"{what}: carries commands again", lambda: self.moves(link))
         self.load.judge(f"{what}, mended", seconds)
         expect(f"{what}: the enclosure was never away", self.enclosure("exclusions_total") == 0,
                self.agent.log_tail())
@@ -126,10 +111,10 @@ class Scene:
     def addresses_change(self):
         for epoch, links in ((2, self.links[:1]), (3, self.links), (4, self.links[1:]), (5, self.links)):
             self.write(epoch, links)
-            wait_for(f"epoch {epoch} is in use", lambda: self.agent.metrics()["icms_agent_epoch"] == epoch)
+            wait_until(f"epoch {epoch} is in use", lambda: self.agent.metrics()["icms_agent_epoch"] == epoch)
             for link in self.links:
                 if link in links:
-                    wait_for("its addresses are used", lambda: self.value(link, "state") == 1)
+                    wait_until("its addresses are used", lambda: self.value(link, "state") == 1)
                 else:
                     expect("one that left is not", self.value(link, "state") is None, "")
         self.load.judge("addresses come and go", DEADLINE_MS / 2000)

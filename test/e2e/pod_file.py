@@ -17,13 +17,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
-from judge import expect  # noqa: E402
+from judge import Load, expect, wait_until  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
 VOLUME = {"name": "kv", "value_max": "64KiB"}
@@ -32,28 +31,6 @@ BLOCKS = {f"block{n}": f"{n} ".encode() * 8000 for n in range(96)}  # 2.3 MB, of
 
 def run(*words, data=None):
     return subprocess.run([BUILD / "cmd/icms", *words], input=data, capture_output=True, timeout=60, check=False)
-
-
-class Load(threading.Thread):
-    """Loads one block after the other, and remembers what was no hit."""
-
-    def __init__(self, scene):
-        super().__init__(daemon=True)
-        self.scene, self.over, self.wrong, self.loaded = scene, False, [], 0
-
-    def run(self):
-        while not self.over:
-            for name, value in BLOCKS.items():
-                if self.over:
-                    break
-                got = run("get", *self.scene.tier, name)
-                self.loaded += 1
-                if got.returncode != 0 or got.stdout != value:
-                    self.wrong.append((name, got.returncode, got.stderr))
-
-    def end(self):
-        self.over = True
-        self.join()
 
 
 class Scene:
@@ -99,13 +76,8 @@ class Scene:
     def log(self, words):
         return self.agent.log_path.read_text().count(words)
 
-    def until(self, what, truth, seconds=20):
-        end = time.monotonic() + seconds
-        while not truth():
-            if time.monotonic() > end:
-                sys.exit(f"not ok {what}:\n{self.agent.log_path.read_text()}\n{self.pod('status').stdout.decode()}")
-            time.sleep(0.05)
-        print(f"ok {what}", flush=True)
+    def until(self, what, truth):
+        wait_until(what, truth, 20, lambda: f"{self.agent.log_path.read_text()}\n{self.pod('status').stdout.decode()}")
 
     def all_hits(self, what):
         """Loads all of them, twice: what was found at a former owner is with its owner the second time."""
@@ -134,7 +106,7 @@ def fill(s):
 
 
 def grow_and_shrink(s):
-    load = Load(s)
+    load = Load(lambda name: run("get", *s.tier, name), BLOCKS)
     load.start()
     e3 = s.target(3)
     dry = s.pod("add", "e3", "--address", f"127.0.0.1:{e3.port}", "--nqn", e3.nqn, "--dry-run")
@@ -191,7 +163,7 @@ def refused(s):
         s.replace(right)
     for what, was, now, words in (
             ("weight", "  - name: e1", "  - weight: 1.0001\n    name: e1", b"e1: its weight is 1 for the agent, 1.0001 in the file"),
-            ("address", s.address(s.targets[0]), "127.0.0.9:1", b"in the file"),
+            ("address", s.address(s.targets[0]), "127.0.0.9:1", b"its address 127.0.0.9:1 is not one that the agent uses"),
             ("uuid", "  - name: e1", "  - uuid: 70000000-0000-4000-8000-000000000007\n    name: e1",
              b"70000000-0000-4000-8000-000000000007 in the file"),
             ("state", "state: up", "state: joining", b"e3: its state is up for the agent, joining in the file")):

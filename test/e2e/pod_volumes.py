@@ -16,12 +16,11 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
-from judge import expect  # noqa: E402
+from judge import expect, wait_until  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
 VOLUMES = [{"name": name, "value_max": "64KiB", "generation": 0} for name in ("kv", "other", "later")]
@@ -57,13 +56,8 @@ class Scene:
     def get(self, volume):
         return run("get", *self.tier, "--volume", volume, "block")
 
-    def until(self, what, truth, seconds=20):
-        end = time.monotonic() + seconds
-        while not truth():
-            if time.monotonic() > end:
-                sys.exit(f"not ok {what}:\n{self.agent.log_path.read_text()}")
-            time.sleep(0.05)
-        print(f"ok {what}", flush=True)
+    def until(self, what, truth):
+        wait_until(what, truth, 20, self.agent.log_path.read_text)
 
 
 def reset(s):

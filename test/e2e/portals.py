@@ -10,7 +10,6 @@ reads the discovery log.
 usage: portals.py BUILD_ROOT
 """
 import json
-import os
 import pathlib
 import socket
 import struct
@@ -22,6 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import expect, own_network  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
 ADDRESSES = ["10.77.0.1", "10.77.0.2"]
@@ -30,28 +30,8 @@ VOLUMES = [{"name": "kv", "value_max": "64KiB"}]
 IC_REQ = bytes([0, 0, 128, 0, 128, 0, 0, 0]) + bytes(120)
 
 
-def expect(what, truth, seen=None):
-    if not truth:
-        sys.exit(f"not ok {what}: {seen}")
-    print(f"ok {what}", flush=True)
-
-
 def ip(*words):
     subprocess.run(["ip", *words], check=True, timeout=60)
-
-
-def own_network():
-    """Starts this program again in a network of its own."""
-    if os.environ.get("ICMS_PORTALS_NETWORK") == "1":
-        ip("link", "set", "lo", "up")
-        for address in ADDRESSES:
-            ip("address", "add", f"{address}/32", "dev", "lo")
-        return
-    if subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode != 0:
-        print("skipped: no network namespaces here")
-        sys.exit(77)
-    os.environ["ICMS_PORTALS_NETWORK"] = "1"
-    os.execvp("unshare", ["unshare", "-rn", sys.executable, *sys.argv])
 
 
 def host(address, port):
@@ -126,7 +106,7 @@ def refused(p, name, what, listen, *words):
 
 
 def main():
-    own_network()
+    own_network(*ADDRESSES)
     port, other = pod.free_port(), pod.free_port()
     both = [f"{address}:{port}" for address in ADDRESSES]
     with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(BUILD, folder) as p:

@@ -10,9 +10,7 @@ what it carries.
 
 usage: slow.py BUILD_ROOT
 """
-import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,27 +19,11 @@ import types
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
-from judge import expect  # noqa: E402
+from judge import Probe, expect, wait_until  # noqa: E402
 import proxy  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
 COUNT, BYTES = 240, 60000
-
-
-class Probe:
-    """agent_probe, steered."""
-
-    def __init__(self, build, where):
-        self.process = subprocess.Popen([build / "test/e2e/agent_probe", where, "kv", str(COUNT),
-                                         str(BYTES)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
-        expect("no wrong byte", answer["wrong"] == 0, answer)
-        return answer
 
 
 def slow(agent, what, name):
@@ -62,13 +44,13 @@ def scene(name, agent, target, probe, begin, end):
     after = [probe.ask("get 20000") for _ in range(5)]
     expect(f"{name}: nobody waits for it any more", min(a["seconds"] for a in after) < 1, after)
     expect(f"{name}: the blocks of the others came", after[0]["ok"] > COUNT / 3, after[0])
-    wait_for(f"{name}: said in the log", lambda: f"enclosure {target.name}: slow: " in agent.log_tail())
+    wait_until(f"{name}: said in the log", lambda: f"enclosure {target.name}: slow: " in agent.log_tail())
     expect(f"{name}: said in the status", '"state":"slow"' in agent.get("/status")[1], "")
     time.sleep(3)
     expect(f"{name}: it stays so", slow(agent, "slow", target.name) == 1, agent.log_tail())
     end()
     mended = time.monotonic()
-    wait_for(f"{name}: used again", lambda: slow(agent, "slow", target.name) == 0)
+    wait_until(f"{name}: used again", lambda: slow(agent, "slow", target.name) == 0)
     back_s = time.monotonic() - mended
     whole = probe.ask("get 20000")
     expect(f"{name}: all blocks are there after", whole["ok"] == COUNT, whole)
@@ -76,14 +58,6 @@ def scene(name, agent, target, probe, begin, end):
            agent.log_tail())
     print(f"ok {name}: passed over after {over_s:.2f} s, then a batch of {COUNT} took "
           f"{min(a['seconds'] for a in after):.3f} s, used again after {back_s:.2f} s")
-
-
-def wait_for(what, condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            sys.exit(f"not within {seconds} s: {what}")
-        time.sleep(0.05)
 
 
 def main():
@@ -98,7 +72,7 @@ def main():
                  for target, link in zip(targets, proxies)]
         agent = p.add_agent("server-a", doors, [VOLUME], silence="2s")
         agent.wait_ready()
-        probe = Probe(build, f"unix:{agent.socket}")
+        probe = Probe(build, f"unix:{agent.socket}", COUNT, BYTES)
         probe.ask("put")
         scene("300 ms", agent, targets[0], probe,
               lambda: setattr(proxies[0], "delay_s", 0.15),
@@ -121,9 +95,9 @@ def main():
             link.delay_s = 0.0
         other = p.add_agent("server-b", targets, [dict(VOLUME, run_blocks=32)])
         other.wait_ready()
-        wait_for("the agent names the setting",
+        wait_until("the agent names the setting",
                  lambda: "volume kv: run_blocks is 32 here, and 8 at other hosts" in other.log_tail())
-        wait_for("the target names the host",
+        wait_until("the target names the host",
                  lambda: "run_blocks of volume kv is 32, and 8 at other hosts" in targets[0].log_tail())
         expect("counted", slow(other, "settings_differ", targets[0].name) == 1, "")
         expect("the other one is right", slow(agent, "settings_differ", targets[0].name) == 0, "")

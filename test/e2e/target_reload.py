@@ -16,12 +16,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import Load, expect  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
 VOLUME = {"name": "kv", "value_max": "64KiB", "generation": 0}
@@ -29,38 +29,9 @@ BLOCKS = {f"block{n}": f"{n} ".encode() * 8000 for n in range(96)}  # 2.3 MB, of
 TIMEOUT = 20
 
 
-def expect(what, truth, seen=None):
-    if not truth:
-        sys.exit(f"not ok {what}: {seen}")
-    print(f"ok {what}", flush=True)
-
-
 def icms(agent, word, *words, data=None):
     return subprocess.run([BUILD / "cmd/icms", word, "--open", f"unix:{agent.socket}", "--volume", "kv", *words],
                           input=data, capture_output=True, timeout=60, check=False)
-
-
-class Load(threading.Thread):
-    """Loads one block after the other, and remembers what was no hit."""
-
-    def __init__(self, agent):
-        super().__init__(daemon=True)
-        self.agent, self.over, self.wrong, self.loaded = agent, False, [], 0
-
-    def run(self):
-        while not self.over:
-            for name, value in BLOCKS.items():
-                if self.over:
-                    break
-                got = icms(self.agent, "get", name)
-                self.loaded += 1
-                if got.returncode != 0 or got.stdout != value:
-                    self.wrong.append((name, got.returncode, got.stderr))
-
-    def end(self):
-        self.over = True
-        self.join()
-        return self.wrong
 
 
 class Scene:
@@ -252,7 +223,7 @@ def main():
                 put = icms(agent, "put", "--on-flash", name, data=value)
                 expect(f"stored {name}", put.returncode == 0, put) if put.returncode else None
             text = scene.file.read_text()
-            load = Load(agent)
+            load = Load(lambda name: icms(agent, "get", name), BLOCKS)
             load.start()
             changes(scene, text)
             by_command(scene, text)
