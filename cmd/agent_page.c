@@ -436,6 +436,7 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
         {"icms_agent_moved_bytes_total", "counter", "Bytes of their values."},
         {"icms_agent_moves_shed_total", "counter",
          "Blocks that were not: more urgent work, or no success."},
+        {"icms_agent_volume_generation", "gauge", "The generation of a volume."},
     };
 
     for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
@@ -454,7 +455,8 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
                                        volume->former_missed,
                                        volume->moved,
                                        volume->moved_bytes,
-                                       volume->moves_shed};
+                                       volume->moves_shed,
+                                       volume->identity.generation};
             char labels[PAGE_LABELS];
 
             ctl_sample(page, families[f].name, volume_labels(volume, NULL, NULL, labels),

@@ -173,19 +173,26 @@ static void status_volumes(const json_t *volumes)
 
     if (json_array_size(volumes) == 0)
         return;
-    (void)printf("\n%-20s %-9s %10s %10s %10s %10s %10s %10s %10s  %s\n", "VOLUME", "ENCRYPTED",
-                 "HITS DRAM", "LOCAL", "POD", "KEYS FOUND", "NOT FOUND", "ARENA", "OF", "MISSES");
+    (void)printf("\n%-20s %-9s %10s %10s %10s %10s %10s %10s %10s %10s  %s\n", "VOLUME",
+                 "ENCRYPTED", "GENERATION", "HITS DRAM", "LOCAL", "POD", "KEYS FOUND", "NOT FOUND",
+                 "ARENA", "OF", "MISSES");
     json_array_foreach(volumes, i, v)
     {
         const json_t *hits = json_object_get(v, "hits");
+        const json_t *number = json_object_get(v, "generation");
+        char generation[24] = "-"; /* an older agent, or not in the pod */
 
-        (void)printf(
-            "%-20s %-9s %10.0f %10.0f %10.0f %10.0f %10.0f %10s %10s  ", status_text(v, "name"),
-            json_is_true(json_object_get(v, "encrypted")) ? "yes" : "no",
-            status_number(hits, "dram"), status_number(hits, "local"), status_number(hits, "pod"),
-            status_number(v, "keys_found"), status_number(v, "keys_missed"),
-            status_bytes(status_number(v, "arena_used_bytes"), used),
-            status_bytes(status_number(v, "arena_bytes"), whole));
+        if (json_is_integer(number) && !json_is_false(json_object_get(v, "in_pod")))
+            (void)snprintf(generation, sizeof(generation), "%lld",
+                           (long long)json_integer_value(number));
+        (void)printf("%-20s %-9s %10s %10.0f %10.0f %10.0f %10.0f %10.0f %10s %10s  ",
+                     status_text(v, "name"),
+                     json_is_true(json_object_get(v, "encrypted")) ? "yes" : "no", generation,
+                     status_number(hits, "dram"), status_number(hits, "local"),
+                     status_number(hits, "pod"), status_number(v, "keys_found"),
+                     status_number(v, "keys_missed"),
+                     status_bytes(status_number(v, "arena_used_bytes"), used),
+                     status_bytes(status_number(v, "arena_bytes"), whole));
         status_misses(json_object_get(v, "misses"));
         status_moves(v);
     }

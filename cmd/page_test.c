@@ -50,6 +50,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->volume_count = 1;
     snprintf(out_stats->volumes[0].name, sizeof(out_stats->volumes[0].name), "%s", volume.name);
     out_stats->volumes[0].store.quota_bytes = volume.quota_bytes;
+    out_stats->volumes[0].generation = 3;
     out_stats->volumes[0].hits = 7;
     out_stats->states[3].name = "look";
     out_stats->states[3].count = 4;
@@ -101,6 +102,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     strcpy(out_stats->enclosures[0].name, "e0");
     memcpy(out_stats->enclosures[0].op_ns, hists, sizeof(out_stats->enclosures[0].op_ns));
     strcpy(volume->name, "kv");
+    volume->identity.generation = 4;
     volume->hits_dram = 1000;
     volume->misses[ICMS_MISS_ABSENT] = 3;
     volume->keys_found = 12;
@@ -163,6 +165,7 @@ static void test_a_target_tells_its_readiness(void **state)
         assert_true(has(page, ready ? "icms_target_ready 1" : "icms_target_ready 0"));
         assert_true(has(page, "kv_cache_usage_perc 0.25"));
         assert_true(has(page, "icms_target_hits_total{volume=\"kv\"} 7"));
+        assert_true(has(page, "icms_target_volume_generation{volume=\"kv\"} 3"));
         assert_true(
             has(page, "icms_target_tenant_bytes_total{tenant=\"team\",class=\"store\"} 4096"));
         assert_true(
@@ -241,6 +244,7 @@ static void test_an_agent_tells_its_readiness_and_counts(void **state)
         agent_page_metrics(&agent_page, page);
         assert_true(has(page, ready ? "icms_agent_ready 1" : "icms_agent_ready 0"));
         assert_true(has(page, "icms_agent_hits_total{tier=\"dram\",volume=\"kv\"} 1000"));
+        assert_true(has(page, "icms_agent_volume_generation{volume=\"kv\"} 4"));
         assert_true(has(page, "icms_agent_misses_total{reason=\"absent\",volume=\"kv\"} 3"));
         assert_true(has(page, "icms_agent_requests_in_state_total{state=\"new\"} 9"));
         assert_true(has(page, "icms_agent_request_state_seconds_total{state=\"new\"} 0.0015"));

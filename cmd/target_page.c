@@ -68,14 +68,16 @@ static void page_volumes(struct ctl_page *page)
         {"icms_target_blocks", "gauge", "Live blocks of a volume."},
         {"icms_target_evictions_total", "counter",
          "Blocks evicted since the drives were formatted."},
+        {"icms_target_volume_generation", "gauge", "The generation of a volume."},
     };
 
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         ctl_family(page, families[i].name, families[i].kind, families[i].help);
         for (uint32_t v = 0; v < stats.volume_count; v++) {
             const struct target_volume_stats *volume = &stats.volumes[v];
-            const uint64_t values[] = {volume->hits, volume->store.bytes, volume->store.quota_bytes,
-                                       volume->store.blocks, volume->store.evictions};
+            const uint64_t values[] = {
+                volume->hits,         volume->store.bytes,     volume->store.quota_bytes,
+                volume->store.blocks, volume->store.evictions, volume->generation};
             char name[2 * LIMIT_NAME_BYTES];
             char labels[sizeof(name) + 16];
 

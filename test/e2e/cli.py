@@ -311,6 +311,8 @@ def status(env):
     expect("status", result, 0)
     assert b"ENCLOSURE" in result.stdout and b"VOLUME" in result.stdout, result
     assert f"host NQN: {told['host_nqn']}".encode() in result.stdout, result
+    head, row = [line.split() for line in result.stdout.splitlines()[-9:] if line.startswith((b"VOLUME", b"kv"))][:2]
+    assert head[1:3] == [b"ENCRYPTED", b"GENERATION"] and row[1:3] == [b"no", b"0"], result
     assert b": ready" in result.stdout and b" ago: " not in result.stdout, result
 
 

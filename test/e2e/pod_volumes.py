@@ -77,6 +77,8 @@ def reset(s):
     status = json.loads(s.pod("status", "--json").stdout)
     expect("status shows the generation", status["volumes"][0]["generation"] == 1 and
            status["differences"] == [], status)
+    expect("/metrics of the agent, too",
+           s.agent.metrics()['icms_agent_volume_generation{volume="kv"}'] == 1, s.agent.metrics())
     path = pathlib.Path(s.target.config_path)
     s.target.stop()
     path.write_text(path.read_text().replace("generation: 0", "generation: 1", 1))

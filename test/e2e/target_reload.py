@@ -88,6 +88,8 @@ def changes(scene, text):
     expect("/status has the quota", scene.volumes()["other"]["quota_bytes"] == 32 << 20)
     scene.hang_up(text + other("other", generation=1), "configuration read")
     volumes = scene.volumes()
+    expect("/metrics shows the generation",
+           scene.target.metrics()['icms_target_volume_generation{volume="other"}'] == 1)
     expect("a reset has another namespace", volumes["other"]["generation"] == 1 and
            volumes["other"]["nsid"] == 3, volumes)
     scene.hang_up(text, "configuration read: 1 volumes")
