@@ -43,6 +43,7 @@ enum option_code {
     OPTION_UUID,
     OPTION_NQN,
     OPTION_DRY_RUN,
+    OPTION_TARGET,
 };
 
 static const struct option option_table[] = {
@@ -73,6 +74,7 @@ static const struct option option_table[] = {
     {"uuid", required_argument, NULL, OPTION_UUID},
     {"nqn", required_argument, NULL, OPTION_NQN},
     {"dry-run", no_argument, NULL, OPTION_DRY_RUN},
+    {"target", required_argument, NULL, OPTION_TARGET},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -121,6 +123,8 @@ static unsigned option_taken_by(int code)
     case OPTION_UUID:
     case OPTION_NQN:
         return CLI_TAKES_POD;
+    case OPTION_TARGET:
+        return CLI_TAKES_TARGET;
     default:
         return 0;
     }
@@ -152,6 +156,7 @@ static int option_take(struct cli *cli, int code)
     switch (code) {
     case 'o':
         cli->where = optarg;
+        cli->opened = true;
         return -1;
     case 'v':
         cli->volume = optarg;
@@ -218,6 +223,9 @@ static int option_take(struct cli *cli, int code)
     case OPTION_NQN:
         cli->nqn = optarg;
         return -1;
+    case OPTION_TARGET:
+        cli->target = optarg;
+        return -1;
     default:
         return option_number(cli, code);
     }
@@ -257,6 +265,8 @@ int cli_parse(const struct cli_command *command, int argc, char **argv, struct c
     }
     if (cli->hex && cli->name)
         return cli_usage(cli, "--hex and --name: a key is one or the other");
+    if (cli->target != NULL && cli->opened)
+        return cli_usage(cli, "--open and --target: one of them is asked");
     cli->argc = argc - optind;
     cli->argv = argv + optind;
     return -1;

@@ -37,6 +37,7 @@ enum cli_takes {
     CLI_TAKES_ERASE = 64,    /* --config --yes                            */
     CLI_TAKES_JSON = 256,    /* --json --quiet                            */
     CLI_TAKES_VOLUMES = 512, /* --file --dry-run                       */
+    CLI_TAKES_TARGET = 1024, /* --target, instead of --open                 */
     CLI_TAKES_POD = 128,     /* --file --address --weight --uuid --nqn --dry-run --yes --open
                                 --deadline --json --quiet                 */
 };
@@ -59,8 +60,10 @@ struct cli {
     const char *where;    /* --open, $ICMS_OPEN, "unix:"            */
     const char *volume;   /* --volume, $ICMS_VOLUME, "kv"           */
     const char *keys;     /* --keys; NULL: $ICMS_KEYS               */
+    const char *target;   /* status: --target; NULL                 */
     uint32_t deadline_ms; /* 0: the default                         */
     bool volume_named;    /* by --volume                            */
+    bool opened;          /* by --open                              */
     bool json, quiet;     /* how to answer                          */
     bool hex, name;       /* what keys are                          */
     bool on_flash, if_absent;

@@ -11,10 +11,9 @@
 #include <string.h>
 
 #include "base/limits.h"
-#include "icms_cli.h"
+#include "icms_status.h"
 
-/* A number of bytes for people; text has 32 bytes. */
-static const char *status_bytes(double bytes, char *text)
+const char *status_bytes(double bytes, char text[STATUS_BYTES_TEXT])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     int unit = 0;
@@ -23,20 +22,30 @@ static const char *status_bytes(double bytes, char *text)
         bytes /= 1024;
         unit++;
     }
-    (void)snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    (void)snprintf(text, STATUS_BYTES_TEXT, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
     return text;
 }
 
-static const char *status_text(const json_t *object, const char *key)
+const char *status_text(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
 
     return text == NULL ? "-" : text;
 }
 
-static double status_number(const json_t *object, const char *key)
+double status_number(const json_t *object, const char *key)
 {
     return json_number_value(json_object_get(object, key));
+}
+
+const char *status_whole(const json_t *object, const char *key, char text[STATUS_WHOLE_TEXT])
+{
+    const json_t *number = json_object_get(object, key);
+
+    (void)snprintf(text, STATUS_WHOLE_TEXT, "-");
+    if (json_is_integer(number))
+        (void)snprintf(text, STATUS_WHOLE_TEXT, "%lld", (long long)json_integer_value(number));
+    return text;
 }
 
 /* Volumes that an enclosure does not have, under its line. */
@@ -167,7 +176,7 @@ static void status_moves(const json_t *volume)
 
 static void status_volumes(const json_t *volumes)
 {
-    char used[32], whole[32];
+    char used[32], whole[32], generation[STATUS_WHOLE_TEXT];
     const json_t *v;
     size_t i;
 
@@ -179,20 +188,16 @@ static void status_volumes(const json_t *volumes)
     json_array_foreach(volumes, i, v)
     {
         const json_t *hits = json_object_get(v, "hits");
-        const json_t *number = json_object_get(v, "generation");
-        char generation[24] = "-"; /* an older agent, or not in the pod */
+        bool is_in_pod = !json_is_false(json_object_get(v, "in_pod"));
 
-        if (json_is_integer(number) && !json_is_false(json_object_get(v, "in_pod")))
-            (void)snprintf(generation, sizeof(generation), "%lld",
-                           (long long)json_integer_value(number));
-        (void)printf("%-20s %-9s %10s %10.0f %10.0f %10.0f %10.0f %10.0f %10s %10s  ",
-                     status_text(v, "name"),
-                     json_is_true(json_object_get(v, "encrypted")) ? "yes" : "no", generation,
-                     status_number(hits, "dram"), status_number(hits, "local"),
-                     status_number(hits, "pod"), status_number(v, "keys_found"),
-                     status_number(v, "keys_missed"),
-                     status_bytes(status_number(v, "arena_used_bytes"), used),
-                     status_bytes(status_number(v, "arena_bytes"), whole));
+        (void)printf(
+            "%-20s %-9s %10s %10.0f %10.0f %10.0f %10.0f %10.0f %10s %10s  ",
+            status_text(v, "name"), json_is_true(json_object_get(v, "encrypted")) ? "yes" : "no",
+            is_in_pod ? status_whole(v, "generation", generation) : "-",
+            status_number(hits, "dram"), status_number(hits, "local"), status_number(hits, "pod"),
+            status_number(v, "keys_found"), status_number(v, "keys_missed"),
+            status_bytes(status_number(v, "arena_used_bytes"), used),
+            status_bytes(status_number(v, "arena_bytes"), whole));
         status_misses(json_object_get(v, "misses"));
         status_moves(v);
     }
@@ -219,13 +224,9 @@ static void status_users(const json_t *users)
     }
 }
 
-/* The object's own words and numbers. */
-static void status_head(const json_t *root)
+void status_ready(const json_t *root)
 {
-    static const char *const shown[] = {"epoch", "clients",         "requests",
-                                        "sheds", "deadline_misses", "checksum_errors"};
     const json_t *ready = json_object_get(root, "ready");
-    const char *host = status_text(root, "host_nqn");
 
     (void)printf("%s", status_text(root, "name"));
     if (json_is_boolean(ready))
@@ -233,6 +234,16 @@ static void status_head(const json_t *root)
     if (json_is_false(ready))
         (void)printf("%s", status_text(root, "why"));
     (void)printf("\n");
+}
+
+/* The object's own words and numbers. */
+static void status_head(const json_t *root)
+{
+    static const char *const shown[] = {"epoch", "clients",         "requests",
+                                        "sheds", "deadline_misses", "checksum_errors"};
+    const char *host = status_text(root, "host_nqn");
+
+    status_ready(root);
     if (host[0] != 0 && host[0] != '-')
         (void)printf("host NQN: %s\n", host);
     for (size_t i = 0; i < sizeof(shown) / sizeof(*shown); i++)
@@ -264,6 +275,8 @@ static int status_run(int argc, char **argv)
         return status;
     if (cli.argc != 0)
         return cli_usage(&cli, "it has no argument '%s'", cli.argv[0]);
+    if (cli.target != NULL)
+        return status_target(&cli);
     status = cli_open_tier(&cli);
     if (status >= 0)
         return status;
@@ -278,17 +291,22 @@ static int status_run(int argc, char **argv)
 const struct cli_command cli_status = {
     .name = "status",
     .summary = "show readiness, enclosures, volumes, hits and misses, users",
-    .takes = CLI_TAKES_TIER,
+    .takes = CLI_TAKES_TIER | CLI_TAKES_TARGET,
     .run = status_run,
     .help =
         "usage: icms status [options]\n"
+        "       icms status --target WHERE [--json]\n"
         "Show what the agent knows: whether it is ready, its host NQN, enclosures and their state "
         "and last\nerror, volumes, hits by tier, misses by reason, and what users did with "
-        "volumes.\n\n"
+        "volumes.\nWith --target, what an icms-target knows: portals, drives, volumes, tenants.\n\n"
         "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, "
         "else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
-        "      --json           print the agent's JSON\n"
+        "      --target WHERE   the configuration of a target on this machine, such as\n"
+        "                       /etc/icms/target.yaml, whose http port, token and certificate are\n"
+        "                       used; or http://ADDRESS:PORT or https://ADDRESS:PORT of one that\n"
+        "                       needs no token\n"
+        "      --json           print the agent's or the target's JSON\n"
         "  -h, --help           print this\n\n"
         "Exit status: 0 ready, 1 not ready or no status, 2 usage or connection.\n",
 };

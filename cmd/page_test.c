@@ -38,6 +38,8 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     static const struct tenant_spec tenant = {.name = "team", .weight = 3};
 
     memset(out_stats, 0, sizeof(*out_stats));
+    out_stats->name = "e0";
+    out_stats->nqn = "nqn.2026-01.io.icms:e0";
     out_stats->capacity_bytes = 200;
     out_stats->used_bytes = 50;
     out_stats->drive_count = 1;
@@ -51,6 +53,8 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     snprintf(out_stats->volumes[0].name, sizeof(out_stats->volumes[0].name), "%s", volume.name);
     out_stats->volumes[0].store.quota_bytes = volume.quota_bytes;
     out_stats->volumes[0].generation = 3;
+    out_stats->volumes[0].encrypted = true;
+    out_stats->volumes[0].require = REQUIRE_CHAP;
     out_stats->volumes[0].hits = 7;
     out_stats->states[3].name = "look";
     out_stats->states[3].count = 4;
@@ -180,8 +184,12 @@ static void test_a_target_tells_its_readiness(void **state)
         page = ctl_page_new();
         target_page_status(NULL, page);
         assert_non_null(strstr(ctl_page_text(page), ready
-                                                        ? "{\"ready\":true,\"why\":\"\""
-                                                        : "{\"ready\":false,\"why\":\"draining\""));
+                                                        ? "\"ready\":true,\"why\":\"\""
+                                                        : "\"ready\":false,\"why\":\"draining\""));
+        assert_non_null(
+            strstr(ctl_page_text(page), "{\"name\":\"e0\",\"nqn\":\"nqn.2026-01.io.icms:e0\","));
+        assert_non_null(strstr(ctl_page_text(page), "\"generation\":3,\"nsid\":1,"
+                                                    "\"encrypted\":true,\"require\":\"chap\","));
         assert_non_null(strstr(ctl_page_text(page), "{\"name\":\"team\",\"weight\":3,\"load\":"));
         ctl_page_free(&page);
     }

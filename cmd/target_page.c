@@ -405,6 +405,14 @@ static void status_drive(struct json *json, const struct target_drive_stats *dri
     json_put_end(json);
 }
 
+/* As the configuration writes it. */
+static const char *page_require(uint8_t require)
+{
+    static const char *const names[] = {"none", "chap", "tls", "chap+tls"};
+
+    return names[require & (REQUIRE_CHAP | REQUIRE_TLS)];
+}
+
 static void status_volume(struct json *json, const struct target_volume_stats *volume)
 {
     char uuid[UUID_TEXT_BYTES];
@@ -414,6 +422,9 @@ static void status_volume(struct json *json, const struct target_volume_stats *v
     json_put_string(json, "uuid", uuid_format(&volume->uuid, uuid));
     json_put_uint(json, "generation", volume->generation);
     json_put_uint(json, "nsid", volume->number + 1);
+    json_put_bool(json, "encrypted", volume->encrypted);
+    json_put_string(json, "require", page_require(volume->require));
+    json_put_uint(json, "hits", volume->hits);
     json_put_uint(json, "blocks", volume->store.blocks);
     json_put_uint(json, "used_bytes", volume->store.bytes);
     json_put_uint(json, "quota_bytes", volume->store.quota_bytes);
@@ -464,6 +475,8 @@ static void status_write(void *arg, struct json *json)
     const struct page_readiness *readiness = arg;
 
     json_put_object(json, NULL);
+    json_put_string(json, "name", stats.name);
+    json_put_string(json, "nqn", stats.nqn);
     json_put_bool(json, "ready", readiness->ready);
     json_put_string(json, "why", readiness->why.text);
     json_put_uint(json, "connections", stats.nvmf.connections);

@@ -39,7 +39,7 @@ _icms()
     put) options="$options $tier $keys --input --on-flash --if-absent" ;;
     get) options="$options $tier $keys --output" ;;
     exists | match | rm) options="$options $tier $keys" ;;
-    status) options="$options --open --json" ;;
+    status) options="$options --open --target --json" ;;
     trace) options="$options $tier $keys" ;;
     bench)
         options="$options --list --dir --space --slices --slice --size --depth --reactors --op --variant --json"

@@ -71,7 +71,8 @@ _icms() {
         exists|match|rm) _arguments $tier $keys '*:key:' ;;
         trace) _arguments $tier $keys ':key:' ;;
         status)
-            _arguments '(-o --open)'{-o,--open}'[the tier]:where:' '--json[print JSON]' \
+            _arguments '(-o --open)'{-o,--open}'[the tier]:where:' \
+                '--target[file or http URL of a target]:where:_files' '--json[print JSON]' \
                 '(-h --help)'{-h,--help}'[print the options]'
             ;;
         bench)

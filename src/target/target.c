@@ -388,6 +388,8 @@ static void target_stats_volume(const struct target *target, uint32_t v,
     out->uuid = spec->uuid;
     memcpy(out->name, spec->name, sizeof(out->name));
     out->generation = spec->generation;
+    out->encrypted = spec->encrypted;
+    out->require = spec->require;
     out->store.quota_bytes = spec->quota_bytes;
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         const struct target_drive *drive = &target->drives[i];
@@ -421,6 +423,8 @@ _Static_assert(TARGET_REQ_STATES <= TARGET_STATS_STATES && TARGET_REQ_STATES <= 
 void target_stats(const struct target *target, struct target_stats *out_stats)
 {
     memset(out_stats, 0, sizeof(*out_stats));
+    out_stats->name = target->opts.name;
+    out_stats->nqn = target->opts.nqn;
     for (uint32_t i = 0; i < target->opts.loops; i++)
         trace_stats_add(&target->books[i], state_names, TARGET_REQ_STATES, out_stats->states);
     nvmf_target_stats(target->nvmf, &out_stats->nvmf);

@@ -210,6 +210,8 @@ struct target_volume_stats {
     struct uuid uuid;
     char name[LIMIT_NAME_BYTES];
     uint32_t generation;
+    bool encrypted;
+    uint8_t require;                 /* REQUIRE_*: of each host             */
     struct store_volume_stats store; /* all drives together         */
     uint64_t hits;                   /* loads that found the block  */
 };
@@ -225,6 +227,7 @@ struct target_tenant_stats {
 #define TARGET_STATS_STATES 32 /* room for every state of a command */
 
 struct target_stats {
+    const char *name, *nqn;                         /* the target's, while it lives */
     struct trace_stats states[TARGET_STATS_STATES]; /* of requests that are over */
     struct nvmf_target_stats nvmf;
     uint64_t capacity_bytes; /* of all drives in service                                 */

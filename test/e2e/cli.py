@@ -8,6 +8,7 @@ Method: icms dev --json runs a target and an agent; the other subcommands talk t
 usage: cli.py BUILD_ROOT
 """
 import base64
+import http.server
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 import zlib
@@ -316,6 +318,77 @@ def status(env):
     assert b": ready" in result.stdout and b" ago: " not in result.stdout, result
 
 
+def target_status(env):
+    """What a target knows, by the URL of its HTTP port."""
+    url = f"http://{env['TARGET']}"
+    result = icms("status", "--target", url, "--json")
+    expect("status of a target as JSON", result, 0)
+    told = json.loads(result.stdout)
+    with urllib.request.urlopen(f"{url}/status", timeout=10) as answer:
+        page = json.load(answer)
+    assert told.keys() == page.keys() and told["nqn"] == page["nqn"] and told["name"] == "dev", told
+    assert told["volumes"][0]["generation"] == 0 and told["volumes"][0]["require"] == "none", told
+    result = icms("status", "--target", f"{url}/")
+    expect("status of a target", result, 0)
+    lines = [line.split() for line in result.stdout.decode().splitlines()]
+    assert lines[0] == ["dev:", "ready"] and lines[1] == ["subsystem", "NQN:", told["nqn"]], lines
+    for first in (["PORTAL", "CONNECTIONS"], ["DRIVE", "STATE"], ["TENANT", "WEIGHT"],
+                  ["VOLUME", "ENCRYPTED", "GENERATION", "REQUIRE"], ["kv", "no", "0", "none"],
+                  [told["drives"][0]["path"], "in", "service"], [told["portals"][0]["address"]]):
+        assert any(line[:len(first)] == first for line in lines), (first, lines)
+    expect("status of a target that is none", icms("status", "--target", f"http://{env['AGENT']}"), 1, b"",
+           [b"not the status of a target"])
+    result = icms("status", "--json", "--target", "http://127.0.0.1:1")
+    expect("status of a target that does not run", result, 2)
+    assert json.loads(result.stdout)["error"] == "PEER_DOWN", result
+    expect("no URL of a target", icms("status", "--target", "ftp://a"), 2, b"", [b"write http://"])
+    expect("a password in a URL", icms("status", "--target", "http://a:b@c"), 2, b"", [b"write http://"])
+    expect("no file of a target", icms("status", "--target", "/nonexistent/t.yaml"), 2, b"",
+           [b"cannot read /nonexistent/t.yaml: no such file", b"/etc/icms/target.yaml"])
+    expect("target and agent", icms("status", "--target", url, "--open", "unix:/a"), 2, b"",
+           [b"--open and --target"])
+    expect("target of put", icms("put", "--target", url, "a"), 2, b"", [b"unknown option"])
+
+
+def hostile_target():
+    """What answers as a target may say anything: it is bounded, and nothing of it reaches a terminal."""
+    answers = {"/odd": b'{"drives":[{"path":"\\u001b[2J\\u009bx","used_bytes":1e308,"why":7},5,null,[]],"name":[],'
+                       b'"volumes":{"a":1},"tenants":"t","portals":[[[1]]],"ready":true}',
+               "/list": b"[1]", "/half": b'{"drives":[', "/deep": b"[" * 100000, "/nothing": b"",
+               "/large": b"x" * (9 << 20)}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            answer = answers.get(self.path.removesuffix("/status"))
+            if answer is None:
+                self.send_response(302)
+                self.send_header("Location", "/odd/status")
+                self.end_headers()
+                return
+            self.send_response(200)
+            self.end_headers()
+            try:
+                self.wfile.write(answer)
+            except OSError:
+                pass
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    result = icms("status", "--target", f"{url}/odd")
+    expect("odd answer", result, 0)
+    assert b"\x1b" not in result.stdout and b"\xc2\x9b" not in result.stdout, result
+    assert b"?[2J??x" in result.stdout, result
+    for path in ("/list", "/half", "/deep", "/nothing"):
+        expect(f"answer {path}", icms("status", "--target", url + path), 1, b"", [b"not the status"])
+    expect("large answer", icms("status", "--target", f"{url}/large"), 1, b"", [b"more than"])
+    expect("another place", icms("status", "--target", f"{url}/moved"), 1, b"", [b"HTTP status 302"])
+    server.shutdown()
+
+
 def trace(env):
     """The requests of a key that an agent and an enclosure tell of, with the time in each state."""
     expect("put", icms("put", "--on-flash", "traced", data=b"x" * 5000, env=env), 0)
@@ -356,9 +429,14 @@ def dev(folder):
         if not line:
             sys.exit(f"not ok icms dev ended with {process.wait()}")
         told = json.loads(line)
-        env = {"ICMS_SOCKET": told["socket"], "TARGET": f"127.0.0.1:{told['target_http']}"}
+        env = {"ICMS_SOCKET": told["socket"], "TARGET": f"127.0.0.1:{told['target_http']}",
+               "AGENT": f"127.0.0.1:{told['agent_http']}"}
+        expect("a port that the target picks", icms("status", "--target", folder / "d/target.yaml"), 2, b"",
+               [b"port 0"])
         blocks(env, folder)
         status(env)
+        target_status(env)
+        hostile_target()
         trace(env)
     finally:
         process.send_signal(signal.SIGINT)

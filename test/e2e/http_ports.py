@@ -152,6 +152,35 @@ def held_handshakes(daemon, reader):
     print("ok half handshakes keep nobody out")
 
 
+def shown(build, folder, target):
+    """`icms status --target` proves itself with what the target's file names, to this target alone."""
+    def icms(where):
+        result = subprocess.run([build / "cmd/icms", "status", "--target", where], capture_output=True,
+                                timeout=60, check=False)
+        return result.returncode, result.stdout.decode() + result.stderr.decode()
+
+    status, said = icms(target.config_path)
+    assert status == 0 and said.startswith("enclosure0: ready\n") and "VOLUME" in said, said
+    text = target.config_path.read_text()
+    other = folder / "other.yaml"
+    cases = [("a certificate of the same authority", ("server.crt", "client.crt"), "it has another key"),
+             ("no token", (f"  token: {folder}/token\n", ""), "the certificate of a client"),
+             ("no certificate", ("server.crt", "ca.key"), "no certificate"),
+             ("another token", (f"{folder}/token", f"{folder}/token2"), "another token"),
+             ("no http port", (f"{ADDRESS}:{target.http_port}", '""'), "no http.listen")]
+    run(build / "cmd/icms", "key", "gen", "--type", "token", folder / "token2")
+    for what, (before, after), why in cases:
+        assert before in text, (what, text)
+        other.write_text(text.replace(before, after))
+        status, said = icms(other)
+        assert status != 0 and why in said and "VOLUME" not in said, (what, status, said)
+    status, said = icms(f"https://{ADDRESS}:{target.http_port}")
+    assert status == 2 and "certificate" in said, said
+    status, said = icms(f"http://{ADDRESS}:{target.http_port}")
+    assert status != 0 and "VOLUME" not in said, said
+    print("ok icms status asks the target of a file, and no other")
+
+
 def main(build, folder):
     certificates(folder)
     run(build / "cmd/icms", "key", "gen", "--type", "token", folder / "token")
@@ -184,6 +213,7 @@ def main(build, folder):
         tls12 = Reader(folder, token=token)
         tls12.context = old
         assert tls12.get(target.http_port, "/status")[0] == 0, "TLS 1.2"
+        shown(build, folder, target)
         held_handshakes(target, right)
         lines = [json.loads(line) for line in (folder / "audit").read_text().splitlines()]
         lines = [line for line in lines if line["event"] == "http"]
@@ -200,6 +230,11 @@ def main(build, folder):
         wait_ready(clear, bearer)
         judge(clear, plain, False)
         judge(clear, bearer, True)
+        for where, word in ((clear.config_path, "enclosure1: ready"),
+                            (f"http://{ADDRESS}:{clear.http_port}", "it needs a token")):
+            said = subprocess.run([build / "cmd/icms", "status", "--target", where], capture_output=True,
+                                  timeout=60, check=False)
+            assert word in (said.stdout + said.stderr).decode(), said
         assert "clear text" in clear.log_path.read_text()
         assert clear.stop() == 0
         print("ok a token without TLS, with a warning")

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd/icms_status.h: what the tables of agents and targets share. One thread. */
+#ifndef CMD_ICMS_STATUS_H
+#define CMD_ICMS_STATUS_H
+
+#include "icms_cli.h"
+
+/* A number of bytes for people into text; returns text. */
+#define STATUS_BYTES_TEXT 32
+const char *status_bytes(double bytes, char text[STATUS_BYTES_TEXT]);
+
+/* A whole number of a key, or "-", into text; returns text. */
+#define STATUS_WHOLE_TEXT 24
+const char *status_whole(const json_t *object, const char *key, char text[STATUS_WHOLE_TEXT]);
+
+/* The value of a key, or "-"; 0. */
+const char *status_text(const json_t *object, const char *key);
+double status_number(const json_t *object, const char *key);
+
+/* Name and readiness: the first line. */
+void status_ready(const json_t *root);
+
+/* --target: asks the target that cli.target names, prints, returns the exit status. */
+int status_target(const struct cli *cli);
+
+#endif
