@@ -303,6 +303,25 @@ static void target_portals(const json_t *portals)
     }
 }
 
+static void target_hosts(const json_t *root)
+{
+    const json_t *hosts = json_object_get(root, "hosts"), *h;
+    size_t i;
+
+    if (json_array_size(hosts) == 0)
+        return;
+    (void)printf("\n%-9s %11s %11s  %s\n", "PROVEN", "CONTROLLERS", "CONNECTIONS", "HOST");
+    json_array_foreach(hosts, i, h)
+    {
+        (void)printf("%-9s %11.0f %11.0f  %s\n", status_text(h, "proven"),
+                     status_number(h, "controllers"), status_number(h, "connections"),
+                     status_text(h, "nqn"));
+    }
+    if (status_number(root, "controllers_more") > 0)
+        (void)printf("and %.0f controllers of other hosts\n",
+                     status_number(root, "controllers_more"));
+}
+
 static void target_drives(const json_t *drives)
 {
     char used[STATUS_BYTES_TEXT], whole[STATUS_BYTES_TEXT], written[STATUS_BYTES_TEXT];
@@ -394,6 +413,7 @@ static int target_print(const struct cli *cli, const struct place *place)
             texts_clean(root);
             target_head(root);
             target_portals(json_object_get(root, "portals"));
+            target_hosts(root);
             target_drives(json_object_get(root, "drives"));
             target_volumes(json_object_get(root, "volumes"));
             target_tenants(json_object_get(root, "tenants"));

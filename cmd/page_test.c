@@ -82,6 +82,16 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     }
 }
 
+uint32_t target_connected(const struct target *target,
+                          struct nvmf_target_connected out[NVMF_TARGET_CONNECTED],
+                          uint32_t *out_more)
+{
+    out[0] = (struct nvmf_target_connected){
+        .hostnqn = "nqn.2026-01.io.icms:a", .proven = 3, .controllers = 1, .connections = 4};
+    *out_more = 2;
+    return 1;
+}
+
 char *target_trace(struct target *target, const struct key *key)
 {
     return key == NULL ? NULL : strdup("{\"requests\":[]}");
@@ -188,6 +198,9 @@ static void test_a_target_tells_its_readiness(void **state)
                                                         : "\"ready\":false,\"why\":\"draining\""));
         assert_non_null(
             strstr(ctl_page_text(page), "{\"name\":\"e0\",\"nqn\":\"nqn.2026-01.io.icms:e0\","));
+        assert_non_null(strstr(ctl_page_text(page),
+                               "[{\"nqn\":\"nqn.2026-01.io.icms:a\",\"proven\":\"chap+tls\","
+                               "\"controllers\":1,\"connections\":4}],\"controllers_more\":2,"));
         assert_non_null(strstr(ctl_page_text(page), "\"generation\":3,\"nsid\":1,"
                                                     "\"encrypted\":true,\"require\":\"chap\","));
         assert_non_null(strstr(ctl_page_text(page), "{\"name\":\"team\",\"weight\":3,\"load\":"));

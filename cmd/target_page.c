@@ -465,7 +465,19 @@ static void status_portal(struct json *json, const struct nvmf_target_portal_sta
     json_put_end(json);
 }
 
+static void status_host(struct json *json, const struct nvmf_target_connected *host)
+{
+    json_put_object(json, NULL);
+    json_put_string(json, "nqn", host->hostnqn);
+    json_put_string(json, "proven", page_require(host->proven));
+    json_put_uint(json, "controllers", host->controllers);
+    json_put_uint(json, "connections", host->connections);
+    json_put_end(json);
+}
+
 struct page_readiness {
+    struct nvmf_target_connected *hosts;
+    uint32_t host_count, controllers_more;
     bool ready;
     struct err_why why;
 };
@@ -484,6 +496,11 @@ static void status_write(void *arg, struct json *json)
     for (uint32_t i = 0; i < stats.nvmf.portal_count; i++)
         status_portal(json, &stats.nvmf.portals[i]);
     json_put_end(json);
+    json_put_array(json, "hosts");
+    for (uint32_t i = 0; i < readiness->host_count; i++)
+        status_host(json, &readiness->hosts[i]);
+    json_put_end(json);
+    json_put_uint(json, "controllers_more", readiness->controllers_more);
     json_put_object(json, "tls_connections");
     json_put_uint(json, "kernel", stats.nvmf.tls_kernel);
     json_put_uint(json, "mixed", stats.nvmf.tls_mixed);
@@ -509,9 +526,11 @@ static void status_write(void *arg, struct json *json)
 
 void target_page_status(void *arg, struct ctl_page *page)
 {
-    struct page_readiness readiness = {.why = {""}};
+    static struct nvmf_target_connected hosts[NVMF_TARGET_CONNECTED]; /* one thread */
+    struct page_readiness readiness = {.why = {""}, .hosts = hosts};
 
     readiness.ready = target_ready(arg, &readiness.why);
+    readiness.host_count = target_connected(arg, hosts, &readiness.controllers_more);
     target_stats(arg, &stats);
     ctl_json(page, status_write, &readiness);
     ctl_text(page, "\n");

@@ -439,6 +439,23 @@ struct nvmf_target_tenant_stats {
 void nvmf_target_tenant_stats(const struct nvmf_target *target, uint32_t tenant,
                               struct nvmf_target_tenant_stats *out_stats);
 
+/* A host that is served: its I/O controllers that have proven the same. Who has to authenticate and
+ * has not is not among them. */
+struct nvmf_target_connected {
+    char hostnqn[LIMIT_NQN_BYTES]; /* printable, without spaces                                   */
+    uint8_t proven;                /* REQUIRE_*: how it has proven its name                       */
+    uint32_t controllers;
+    uint32_t connections; /* of those */
+};
+
+#define NVMF_TARGET_CONNECTED 256
+
+/* The hosts that are served now, in no order; returns how many of them are in out. *out_more:
+ * controllers of hosts that have no place there. Any thread. */
+uint32_t nvmf_target_connected(struct nvmf_target *target,
+                               struct nvmf_target_connected out[NVMF_TARGET_CONNECTED],
+                               uint32_t *out_more);
+
 /* The host whose connection was the last that slow_hosts counted; "": none yet. Any thread. */
 void nvmf_target_slow_host(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES]);
 

@@ -457,6 +457,13 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     target_volumes_unlock(target);
 }
 
+uint32_t target_connected(const struct target *target,
+                          struct nvmf_target_connected out[NVMF_TARGET_CONNECTED],
+                          uint32_t *out_more)
+{
+    return nvmf_target_connected(target->nvmf, out, out_more);
+}
+
 /* Called for one trace after the other, which copies the name. */
 static const char *target_trace_volume(void *arg, uint32_t volume)
 {

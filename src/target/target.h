@@ -244,6 +244,11 @@ struct target_stats {
 /* Any thread; numbers a moment old. The struct is large: heap or static. */
 void target_stats(const struct target *target, struct target_stats *out_stats);
 
+/* As nvmf_target_connected. Any thread. */
+uint32_t target_connected(const struct target *target,
+                          struct nvmf_target_connected out[NVMF_TARGET_CONNECTED],
+                          uint32_t *out_more);
+
 /* As agent_trace of agent/agent.h, of commands. Of keys that the reader does not name it shows 4
  * bytes: whoever reads it may use no volume. Any thread. */
 char *target_trace(struct target *target, const struct key *key);

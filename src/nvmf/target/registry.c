@@ -184,6 +184,48 @@ void nvmft_registry_reset(struct nvmft_ctrl *ctrl)
         loop_send(ctrl->target->opts.loops[0], &ctrl->reset_msg, registry_reset);
 }
 
+/* From true to false hostnqn, host and proven stay as they are: other threads read them. */
+static void registry_serve(struct nvmft_ctrl *ctrl, bool is_served)
+{
+    if (ctrl->discovery || ctrl->is_served == is_served)
+        return;
+    pthread_mutex_lock(&ctrl->target->slow_lock);
+    ctrl->is_served = is_served;
+    pthread_mutex_unlock(&ctrl->target->slow_lock);
+}
+
+uint32_t nvmf_target_connected(struct nvmf_target *target,
+                               struct nvmf_target_connected out[NVMF_TARGET_CONNECTED],
+                               uint32_t *out_more)
+{
+    uint32_t hosts[NVMF_TARGET_CONNECTED], count = 0, at;
+
+    *out_more = 0;
+    pthread_mutex_lock(&target->slow_lock);
+    for (uint32_t i = 0; i < target->opts.connections_max; i++) {
+        const struct nvmft_ctrl *ctrl = &target->ctrls[i];
+
+        if (!ctrl->is_served)
+            continue;
+        for (at = 0; at < count; at++)
+            if (hosts[at] == ctrl->host && out[at].proven == ctrl->proven)
+                break;
+        if (at == NVMF_TARGET_CONNECTED) {
+            (*out_more)++;
+            continue;
+        }
+        if (at == count) {
+            hosts[count] = ctrl->host;
+            out[count] = (struct nvmf_target_connected){.proven = ctrl->proven};
+            memcpy(out[count++].hostnqn, ctrl->hostnqn, sizeof(ctrl->hostnqn));
+        }
+        out[at].controllers++;
+        out[at].connections += atomic_load_explicit(&ctrl->joined, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&target->slow_lock);
+    return count;
+}
+
 void nvmft_registry_killed(struct loop_msg *msg)
 {
     struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, kill_msg);
@@ -221,6 +263,7 @@ void nvmft_registry_leave(struct loop_msg *msg)
         }
         registry_reset_look(ctrl);
         if (ctrl->joined == 0) {
+            registry_serve(ctrl, false);
             ctrl->live = false;
             nvmft_hosts_rele(&target->hosts, ctrl->host);
             loop_timer_stop(target->opts.loops[0], &ctrl->timer);
@@ -468,6 +511,8 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     ctrl->io_queues = NVMFT_IO_QUEUES;
     atomic_fetch_add_explicit(&target->controllers, 1, memory_order_relaxed);
     registry_add(qpair, ctrl);
+    if (!ctrl->is_auth_wanted)
+        registry_serve(ctrl, true);
     if (ctrl->is_unproven)
         registry_unproven_add(target, ctrl);
     registry_look(&ctrl->timer);
@@ -530,6 +575,7 @@ void nvmft_registry_proven(struct loop_msg *msg)
     /* It came before the queue pair's LEAVE, so the controller is still its own. */
     check(ctrl != NULL && ctrl->is_auth_wanted);
     registry_count(qpair, ctrl);
+    registry_serve(ctrl, true);
     if (target->hosts.host[ctrl->host].qpairs > target->opts.host_connections_max)
         registry_kill_qpair(qpair, ICMS_BUSY);
 }

@@ -273,10 +273,14 @@ static void the_right_secret_passes_on_each_queue_pair(void **state)
     for (int mutual = 0; mutual < 2; mutual++) {
         struct rig *rig = rig_new(2, with_auth);
         struct talk admin = talk_new(rig, NULL, 0, HOST), io;
+        struct nvmf_target_connected *hosts = calloc(NVMF_TARGET_CONNECTED, sizeof(*hosts));
         struct nvmf_target_stats stats;
         struct nvme_cqe cqe;
+        uint32_t more;
 
         assert_int_equal(peer_enable(admin.peer), NVME_SC_AUTH_REQUIRED);
+        assert_int_equal(nvmf_target_connected(rig->target, hosts, &more),
+                         0); /* it may be anyone */
         assert_true(talk_all(&admin, &keys[KEY_HOST], mutual != 0));
         assert_int_equal(event_last(rig, HOST),
                          mutual ? NVMF_TARGET_AUTH_MUTUAL : NVMF_TARGET_AUTH_PASSED);
@@ -289,6 +293,11 @@ static void the_right_secret_passes_on_each_queue_pair(void **state)
         assert_int_equal(peer_exist(io.peer, 1, "key", &cqe), NVME_SC_SUCCESS);
         rig_run(rig, 3 * AUTH_MS); /* the time to authenticate is over: it did */
         assert_int_equal(peer_exist(io.peer, 1, "key", &cqe), NVME_SC_SUCCESS);
+        assert_int_equal(nvmf_target_connected(rig->target, hosts, &more), 1);
+        assert_string_equal(hosts[0].hostnqn, HOST);
+        assert_int_equal(hosts[0].proven, REQUIRE_CHAP);
+        assert_int_equal(hosts[0].connections, 2);
+        free(hosts);
         rig_stats(rig, &stats);
         assert_int_equal(stats.auths_passed, 2);
         assert_int_equal(stats.auths_failed, 0);

@@ -262,6 +262,7 @@ struct nvmft_keys;
 struct nvmft_ctrl {
     bool live;      /* in use                                                            */
     bool dying;     /* its queue pairs were told to close; takes no new ones             */
+    bool is_served; /* nvmf_target_connected reads hostnqn, host and proven; under slow_lock      */
     bool discovery; /* serves the discovery log only                                     */
     bool tls;       /* its host is proven by TLS; so are all its queue pairs             */
     _Atomic bool is_refusal_said; /* a command to a namespace that it may not use was told    */

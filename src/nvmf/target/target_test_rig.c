@@ -382,9 +382,12 @@ void rig_fill(uint8_t *data, uint32_t bytes, uint64_t seed)
 
 void rig_expect_clean(struct rig *rig)
 {
+    static struct nvmf_target_connected hosts[NVMF_TARGET_CONNECTED];
     struct nvmf_target_stats stats;
+    uint32_t more;
 
     rig_run(rig, 2000);
+    assert_int_equal(nvmf_target_connected(rig->target, hosts, &more) + more, 0);
     rig_stats(rig, &stats);
     assert_int_equal(stats.connections, 0);
     assert_int_equal(stats.controllers, 0);
