@@ -186,12 +186,17 @@ def main(build, folder):
         row = next(line for line in shown.splitlines() if line.startswith("enclosure0 "))
         assert row.split()[1:4] == ["up", "chap-mutual", "none"], shown
         assert target.metrics()['icms_target_auths_total{result="passed"}'] >= 4
+        shown = program(build, "icms", "status", "--target", target.config_path).stdout.decode()
+        rows = [line.split() for line in shown.splitlines()]
+        assert any(row[0] == "chap" and row[-1] == HOST for row in rows if row), shown
         print("ok a pod that authenticates both ways")
         other = p.add_agent("stranger", [target], [VOLUME], probe="100ms")
         deadline = time.monotonic() + 60
         while "it has no secret" not in other.log_path.read_text():
             assert time.monotonic() < deadline, other.log_tail()
             time.sleep(0.2)
+        hosts_served = json.loads(target.get("/status")[1])["hosts"]
+        assert [host["nqn"] for host in hosts_served] == [HOST], hosts_served
         other.stop()
         print("ok a stranger is told what it lacks")
         mistaken = wrong_secret(p, folder, target, build)

@@ -173,6 +173,12 @@ def formatting_is_asked_for(machine):
     status, body = target.get("/readyz")
     expect("not ready with a fourth of the drives", status == 503 and
            body.startswith("3 of 4 drives out of service: drive0"), body)
+    told = subprocess.run([machine.icms, "status", "--target", f"http://127.0.0.1:{target.word('http')}"],
+                          capture_output=True, timeout=60, check=False)
+    said = told.stdout.decode()
+    expect("icms status shows the drives that are out, and why", told.returncode == 1 and
+           f": not ready: {body}".strip() in said and said.count("out of service  ") == 3 and
+           "is missing" in said and "is empty" in said, said)
     target.end()
     (machine.folder / "away").rename(drives[0])
 
