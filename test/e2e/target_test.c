@@ -573,7 +573,7 @@ static void lost_hosts_are_logged_at_a_bounded_rate(void **state)
     }
     assert_true(logged_until(e2e,
                              "warning: host nqn.2026-01.io.icms:test-host: controller lost: the "
-                             "host closed the connection without a shutdown; cntlid="));
+                             "host closed the connection without a shutdown; portal="));
     assert_int_equal(e2e_end(e2e, SIGTERM), 0);
     /* Ten, and one more each ten seconds. */
     assert_in_range(lost_lines(e2e), 1, 11 + (time(NULL) - begin) / 10);

@@ -402,6 +402,7 @@ static void judge_target(struct pod_target *target)
 {
     struct pod_world *world = target->world;
     struct target_stats *stats = target->stats;
+    bool is_down = false;
 
     if (target->target == NULL)
         return;
@@ -416,13 +417,14 @@ static void judge_target(struct pod_target *target)
         limit(world, "free segments of a drive", store->segments_free + store->segments_open,
               store->segments);
         limit(world, "index entries of a drive", store->blocks, store->blocks_max);
+        is_down = is_down || store->down;
     }
     limit(world, "volumes of a target", stats->volume_count, POD_VOLUMES);
     for (uint32_t i = 0; i < stats->volume_count; i++) {
         const struct store_volume_stats *volume = &stats->volumes[i].store;
         uint64_t most = stats->volumes[i].name[0] == 'q' ? POD_QUOTA_BYTES : 0;
 
-        if (volume->quota_bytes > 0)
+        if (volume->quota_bytes > 0 && !is_down) /* what such a drive holds does not count */
             limit(world, "flash of a volume", volume->bytes, volume->quota_bytes);
         if (most > 0)
             limit(world, "quota of a volume", volume->quota_bytes, most);
