@@ -129,13 +129,7 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     out->ready_quota_percent_max = conf->ready_quota_percent_max;
     out->ready_out_percent_max = conf->ready_out_percent_max;
     out->warned = main_warned;
-    for (uint32_t i = 0; i < conf->drive_count; i++)
-        drives[i] = (struct target_drive_opts){
-            .path = conf->drives[i].path,
-            .bytes = conf->drives[i].bytes,
-            .bytes_per_block = conf->drives[i].bytes_per_block,
-            .budget = conf->drives[i].budget,
-            .format = conf->drives[i].format_empty ? TARGET_FORMAT_EMPTY : TARGET_FORMAT_NOTHING};
+    target_reload_drives(conf, drives);
     out->drives = drives;
     out->drive_count = conf->drive_count;
     out->tenants = conf->tenants;
@@ -301,15 +295,14 @@ static void main_losses(struct target *target)
 /* Whose errors are taken. */
 struct main_drive {
     struct target *target;
-    const struct target_stats *stats;
-    uint32_t index;
+    uint32_t number;
 };
 
 static bool main_error_take(void *arg, struct store_error *out_error, uint64_t *out_missed)
 {
     const struct main_drive *drive = arg;
 
-    return target_error_take(drive->target, drive->index, out_error, out_missed);
+    return target_error_take(drive->target, drive->number, out_error, out_missed);
 }
 
 static const char *main_volume(void *arg, uint32_t volume)
@@ -324,12 +317,12 @@ static void main_errors(struct target *target, const struct target_stats *stats)
     uint64_t now_ns = loop_env_now_ns(loop_env_uring());
 
     for (uint32_t i = 0; i < stats->drive_count; i++) {
-        struct main_drive drive = {target, stats, i};
+        struct main_drive drive = {target, stats->drives[i].number};
         char name[LIMIT_PATH_BYTES + 32];
         const struct drive_log_source source = {name, main_error_take, main_volume, &drive};
 
-        (void)snprintf(name, sizeof(name), "drive %u (%s)", i, stats->drives[i].path);
-        drive_log_look(&logs[i], now_ns, &source, &stats->drives[i].store);
+        (void)snprintf(name, sizeof(name), "drive %u (%s)", drive.number, stats->drives[i].path);
+        drive_log_look(&logs[drive.number], now_ns, &source, &stats->drives[i].store);
     }
 }
 
@@ -348,20 +341,21 @@ static void main_look(struct target *target, bool say, uint32_t *io_out)
     main_errors(target, &stats);
     target_auths(target, &main_audit);
     for (uint32_t i = 0; i < stats.drive_count; i++) {
-        if (say && stats.drives[i].slow_total > slow_total[i])
+        const struct target_drive_stats *drive = &stats.drives[i];
+
+        if (say && drive->slow_total > slow_total[drive->number])
             log_line(LOG_WARN,
-                     "drive %u (%s): slow: using other drives until it answers in time again", i,
-                     stats.drives[i].path);
-        slow_total[i] = stats.drives[i].slow_total;
-        if (!stats.drives[i].out)
+                     "drive %u (%s): slow: using other drives until it answers in time again",
+                     drive->number, drive->path);
+        slow_total[drive->number] = drive->slow_total;
+        if (!drive->out)
             continue;
-        out |= (uint32_t)1 << i;
-        if (say && (*io_out >> i & 1) == 0)
-            log_line(
-                LOG_ERROR,
-                "drive %u (%s): out of service after device errors: its blocks are lost; replace "
-                "it and restart icms-target",
-                i, stats.drives[i].path);
+        out |= (uint32_t)1 << drive->number;
+        if (say && (*io_out >> drive->number & 1) == 0)
+            log_line(LOG_ERROR,
+                     "drive %u (%s): out of service after device errors: its blocks are lost; "
+                     "replace it: `icms drive replace`",
+                     drive->number, drive->path);
     }
     *io_out = out;
 }
@@ -487,7 +481,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
     if (err == ICMS_OK)
         err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
     if (err == ICMS_OK)
-        err = target_reload_init(&reload, opts->config, target, &main_audit, &why);
+        err = target_reload_init(&reload, opts, target, &main_audit, &why);
     if (err == ICMS_OK) {
         target_auth_conf(conf, &main_audit);
         err = main_http(conf, target, &why, &http);

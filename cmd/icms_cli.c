@@ -44,6 +44,7 @@ enum option_code {
     OPTION_NQN,
     OPTION_DRY_RUN,
     OPTION_TARGET,
+    OPTION_FORMAT,
 };
 
 static const struct option option_table[] = {
@@ -75,6 +76,7 @@ static const struct option option_table[] = {
     {"nqn", required_argument, NULL, OPTION_NQN},
     {"dry-run", no_argument, NULL, OPTION_DRY_RUN},
     {"target", required_argument, NULL, OPTION_TARGET},
+    {"format", no_argument, NULL, OPTION_FORMAT},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -114,7 +116,9 @@ static unsigned option_taken_by(int code)
     case OPTION_CONFIG:
         return CLI_TAKES_ERASE;
     case OPTION_YES:
-        return CLI_TAKES_ERASE | CLI_TAKES_POD;
+        return CLI_TAKES_ERASE | CLI_TAKES_POD | CLI_TAKES_DRIVES;
+    case OPTION_FORMAT:
+        return CLI_TAKES_DRIVES;
     case OPTION_FILE:
     case OPTION_DRY_RUN:
         return CLI_TAKES_POD | CLI_TAKES_VOLUMES;
@@ -210,6 +214,9 @@ static int option_take(struct cli *cli, int code)
         return -1;
     case OPTION_DRY_RUN:
         cli->dry_run = true;
+        return -1;
+    case OPTION_FORMAT:
+        cli->format = true;
         return -1;
     case OPTION_ADDRESS:
         cli->address = optarg;

@@ -38,6 +38,7 @@ enum cli_takes {
     CLI_TAKES_JSON = 256,    /* --json --quiet                            */
     CLI_TAKES_VOLUMES = 512, /* --file --dry-run                       */
     CLI_TAKES_TARGET = 1024, /* --target, instead of --open                 */
+    CLI_TAKES_DRIVES = 2048, /* --format --yes                         */
     CLI_TAKES_POD = 128,     /* --file --address --weight --uuid --nqn --dry-run --yes --open
                                 --deadline --json --quiet                 */
 };
@@ -52,7 +53,7 @@ struct cli_command {
 };
 
 extern const struct cli_command cli_put, cli_get, cli_exists, cli_match, cli_rm, cli_status,
-    cli_trace, cli_dev, cli_bench, cli_replay, cli_key, cli_volume, cli_pod, cli_config;
+    cli_trace, cli_dev, cli_bench, cli_replay, cli_key, cli_volume, cli_pod, cli_config, cli_drive;
 
 /* What the command line said, and what was opened for it. */
 struct cli {
@@ -74,8 +75,9 @@ struct cli {
     const char *type;                     /* key: --type; NULL: the default         */
     const char *hash;                     /* key: --hash; NULL: the default         */
     const char *kek;                      /* key: --kek; NULL                       */
-    bool yes;                             /* volume, pod: --yes                     */
-    bool dry_run;                         /* volume, pod: --dry-run                 */
+    bool yes;                             /* volume, drive, pod: --yes              */
+    bool dry_run;                         /* volume, drive, pod: --dry-run          */
+    bool format;                          /* drive: --format                        */
     const char *address, *weight;         /* pod: of the new enclosure; NULL        */
     const char *uuid, *nqn;               /* likewise                               */
     const char *configs[CLI_CONFIGS_MAX]; /* volume erase: --config            */

@@ -43,7 +43,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->capacity_bytes = 200;
     out_stats->used_bytes = 50;
     out_stats->drive_count = 1;
-    out_stats->drives[0].path = "/dev/x";
+    strcpy(out_stats->drives[0].path, "/dev/x");
     out_stats->drives[0].read_ns = &hists[0];
     out_stats->drives[0].write_ns = &hists[1];
     out_stats->nvmf.portal_count = 2;

@@ -158,6 +158,10 @@ static void page_drives(struct ctl_page *page)
     } families[] = {
         {"icms_target_drive_state", "gauge", "1: in service, 0: out of service."},
         {"icms_target_drive_slow", "gauge", "1: passed over for new loads and stores, for now."},
+        {"icms_target_drive_draining", "gauge", "1: takes no new blocks, and gives what it has."},
+        {"icms_target_drive_moved_total", "counter",
+         "Blocks that went from a draining drive to others."},
+        {"icms_target_drive_blocks", "gauge", "Blocks on the drive."},
         {"icms_target_drive_slow_total", "counter", "How often a drive became slow."},
         {"icms_target_drive_written_bytes_total", "counter", "Bytes written to the device."},
         {"icms_target_drive_admitted_bytes_total", "counter",
@@ -194,6 +198,9 @@ static void page_drives(struct ctl_page *page)
             const double values[] = {
                 drive->out ? 0 : 1,
                 drive->slow ? 1 : 0,
+                drive->drains ? 1 : 0,
+                (double)drive->moved,
+                (double)store->blocks,
                 (double)drive->slow_total,
                 (double)store->device_write_bytes,
                 (double)store->admitted_bytes,
@@ -382,7 +389,11 @@ static void status_drive(struct json *json, const struct target_drive_stats *dri
 
     json_put_object(json, NULL);
     json_put_string(json, "path", drive->path);
-    json_put_string(json, "state", drive->out ? "out of service" : "in service");
+    json_put_string(json, "state",
+                    drive->out      ? "out of service"
+                    : drive->drains ? "draining"
+                                    : "in service");
+    json_put_uint(json, "moved", drive->moved);
     json_put_string(json, "why", drive->why);
     json_put_uint(json, "capacity_bytes", store->capacity_bytes);
     json_put_uint(json, "used_bytes", store->used_bytes);

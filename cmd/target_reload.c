@@ -11,15 +11,31 @@
 #include "daemon.h"
 #include "target_auth.h"
 
-icms_err target_reload_init(struct target_reload *reload, const char *path, struct target *target,
-                            const struct ctl_audit *audit, struct err_why *why)
+void target_reload_drives(const struct conf_target *conf, struct target_drive_opts *out_drives)
 {
-    *reload = (struct target_reload){.path = path, .target = target, .audit = audit};
-    return conf_live_read(path, why, &reload->runs);
+    for (uint32_t i = 0; i < conf->drive_count; i++)
+        out_drives[i] = (struct target_drive_opts){
+            .path = conf->drives[i].path,
+            .bytes = conf->drives[i].bytes,
+            .bytes_per_block = conf->drives[i].bytes_per_block,
+            .budget = conf->drives[i].budget,
+            .format = conf->drives[i].format_empty ? TARGET_FORMAT_EMPTY : TARGET_FORMAT_NOTHING,
+            .drains = conf->drives[i].state == CONF_DRIVE_DRAINING};
+}
+
+icms_err target_reload_init(struct target_reload *reload, const struct daemon_opts *opts,
+                            struct target *target, const struct ctl_audit *audit,
+                            struct err_why *why)
+{
+    *reload = (struct target_reload){
+        .path = opts->config, .opts = opts, .target = target, .audit = audit};
+    return conf_live_read(reload->path, why, &reload->runs);
 }
 
 void target_reload_fini(struct target_reload *reload)
 {
+    if (reload->step == TARGET_RELOAD_OPENS)
+        (void)pthread_join(reload->opener, NULL);
     conf_live_free(&reload->runs);
     conf_live_free(&reload->comes);
 }
@@ -31,11 +47,12 @@ static void refused(struct target_reload *reload, const char *why)
     const struct ctl_audit_event event = {.event = "configuration", .result = why};
 
     log_line(LOG_ERROR,
-             "configuration refused, all volumes stay as they were: %s; correct the "
+             "configuration refused, all volumes and drives stay as they were: %s; correct the "
              "file, then send SIGHUP again",
              why);
     ctl_audit_write(reload->audit, &event);
     conf_live_free(&reload->comes);
+    reload->step = TARGET_RELOAD_NONE;
 }
 
 static const struct volume_spec *volume_find(const struct conf_target *conf, const char *name)
@@ -97,27 +114,36 @@ static void change_tell(const struct target_reload *reload)
 
     daemon_warnings(&is->warnings);
     conf_live_diff(reload->runs, reload->comes, difference_tell, &told);
-    log_line(LOG_INFO, "configuration read: %u volumes", is->volume_count);
+    log_line(LOG_INFO, "configuration read: %u volumes, %u drives", is->volume_count,
+             is->drive_count);
     volumes_audit(reload);
 }
 
 /* ---- a change ------------------------------------------------------------------------------- */
 
 /* What the enclosure refuses, with the line that it is about. */
-static void enclosure_refused(struct target_reload *reload, const struct target_refused *what,
+static void enclosure_refused(struct target_reload *reload, uint32_t line,
                               const struct err_why *why)
 {
     char text[2 * ERR_WHY_BYTES_MAX];
 
-    (void)snprintf(text, sizeof(text), "%s:%u: %s", reload->path,
-                   conf_live_line(reload->comes, what->volume, what->key), why->text);
+    (void)snprintf(text, sizeof(text), "%s:%u: %s", reload->path, line, why->text);
     refused(reload, text);
+}
+
+/* Its own thread. */
+static void *drives_open(void *arg)
+{
+    struct target_reload *reload = arg;
+
+    reload->err =
+        target_drives_change(reload->target, &reload->target_opts, &reload->drive, &reload->why);
+    atomic_store_explicit(&reload->is_opened, true, memory_order_release);
+    return NULL;
 }
 
 void target_reload_begin(struct target_reload *reload)
 {
-    struct target_refused what;
-    struct target_opts opts;
     struct err_why why = {""};
     icms_err err;
 
@@ -127,37 +153,103 @@ void target_reload_begin(struct target_reload *reload)
     err = conf_live_read(reload->path, &why, &reload->comes);
     if (err == ICMS_OK)
         err = conf_live_check(reload->runs, reload->comes, &why);
+    if (err == ICMS_OK) {
+        const struct conf_target *conf = conf_live_target(reload->comes);
+
+        target_opts_init(&reload->target_opts);
+        target_reload_drives(conf, reload->drives);
+        reload->target_opts.env = loop_env_uring();
+        reload->target_opts.segment_bytes = conf->segment_bytes;
+        reload->target_opts.memory_bytes = conf->memory_bytes;
+        reload->target_opts.drives = reload->drives;
+        reload->target_opts.drive_count = conf->drive_count;
+        reload->target_opts.volumes = conf->volumes;
+        reload->target_opts.volume_count = conf->volume_count;
+        reload->target_opts.tenants = conf->tenants;
+        reload->target_opts.tenant_count = conf->tenant_count;
+        err = daemon_memory_check(reload->opts, "icms-target",
+                                  target_memory_bytes(&reload->target_opts),
+                                  "memory, and indexes of the drives by bytes_per_block", &why);
+    }
     if (err != ICMS_OK) {
         refused(reload, why.text);
         return;
     }
-    target_opts_init(&opts);
-    opts.volumes = conf_live_target(reload->comes)->volumes;
-    opts.volume_count = conf_live_target(reload->comes)->volume_count;
-    opts.tenants = conf_live_target(reload->comes)->tenants;
-    opts.tenant_count = conf_live_target(reload->comes)->tenant_count;
-    err = target_volumes_change(reload->target, &opts, &what, &why);
-    if (err != ICMS_OK)
-        enclosure_refused(reload, &what, &why);
+    reload->why = (struct err_why){""};
+    atomic_store(&reload->is_opened, false);
+    reload->step = TARGET_RELOAD_OPENS;
+    if (pthread_create(&reload->opener, NULL, drives_open, reload) != 0)
+        refused(reload, "no thread could be made");
 }
 
-bool target_reload_look(struct target_reload *reload)
+/* Drives are open: volumes change. */
+static void volumes_begin(struct target_reload *reload)
+{
+    struct target_refused what;
+    struct err_why why = {""};
+    icms_err err;
+
+    (void)pthread_join(reload->opener, NULL);
+    if (reload->err != ICMS_OK) {
+        enclosure_refused(reload, conf_live_drive_line(reload->comes, reload->drive), &reload->why);
+        return;
+    }
+    reload->step = TARGET_RELOAD_VOLUMES;
+    err = target_volumes_change(reload->target, &reload->target_opts, &what, &why);
+    if (err != ICMS_OK) {
+        target_drives_cancel(reload->target);
+        enclosure_refused(reload, conf_live_line(reload->comes, what.volume, what.key), &why);
+    }
+}
+
+static void drives_begin(struct target_reload *reload)
 {
     struct target_refused what;
     struct err_why why = {""};
     icms_err err;
 
     if (!target_volumes_changed(reload->target, &err, &what, &why))
-        return reload->comes != NULL;
+        return;
     if (err != ICMS_OK) {
-        enclosure_refused(reload, &what, &why);
-    } else {
-        change_tell(reload);
-        conf_live_free(&reload->runs);
-        reload->runs = reload->comes;
-        reload->comes = NULL;
+        target_drives_cancel(reload->target);
+        enclosure_refused(reload, conf_live_line(reload->comes, what.volume, what.key), &why);
+        return;
     }
-    if (reload->again)
+    target_drives_commit(reload->target);
+    reload->step = TARGET_RELOAD_DRIVES;
+}
+
+static void reload_end(struct target_reload *reload)
+{
+    if (!target_drives_changed(reload->target))
+        return;
+    change_tell(reload);
+    conf_live_free(&reload->runs);
+    reload->runs = reload->comes;
+    reload->comes = NULL;
+    reload->step = TARGET_RELOAD_NONE;
+}
+
+bool target_reload_look(struct target_reload *reload)
+{
+    switch (reload->step) {
+    case TARGET_RELOAD_NONE:
+        (void)target_drives_changed(reload->target); /* drives that went */
+        break;
+    case TARGET_RELOAD_OPENS:
+        if (atomic_load_explicit(&reload->is_opened, memory_order_acquire))
+            volumes_begin(reload);
+        break;
+    case TARGET_RELOAD_VOLUMES:
+        drives_begin(reload);
+        break;
+    case TARGET_RELOAD_DRIVES:
+        reload_end(reload);
+        break;
+    }
+    if (reload->step == TARGET_RELOAD_NONE && reload->again) {
+        reload->again = false;
         target_reload_begin(reload);
-    return reload->comes != NULL;
+    }
+    return reload->step != TARGET_RELOAD_NONE;
 }

@@ -30,7 +30,7 @@ _icms()
 
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay key volume pod config version help" \
+        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay key volume drive pod config version help" \
             -- "$word")
         return
     fi
@@ -50,12 +50,13 @@ _icms()
         ;;
     key) options="$options --type --hash --kek --json" ;;
     volume) options="$options $tier $keys --config --yes --file --dry-run" ;;
+    drive) options="$options --file --format --yes --dry-run --json --quiet" ;;
     pod)
         options="$options --file --address --weight --uuid --nqn --dry-run --yes --open --deadline --json --quiet"
         ;;
     config) options="$options --json --quiet" ;;
     version) options="--json" ;;
-    help) options="dev put get exists match rm status trace bench replay key volume pod config" ;;
+    help) options="dev put get exists match rm status trace bench replay key volume drive pod config" ;;
     esac
     case $word,$command in
     -*,* | *,help)
@@ -64,6 +65,10 @@ _icms()
     *,volume)
         mapfile -t COMPREPLY < <(compgen -W "list create set reset delete erase" -- "$word"
             [[ ${COMP_WORDS[COMP_CWORD - 1]} != --@(file|config|keys) ]] || compgen -f -- "$word")
+        ;;
+    *,drive)
+        mapfile -t COMPREPLY < <(compgen -W "list add drain undrain remove replace" -- "$word"
+            [ "${COMP_CWORD}" -lt 3 ] || compgen -f -- "$word")
         ;;
     *,pod)
         mapfile -t COMPREPLY < <(compgen -W "status add settle drain undrain remove reload" -- "$word"

@@ -33,6 +33,7 @@ _icms() {
         'replay:simulate the hits of a trace on a drive'
         'key:make a secret'
         'volume:list, change and erase volumes'
+        'drive:add, drain, remove and replace drives of an enclosure'
         'pod:show and change the enclosures of the pod'
         'config:check and compare configuration files'
         'version:print the version'
@@ -109,6 +110,12 @@ _icms() {
                 '--yes[also what loses blocks]' '--file[of a target]:file:_files' \
                 '--dry-run[show, and change nothing]' \
                 ':what:(list create set reset delete erase)' '*:volume, KEY=VALUE or key:'
+            ;;
+        drive)
+            _arguments '--file[the file of the target]:file:_files' '--format[erase what is on the drive that comes]' \
+                '--yes[although blocks are lost]' '--dry-run[show what would change]' '--json[answer with JSON]' \
+                '(-q --quiet)'{-q,--quiet}'[no answer but the status]' $help \
+                ':what:(list add drain undrain remove replace)' '*:path:_files'
             ;;
         pod)
             _arguments '--file[the pod map]:file:_files' '--address[of the new enclosure]:address:' \

@@ -17,10 +17,16 @@
 #include "base/err.h"
 #include "base/types.h"
 
-/* A drive of a target: `path`, `size`, `format_empty`, `bytes_per_block`, `write_budget` and
- * `write_burst` (both in budget). */
+enum conf_drive_state {
+    CONF_DRIVE_UP,       /* takes and gives                          */
+    CONF_DRIVE_DRAINING, /* is read, and gives what it has to others */
+};
+
+/* A drive of a target: `path`, `size`, `state`, `format_empty`, `bytes_per_block`, `write_budget`
+ * and `write_burst` (both in budget). */
 struct conf_drive {
     char path[LIMIT_PATH_BYTES]; /* file or block device             */
+    uint8_t state;               /* enum conf_drive_state            */
     uint64_t bytes;              /* file: made with this size; 0: as it is */
     bool format_empty;           /* without being asked                    */
     uint64_t bytes_per_block;    /* of the drive, for an entry of its index */
@@ -317,8 +323,9 @@ icms_err conf_live_parse(const char *name, const char *text, size_t bytes, struc
 
 const struct conf_target *conf_live_target(const struct conf_live *live);
 
-/* Whether a target that runs with one file may go on with the other: only volumes and tenants
- * differ in meaning. CONFIG with file, line and both values otherwise. */
+/* Whether a target that runs with one file may go on with the other: only volumes, tenants, which
+ * drives there are, and their states differ in meaning. CONFIG with file, line and both values
+ * otherwise. */
 icms_err conf_live_check(const struct conf_live *was, const struct conf_live *is,
                          struct err_why *why) ICMS_MUST_CHECK;
 
@@ -330,6 +337,9 @@ void conf_live_diff(const struct conf_live *was, const struct conf_live *is,
 /* The line of a key of a volume, by its place in the list; of the volume where the key is not
  * written. UINT32_MAX: of a key of the file; 1 where that is not written. */
 uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key);
+
+/* The line of a drive, by its place in the list. UINT32_MAX: of the list. */
+uint32_t conf_live_drive_line(const struct conf_live *live, uint32_t drive);
 
 /* A configuration file that shall be changed: its new text, for conf_edit_fini. */
 struct conf_edit {
@@ -372,6 +382,31 @@ icms_err
 conf_volume_change(const char *path, const struct conf_volume_change *asked,
                    void (*visit)(void *arg, const char *key, const char *was, const char *is),
                    void *arg, struct err_why *why, struct conf_edit *out_edit) ICMS_MUST_CHECK;
+
+/* What shall happen to a drive in the file of a target. */
+enum conf_drive_what {
+    CONF_DRIVE_ADD,     /* it is added, with values                              */
+    CONF_DRIVE_DRAIN,   /* its state becomes draining                            */
+    CONF_DRIVE_UNDRAIN, /* and up                                                */
+    CONF_DRIVE_REMOVE,  /* it goes: one that drains, or any one with yes         */
+    CONF_DRIVE_REPLACE, /* another path takes its place; likewise                */
+};
+
+struct conf_drive_change {
+    enum conf_drive_what what;
+    const char *path;          /* of the drive                      */
+    const char *other;         /* REPLACE: of the one that comes    */
+    const char *const *values; /* ADD: "size=10GiB"                 */
+    uint32_t value_count;
+    bool yes; /* although blocks are lost */
+};
+
+/* The file of a target with the change; as conf_volume_change. EXISTS: it is so already; NOT_FOUND,
+ * INVALID: refused with a sentence. */
+icms_err
+conf_drive_change(const char *path, const struct conf_drive_change *asked,
+                  void (*visit)(void *arg, const char *key, const char *was, const char *is),
+                  void *arg, struct err_why *why, struct conf_edit *out_edit) ICMS_MUST_CHECK;
 
 /* The list of keys without a volume; the same otherwise. */
 icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *why,

@@ -268,6 +268,9 @@ icms_err conf_edit_open(struct conf_edit_text *edit, const char *path, const cha
 /* Finds the entry whose name is this; false: there is none. */
 bool conf_edit_find(struct conf_edit_text *edit, const char *name);
 
+/* The same by another key than the name. */
+bool conf_edit_find_key(struct conf_edit_text *edit, const char *key, const char *text);
+
 /* Another text in its place, which is parsed; the list is found again. Takes the text. */
 icms_err conf_edit_again(struct conf_edit_text *edit, char *text, size_t bytes) ICMS_MUST_CHECK;
 void conf_edit_close(struct conf_edit_text *edit);

@@ -411,6 +411,16 @@ struct live_check {
     icms_err err;
 };
 
+/* Which drives there are, whether they drain, and what happens to one that is added. */
+static bool live_is_drive(const char *key)
+{
+    const char *end = strrchr(key, ']');
+
+    return strncmp(key, "drives[", strlen("drives[")) == 0 && end != NULL &&
+           (end[1] == '\0' || strcmp(end + 1, ".state") == 0 ||
+            strcmp(end + 1, ".format_empty") == 0);
+}
+
 static void live_check_visit(void *arg, const char *key, const char *was, const char *is,
                              uint32_t line)
 {
@@ -418,11 +428,11 @@ static void live_check_visit(void *arg, const char *key, const char *was, const 
     const struct conf_source source = {.name = check->is->path, .why = check->why};
 
     if (check->err != ICMS_OK || strncmp(key, "volumes", strlen("volumes")) == 0 ||
-        strncmp(key, "tenants", strlen("tenants")) == 0)
+        strncmp(key, "tenants", strlen("tenants")) == 0 || live_is_drive(key))
         return;
     check->err = conf_fail(&source, line,
-                           "%.160s is %.80s, and %.80s in the icms-target that runs: only volumes "
-                           "and tenants change while it runs; restart it",
+                           "%.160s is %.80s, and %.80s in the icms-target that runs: only volumes, "
+                           "tenants, and which drives there are change while it runs; restart it",
                            key, is, was);
 }
 
@@ -456,4 +466,14 @@ uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const cha
     for (uint32_t at = 0; node != NULL && at < volume; at++)
         node = node->next;
     return node != NULL ? line_of(conf_node_get(node, key), node) : 1;
+}
+
+uint32_t conf_live_drive_line(const struct conf_live *live, uint32_t drive)
+{
+    const struct conf_node *list = conf_node_get(conf_doc_root(live->file.doc), "drives");
+    const struct conf_node *node = list->first;
+
+    for (uint32_t at = 0; drive != UINT32_MAX && node != NULL && at < drive; at++)
+        node = node->next;
+    return line_of(drive == UINT32_MAX || node == NULL ? list : node, NULL);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conf/edit.c: what `icms volume erase` changes in configuration files: the generation of a volume,
- * and a volume of a list of keys that goes; and the lines that pod_edit.c and volume_edit.c change.
+ * and a volume of a list of keys that goes; and the lines that drive_edit.c, pod_edit.c and
+ * volume_edit.c change.
  * Called by cmd, on its thread.
  *
  * Only the lines of the change are other ones afterwards: comments and order stay. The tree of the
@@ -83,17 +84,22 @@ icms_err conf_edit_again(struct conf_edit_text *edit, char *text, size_t bytes)
     return err == ICMS_OK ? edit_list_find(edit, list) : err;
 }
 
-bool conf_edit_find(struct conf_edit_text *edit, const char *name)
+bool conf_edit_find_key(struct conf_edit_text *edit, const char *key, const char *text)
 {
     for (const struct conf_node *at = edit->list->first; at != NULL; at = at->next) {
-        const struct conf_node *node = at->kind == CONF_NODE_MAP ? conf_node_get(at, "name") : NULL;
+        const struct conf_node *node = at->kind == CONF_NODE_MAP ? conf_node_get(at, key) : NULL;
 
-        if (node != NULL && node->kind == CONF_NODE_SCALAR && strcmp(node->text, name) == 0) {
+        if (node != NULL && node->kind == CONF_NODE_SCALAR && strcmp(node->text, text) == 0) {
             edit->entry = at;
             return true;
         }
     }
     return false;
+}
+
+bool conf_edit_find(struct conf_edit_text *edit, const char *name)
+{
+    return conf_edit_find_key(edit, "name", name);
 }
 
 /* The same, with the entry of a volume. */

@@ -29,12 +29,24 @@
 
 /* ---- entries -------------------------------------------------------------------------------- */
 
+static const char *const drive_states[] = {
+    [CONF_DRIVE_UP] = "up",
+    [CONF_DRIVE_DRAINING] = "draining",
+    NULL,
+};
+
 static const struct conf_key drive_keys[] = {
     {"path", CONF_PATH, true, AT(struct conf_drive, path), .example = "/var/lib/icms/drive0",
      .doc = "A block device, or a file. A zoned block device is refused."},
     {"size", CONF_BYTES, false, AT(struct conf_drive, bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
      .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},
+    {"state", CONF_CHOICE, false, AT(struct conf_drive, state), .fallback = "up",
+     .choices = drive_states,
+     .doc = "up: the drive takes and gives blocks. draining: it is read and takes no new blocks; "
+            "what is loaded from it moves to the other drives, and all else, too, as long as those "
+            "have free space. Removing it costs nothing when it is empty, as /status shows. One "
+            "drive at least is up."},
     {"format_empty", CONF_BOOL, false, AT(struct conf_drive, format_empty), .fallback = "false",
      .doc = "Whether a missing file is made, and a drive that holds nothing is formatted, at the "
             "start. With false such a drive is out of service until icms-target is started with "

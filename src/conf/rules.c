@@ -364,12 +364,14 @@ static icms_err drives_rules(const struct conf_source *source, const struct conf
                              const struct conf_target *target)
 {
     char size[32];
+    uint32_t up = 0;
     icms_err err;
 
     for (uint32_t i = 0; i < target->drive_count; i++) {
         const struct conf_drive *drive = &target->drives[i];
         const struct conf_node *node = conf_entry(map, "drives", i);
 
+        up += drive->state == CONF_DRIVE_UP;
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(drive->path, target->drives[j].path) == 0)
                 return conf_fail(source, conf_node_line(node, "path"),
@@ -385,6 +387,10 @@ static icms_err drives_rules(const struct conf_source *source, const struct conf
         if (err != ICMS_OK)
             return err;
     }
+    if (up == 0)
+        return conf_fail(source, conf_node_line(conf_entry(map, "drives", 0), "state"),
+                         "state: all drives are draining, and none would take blocks; leave one "
+                         "up");
     return ICMS_OK;
 }
 

@@ -247,6 +247,9 @@ icms_err loop_file_open(struct loop_env *env, const struct loop_file_opts *opts,
                         struct err_why *why, struct loop_file **out_file) ICMS_MUST_CHECK;
 uint64_t loop_file_bytes(const struct loop_file *file);
 
+/* An operation on it is in flight. */
+bool loop_file_busy(const struct loop_file *file);
+
 /* Write streams of the device, at most LIMIT_WRITE_STREAMS: data written to different ones lies in
  * different erase units of the flash, so what is overwritten together is erased together. 0: it has
  * none, or the kernel does not say (Linux 6.16 is the first that does, of whole block devices). */

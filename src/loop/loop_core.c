@@ -321,6 +321,11 @@ icms_err loop_file_open(struct loop_env *env, const struct loop_file_opts *opts,
     return env->ops->file_open(env, opts, why, out_file);
 }
 
+bool loop_file_busy(const struct loop_file *file)
+{
+    return __atomic_load_n(&file->target.busy, __ATOMIC_RELAXED) != 0;
+}
+
 uint64_t loop_file_bytes(const struct loop_file *file)
 {
     return file->bytes;

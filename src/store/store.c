@@ -197,6 +197,21 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     return ICMS_OK;
 }
 
+bool store_rest(struct store *store)
+{
+    const struct loop_timer *timers[] = {&store->kill.retry.timer, &store->note.retry.timer,
+                                         &store->opener.retry.timer, &store->reclaim.retry.timer};
+    bool rests = !store->running && !store->deferred_sent && !loop_file_busy(store->file);
+
+    check(store->magic == STORE_MAGIC);
+    store_down(store);
+    for (size_t i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)
+        rests = rests && !loop_timer_armed(timers[i]);
+    for (uint32_t i = 0; i < STORE_KEY_CHAINS && rests; i++)
+        rests = list_empty(&store->keys[i]);
+    return rests && !store->deferred_sent && !loop_file_busy(store->file);
+}
+
 void store_close(struct store **store)
 {
     struct store *own = *store;

@@ -99,8 +99,12 @@ icms_err store_format(struct loop_env *env, const struct store_opts *opts, bool 
 icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err_why *why,
                     struct store **out_store) ICMS_MUST_CHECK;
 
-/* Frees everything. Only after loop_free of its loop (nothing can be in flight). *store may be
- * NULL. */
+/* Out of service from now on; true: nothing is in flight, and the store does nothing any more that
+ * was not asked for, so that it may be closed. On its loop, again and again until then. */
+bool store_rest(struct store *store);
+
+/* Frees everything. Only after loop_free of its loop (nothing can be in flight), or when store_rest
+ * said so. *store may be NULL. */
 void store_close(struct store **store);
 
 /* ---- volumes -------------------------------------------------------------------------------- */

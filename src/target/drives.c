@@ -4,7 +4,8 @@
  * fail.
  *
  * target_drives_open runs before the loops start; drive_down on the loop of its drive. A drive goes
- * out of service once and for all: only a restart looks at it again.
+ * out of service once and for all: only a restart looks at it again. Drives that come and go while
+ * the loops run: drives_change.c.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,7 +39,12 @@ static void drive_down(void *arg)
 
 static void drive_opts(const struct target_drive *drive, struct store_opts *opts)
 {
-    target_store_opts(&drive->target->opts, drive->index, opts);
+    struct target_opts one = drive->target->opts;
+
+    one.drives = &drive->given;
+    one.volume_count = 0;
+    target_store_opts(&one, 0, opts);
+    opts->value_bytes_max = drive->target->value_bytes_max;
     opts->hash_seed = drive->target->hash_seed;
 }
 
@@ -95,7 +101,8 @@ static void drive_quota_look(struct loop_msg *msg)
 
     atomic_store(&drive->quota_sent,
                  false); /* first: what is told from now on is looked at again */
-    store_quota_look(drive->store);
+    if (drive->store != NULL)
+        store_quota_look(drive->store);
 }
 
 /* The other drives look at the quotas. On the loop of the drive that says so. */
@@ -104,7 +111,7 @@ static void drive_quota(void *arg)
     struct target_drive *drive = arg;
     struct target *target = drive->target;
 
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
         struct target_drive *other = &target->drives[i];
 
         if (other != drive && other->store != NULL && !atomic_exchange(&other->quota_sent, true))
@@ -112,10 +119,33 @@ static void drive_quota(void *arg)
     }
 }
 
-static icms_err drive_open(struct target_drive *drive, struct err_why *why)
+void target_drive_init(struct target *target, uint32_t index, const struct target_drive_opts *given)
+{
+    struct target_drive *drive = &target->drives[index];
+
+    drive->target = target;
+    drive->index = index;
+    drive->given = *given;
+    (void)snprintf(drive->path, sizeof(drive->path), "%s", given->path);
+    drive->given.path = drive->path;
+    drive->loop = target->loops[index % target->opts.loops];
+    list_init(&drive->note_waiting);
+    drive->move.volume = UINT32_MAX;
+}
+
+void target_drive_fini(struct target_drive *drive)
+{
+    free(drive->probe_memory);
+    free(drive->move.memory);
+    memset(drive, 0, sizeof(*drive));
+}
+
+icms_err target_drive_open(struct target_drive *drive, struct err_why *why,
+                           struct store **out_store)
 {
     struct target *target = drive->target;
     struct uuid *volumes = calloc(u64_max(target->volume_count, 1), sizeof(*volumes));
+    struct store_stats stats;
     struct store_opts opts;
     icms_err err;
 
@@ -126,41 +156,83 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     drive_opts(drive, &opts);
     opts.volumes = volumes;
     opts.volume_count = target->volume_count;
-    err = store_open(drive->loop, &opts, why, &drive->store);
+    err = target_slow_init(drive, why);
+    if (err == ICMS_OK && drive->given.drains)
+        err = target_move_init(drive, why);
+    if (err == ICMS_OK)
+        err = store_open(drive->loop, &opts, why, out_store);
     free(volumes);
     if (err == ICMS_OK) {
-        store_on_down(drive->store, drive_down, drive);
-        store_on_quota(drive->store, drive_quota, drive);
+        store_stats(*out_store, &stats);
+        drive->weight = (double)stats.capacity_bytes;
+        drive->drive_bytes = stats.drive_bytes;
     }
-    if (err == ICMS_OK)
-        err = target_slow_init(drive, why);
     return target_drive_unformatted(drive->index, err, why);
+}
+
+void target_drive_opened(struct target_drive *drive, struct store *store)
+{
+    drive->store = store;
+    store_on_down(store, drive_down, drive);
+    store_on_quota(store, drive_quota, drive);
+}
+
+static icms_err drive_open(struct target_drive *drive, struct err_why *why)
+{
+    struct store *store;
+    icms_err err = target_drive_open(drive, why, &store);
+
+    if (err == ICMS_OK)
+        target_drive_opened(drive, store);
+    return err;
 }
 
 /* Placement follows the UUIDs of the drives, so neither their paths nor their order matter. A drive
  * that cannot be opened is not known by its UUID: it has no weight, and its keys go to the next
- * ones in their order, as they do when a drive fails later. */
-static icms_err drives_map(struct target *target, struct err_why *why)
+ * ones in their order, as they do when a drive fails later. Nor has one that drains, or does not
+ * belong to the order. */
+icms_err target_drives_map(const struct target *target, uint32_t drives, struct err_why *why,
+                           struct place_map **out_map)
 {
     struct place_member members[LIMIT_DRIVES];
-    uint32_t count = 0;
+    uint32_t count = LIMIT_DRIVES - (uint32_t)__builtin_clz(drives | 1);
 
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
-        struct target_drive *drive = &target->drives[i];
-        struct store_stats stats;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct target_drive *drive = &target->drives[i];
+        le32 number = le32_of(i);
 
-        if (drive->store == NULL) {
-            le32 number = le32_of(i);
-
-            drive->uuid = (struct uuid){{0}};
-            memcpy(drive->uuid.bytes, &number, sizeof(number));
-        } else {
-            store_stats(drive->store, &stats);
-            drive->weight = (double)stats.capacity_bytes;
+        if ((drives >> i & 1) != 0 && drive->weight > 0) {
+            members[i] = (struct place_member){.uuid = drive->uuid, .weight = drive->weight};
+            continue;
         }
-        members[count++] = (struct place_member){.uuid = drive->uuid, .weight = drive->weight};
+        members[i] = (struct place_member){.uuid = {{0}}};
+        memcpy(members[i].uuid.bytes, &number, sizeof(number));
     }
-    return place_map_new_drives(members, count, why, &target->map);
+    return place_map_new_drives(members, count, why, out_map);
+}
+
+/* The first map, and with it where mutations of a key wait for each other. */
+static icms_err drives_map_first(struct target *target, struct err_why *why)
+{
+    uint32_t listed = atomic_load(&target->listed), drains = atomic_load(&target->drains);
+    struct place_map *map = NULL;
+    icms_err err;
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        if (target->drives[i].store == NULL)
+            drains |= (uint32_t)1 << i;
+    /* when all that is here drains, it takes values all the same */
+    if ((listed & ~drains) == 0) {
+        atomic_store(&target->drains, 0);
+        drains = 0;
+    }
+    err = target_drives_map(target, listed & ~drains, why, &map);
+    if (err != ICMS_OK)
+        return err;
+    for (uint32_t slot = 0; slot < PLACE_SLOTS; slot++)
+        target->home[slot] = (uint8_t)(place_rank(map, slot, 0) % target->opts.loops);
+    atomic_store(&target->map, map);
+    return ICMS_OK;
 }
 
 /* A drive that was copied byte by byte has the UUID of the other one. */
@@ -182,21 +254,28 @@ static icms_err drives_copy_check(const struct target *target, struct err_why *w
 
 /* A quota that can never be reached limits nothing: it is a mistake. Of a drive that is out of
  * service the configuration knows the size, or nobody. */
-icms_err target_volume_quota_check(const struct target *target, const struct volume_spec *volume,
-                                   struct err_why *why)
+icms_err target_drives_quota_check(const struct target *target, uint32_t drives,
+                                   const struct volume_spec *volume, struct err_why *why)
 {
     uint64_t bytes = 0;
 
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
-        struct store_stats stats = {.drive_bytes = target->opts.drives[i].bytes};
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
+        const struct target_drive *drive = &target->drives[i];
+        uint64_t has = drive->drive_bytes != 0 ? drive->drive_bytes : drive->given.bytes;
 
-        if (target->drives[i].store != NULL)
-            store_stats(target->drives[i].store, &stats);
-        if (stats.drive_bytes == 0)
+        if ((drives >> i & 1) == 0)
+            continue;
+        if (has == 0)
             return ICMS_OK;
-        bytes += stats.drive_bytes;
+        bytes += has;
     }
     return target_quota_check(volume, bytes, why);
+}
+
+icms_err target_volume_quota_check(const struct target *target, const struct volume_spec *volume,
+                                   struct err_why *why)
+{
+    return target_drives_quota_check(target, atomic_load(&target->listed), volume, why);
 }
 
 /* The part of a drive of a volume's quota, by weight; the drives in service share it. */
@@ -207,7 +286,7 @@ static uint64_t drive_quota_part(const struct target_drive *drive, uint64_t quot
 
     if (quota_bytes == 0)
         return 0;
-    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++)
         if (i == drive->index || target_drive_in(target, i))
             sum += target->drives[i].weight;
     return u64_max((uint64_t)((double)quota_bytes * (drive->weight / sum)), 1);
@@ -221,7 +300,7 @@ void target_volume_quota(struct target *target, uint32_t volume, uint64_t quota_
     struct store_quota *quota = &target->quotas[volume];
     uint64_t bytes_max = quota_bytes > 0 ? quota_bytes : QUOTA_NONE, share_min = bytes_max;
 
-    for (uint32_t i = 0; i < target->opts.drive_count && quota_bytes > 0; i++)
+    for (uint32_t i = 0; i < LIMIT_DRIVES && quota_bytes > 0; i++)
         if (target_drive_in(target, i))
             share_min = u64_min(share_min, drive_quota_part(&target->drives[i], quota_bytes));
     atomic_store(&quota->bytes_max, bytes_max);
@@ -235,6 +314,18 @@ icms_err target_drive_limit(struct target_drive *drive, uint32_t volume, uint64_
         return ICMS_OK;
     return store_volume_limit(drive->store, volume, drive_quota_part(drive, quota_bytes),
                               &drive->target->quotas[volume], why);
+}
+
+icms_err target_drive_limits(struct target_drive *drive, struct err_why *why)
+{
+    struct target *target = drive->target;
+    icms_err err = ICMS_OK;
+
+    for (uint32_t v = 0; v < target->volume_count && err == ICMS_OK; v++)
+        err = store_volume_limit(drive->store, v,
+                                 drive_quota_part(drive, target->volumes[v].spec.quota_bytes),
+                                 &target->quotas[v], why);
+    return err;
 }
 
 static icms_err drives_volume_limit(struct target *target, uint32_t v, struct err_why *why)
@@ -303,18 +394,20 @@ static icms_err drives_left(const struct target *target, struct err_why *why)
 
 icms_err target_drives_open(struct target *target, struct err_why *why)
 {
+    uint32_t listed = 0, drains = 0;
     icms_err err;
 
     loop_entropy(target->loops[0], &target->hash_seed, sizeof(target->hash_seed));
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++)
+        target->loop_drives[i % target->opts.loops] |= (uint32_t)1 << i;
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
-        struct target_drive *drive = &target->drives[i];
-
-        drive->target = target;
-        drive->index = i;
-        drive->path = target->opts.drives[i].path;
-        drive->loop = target->loops[i % target->opts.loops];
-        list_init(&drive->note_waiting);
+        target_drive_init(target, i, &target->opts.drives[i]);
+        listed |= (uint32_t)1 << i;
+        drains |= (uint32_t)target->opts.drives[i].drains << i;
     }
+    atomic_store(&target->listed, listed);
+    atomic_store(&target->drains, drains);
+    atomic_store(&target->out, (uint32_t)~listed);
     err = target_drives_each(target, drive_prepare, why);
     if (err == ICMS_OK)
         err = drives_copy_check(target, why);
@@ -327,7 +420,7 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
     if (err == ICMS_OK)
         err = drives_left(target, why);
     if (err == ICMS_OK)
-        err = drives_map(target, why);
+        err = drives_map_first(target, why);
     for (uint32_t v = 0; v < target->volume_count && err == ICMS_OK; v++)
         err = drives_volume_limit(target, v, why);
     return err;
@@ -335,9 +428,15 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
 
 void target_drives_close(struct target *target)
 {
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
-        store_close(&target->drives[i].store);
-        free(target->drives[i].probe_memory);
+    struct place_map *map = atomic_exchange(&target->map, NULL);
+
+    target_drives_change_fini(target);
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
+        struct store *store = atomic_exchange(&target->drives[i].store, NULL);
+
+        store_close(&store);
+        store_close(&target->drives[i].closing);
+        target_drive_fini(&target->drives[i]);
     }
-    place_map_free(&target->map);
+    place_map_free(&map);
 }

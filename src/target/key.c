@@ -4,8 +4,9 @@
  *
  * Two stores of a key may go to different drives, as one was slow or went out of service between
  * them. Each then deletes the key on all other drives: without an order they delete each other's
- * value, which was acknowledged. So each key has a home: the loop of the first drive of its order,
- * in service or not. A store or delete goes there before all else (target_run_key), and holds the
+ * value, which was acknowledged. So each key has a home: the loop of the drive that was the first
+ * of its order when the enclosure started, and that loop stays it whatever drives come and go
+ * (target.home). A store or delete goes there before all else (target_run_key), and holds the
  * key or waits for the one that does. When it is over, with any answer, it goes there once more and
  * wakes the one that waits longest (target_run_key_end).
  *
@@ -23,10 +24,7 @@
 
 static uint32_t key_home(const struct target_req *req)
 {
-    uint32_t drive = place_rank(req->target->map, req->slot, 0);
-
-    check(drive < req->target->opts.drive_count);
-    return drive % req->target->opts.loops;
+    return req->target->home[req->slot];
 }
 
 static struct list *key_chain(const struct target_req *req)
@@ -98,6 +96,8 @@ enum target_step target_run_key_end(struct target_req *req)
     check(key_holder(req) == req);
     list_remove(&req->key_link);
     req->has_key = false;
+    if (req->value_drive != UINT32_MAX)
+        atomic_fetch_sub(&req->target->drives[req->value_drive].values, 1);
     next = key_holder(req);
     if (next != NULL)
         target_req_defer(next);

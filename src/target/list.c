@@ -146,7 +146,8 @@ static bool list_slice(struct target_req *req, struct target_list *list,
 {
     uint32_t volume = req->nvmf->ns;
     uint32_t keys_max =
-        list->open ? TARGET_LIST_KEYS / req->target->opts.drive_count : TARGET_LIST_KEYS;
+        (uint32_t)(list->open ? TARGET_LIST_KEYS / u64_max(target_listed(req->target), 1)
+                              : TARGET_LIST_KEYS);
 
     if (!req->list_placed)
         list->at = req->list_from = store_position_before(drive->store, volume, &req->nvmf->key);
@@ -168,9 +169,9 @@ enum target_step target_list_run(struct target_req *req)
     struct target_list *list = &target->lists[req->home];
     struct target_drive *drive;
 
-    while (req->index < target->opts.drive_count && !target_drive_in(target, req->index))
+    while (req->index < LIMIT_DRIVES && !target_drive_in(target, req->index))
         list_ask(req, list, req->index + 1);
-    if (req->index == target->opts.drive_count) {
+    if (req->index == LIMIT_DRIVES) {
         if (!target_req_at(req, req->nvmf->loop))
             return TARGET_WAIT;
         return list_pass_end(req, list);

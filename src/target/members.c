@@ -137,7 +137,7 @@ icms_err target_members_write(struct target *target, struct err_why *why)
                 note_add(&note, &target->drives[i].note.rows[row]);
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
         target->drives[i].note = note;
-    atomic_store(&target->noted, UINT32_MAX);
+    atomic_store(&target->noted, UINT64_MAX);
     return target_drives_each(target, members_write, why);
 }
 
@@ -151,9 +151,9 @@ static bool note_mark(struct target_drive *drive)
 
     for (uint32_t i = 0; i < TARGET_NOTE_ROWS; i++) {
         struct target_note_row_df *row = &drive->note.rows[i];
-        bool is_in = uuid_equal(&row->drive, &nobody);
+        bool is_in = uuid_equal(&row->drive, &nobody) || uuid_equal(&row->drive, &drive->uuid);
 
-        for (uint32_t d = 0; !is_in && d < target->opts.drive_count; d++)
+        for (uint32_t d = 0; !is_in && d < LIMIT_DRIVES; d++)
             is_in = target_drive_in(target, d) && uuid_equal(&row->drive, &target->drives[d].uuid);
         changed = changed || (!is_in && row->missed == 0);
         row->missed |= !is_in;
@@ -176,6 +176,14 @@ static void target_note_done(struct store_note *op)
         target_req_run(container_of(link, struct target_req, link));
 }
 
+/* Writes the list of a drive; false: it is out of service. */
+static bool note_write(struct target_drive *drive)
+{
+    drive->note_op = (struct store_note){.bytes = &drive->note, .done = target_note_done};
+    drive->note_busy = store_note_put(drive->store, &drive->note_op) == ICMS_OK;
+    return drive->note_busy;
+}
+
 enum target_step target_run_note(struct target_req *req)
 {
     struct target *target = req->target;
@@ -185,9 +193,9 @@ enum target_step target_run_note(struct target_req *req)
         req->out = atomic_load_explicit(&target->out, memory_order_acquire);
     if (req->out == atomic_load_explicit(&target->noted, memory_order_acquire))
         return target_req_mutated(req);
-    while (req->index < target->opts.drive_count && !target_drive_in(target, req->index))
+    while (req->index < LIMIT_DRIVES && !target_drive_in(target, req->index))
         req->index++;
-    if (req->index == target->opts.drive_count) { /* meanwhile another one may be out */
+    if (req->index == LIMIT_DRIVES) { /* meanwhile another one may be out */
         atomic_store(&target->noted, req->out);
         req->index = 0;
         return TARGET_NEXT;
@@ -195,14 +203,40 @@ enum target_step target_run_note(struct target_req *req)
     drive = &target->drives[req->index];
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
-    if (!drive->note_busy && note_mark(drive)) {
-        drive->note_op = (struct store_note){.bytes = &drive->note, .done = target_note_done};
-        drive->note_busy = store_note_put(drive->store, &drive->note_op) == ICMS_OK;
-    }
+    if (!drive->note_busy && note_mark(drive))
+        (void)note_write(drive);
     if (drive->note_busy) {
         list_push(&drive->note_waiting, &req->link);
         return TARGET_WAIT;
     }
     req->index++;
     return TARGET_NEXT;
+}
+
+/* ---- a drive that joins while the enclosure runs --------------------------------------------- */
+
+bool target_members_know(struct target_drive *drive, const struct uuid *joins,
+                         struct target_note_df *out_note)
+{
+    if (drive->note_busy)
+        return false;
+    if (note_row(&drive->note, joins) == NULL) {
+        note_add(&drive->note, &(struct target_note_row_df){.drive = *joins});
+        if (note_row(&drive->note, joins) != NULL && note_write(drive))
+            return false;
+    }
+    *out_note = drive->note;
+    return true;
+}
+
+bool target_members_join(struct target_drive *drive, const struct target_note_df *note)
+{
+    struct target_note_df was = drive->note;
+
+    if (drive->note_busy)
+        return false;
+    drive->note = *note;
+    note_add(&drive->note, &(struct target_note_row_df){.drive = drive->uuid});
+    (void)note_mark(drive);
+    return memcmp(&was, &drive->note, sizeof(was)) == 0 || !note_write(drive);
 }

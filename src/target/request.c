@@ -49,29 +49,77 @@ void target_req_defer(struct target_req *req)
     loop_send(req->at, &req->msg, target_req_arrived);
 }
 
-/* The drive at the next place of the order that is in service; NULL when there is none left.
- * req->rank stays at its place. */
-static struct target_drive *target_req_drive(struct target_req *req)
+/* The next drive of these (bits) in the key's order; the order goes on behind PLACE_RANKS with all
+ * others, those of this loop first. NULL: there is none left. */
+static struct target_drive *target_req_next(struct target_req *req, uint32_t drives)
 {
-    for (; req->rank < PLACE_RANKS; req->rank++) {
-        uint32_t drive = place_rank(req->target->map, req->slot, req->rank);
+    struct target *target = req->target;
+    struct place_map *map = atomic_load_explicit(&target->map, memory_order_acquire);
+    uint32_t here;
+
+    drives &= ~req->asked;
+    if (drives == 0)
+        return NULL;
+    for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
+        uint32_t drive = place_rank(map, req->slot, rank);
 
         if (drive == UINT32_MAX)
             break;
-        if (target_drive_in(req->target, drive))
-            return &req->target->drives[drive];
+        if ((drives >> drive & 1) != 0)
+            return &target->drives[drive];
     }
-    return NULL;
+    here = drives & target_loop_drives(target, target_loop_index(target, req->at));
+    return &target->drives[__builtin_ctz(here != 0 ? here : drives)];
 }
 
-/* The same for a new load or store: slow ones are passed over. */
+/* The next one in service. It is asked once (target_req_asked), whatever comes, goes or changes its
+ * place in the order meanwhile. */
+static struct target_drive *target_req_drive(struct target_req *req)
+{
+    return target_req_next(req, target_in(req->target));
+}
+
+static void target_req_asked(struct target_req *req, const struct target_drive *drive)
+{
+    req->asked |= (uint32_t)1 << drive->index;
+}
+
+/* Those that are not passed over by new loads and stores. */
+static uint32_t target_quick(const struct target *target)
+{
+    return target_in(target) & ~atomic_load_explicit(&target->slow, memory_order_acquire);
+}
+
 static struct target_drive *target_req_quick_drive(struct target_req *req)
 {
-    struct target_drive *drive;
+    return target_req_next(req, target_quick(req->target));
+}
 
-    while ((drive = target_req_drive(req)) != NULL && target_drive_slow(req->target, drive->index))
-        req->rank++;
-    return drive;
+/* The next one for a value: none that drains. */
+static struct target_drive *target_req_store_drive(struct target_req *req)
+{
+    struct target *target = req->target;
+    uint32_t drains = atomic_load_explicit(&target->drains, memory_order_acquire);
+
+    return target_req_next(req, target_quick(target) & ~drains);
+}
+
+/* How often a value of the key may have gone from one drive to another. */
+static _Atomic uint32_t *target_moves(const struct target_req *req)
+{
+    return &req->target->moves[req->slot % TARGET_MOVES];
+}
+
+/* Nothing was found. True, and a search begins anew: a value went from a drive that was not asked
+ * yet to one that had been, or may have. It goes to the other drive first. */
+static bool target_search_again(struct target_req *req, uint32_t moves)
+{
+    if (moves == req->moves || ++req->searches == TARGET_SEARCHES_MAX)
+        return false;
+    req->moves = moves;
+    req->asked = req->index = 0;
+    req->reason = ICMS_MISS_NONE;
+    return true;
 }
 
 static uint32_t target_slot(const struct target_req *req, const struct key *key)
@@ -105,6 +153,8 @@ static enum target_step target_req_miss(struct target_req *req)
 {
     uint32_t first = place_rank(req->target->map, req->slot, 0);
 
+    if (req->state == TARGET_REQ_LOOK && target_search_again(req, atomic_load(target_moves(req))))
+        return TARGET_NEXT;
     if (first == UINT32_MAX || !target_drive_in(req->target, first) ||
         target_drive_slow(req->target, first))
         target_req_reason(req, ICMS_MISS_DRIVE_DOWN);
@@ -132,6 +182,7 @@ static enum target_step target_run_new(struct target_req *req)
         return TARGET_NEXT;
     case NVMF_TARGET_RETRIEVE:
     case NVMF_TARGET_EXIST:
+        req->moves = atomic_load(target_moves(req));
         target_req_state_set(req, TARGET_REQ_LOOK);
         return TARGET_NEXT;
     case NVMF_TARGET_EXIST_MANY:
@@ -214,7 +265,7 @@ static enum target_step target_run_look(struct target_req *req)
         return target_req_answer(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
     if (!store_exists(drive->store, nvmf->ns, &nvmf->key, &bytes_max)) {
         target_req_reason(req, store_miss_reason(drive->store, nvmf->ns, &nvmf->key));
-        req->rank++;
+        target_req_asked(req, drive);
         return TARGET_NEXT;
     }
     if (nvmf->op == NVMF_TARGET_EXIST)
@@ -225,7 +276,7 @@ static enum target_step target_run_look(struct target_req *req)
     }
     if (target_slow_clogged(drive, false)) {
         target_req_reason(req, ICMS_MISS_SHED);
-        req->rank++;
+        target_req_asked(req, drive);
         return TARGET_NEXT;
     }
     req->op.read = (struct store_read){
@@ -258,6 +309,7 @@ static enum target_step target_run_read(struct target_req *req)
     target_slow_end(req);
     if (read->err == ICMS_OK && !fault_hit("target.retrieve")) {
         target_hit_count(req);
+        target_move_used(&req->target->drives[req->drive], req->nvmf->ns, &req->nvmf->key);
         if (!req->streamed)
             target_read_found(req);
         return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
@@ -265,7 +317,7 @@ static enum target_step target_run_read(struct target_req *req)
     target_req_reason(req, read->err == ICMS_MISS ? read->reason : ICMS_MISS_DRIVE_DOWN);
     if (req->streamed) /* another drive's value is not its other half */
         return target_req_answer(req, ICMS_MISS, req->reason);
-    req->rank++;
+    target_req_asked(req, &req->target->drives[req->drive]);
     target_req_state_set(req, TARGET_REQ_LOOK);
     return TARGET_NEXT;
 }
@@ -276,6 +328,8 @@ enum target_step target_req_mutate(struct target_req *req)
 {
     if (req->nvmf->op == NVMF_TARGET_DELETE)
         target_req_state_set(req, TARGET_REQ_KILL);
+    else if (req->from != NULL)
+        target_req_state_set(req, TARGET_REQ_FETCH);
     else
         target_req_state_set(req, req->nvmf->options != 0 ? TARGET_REQ_PROBE : TARGET_REQ_APPEND);
     return TARGET_NEXT;
@@ -297,13 +351,50 @@ static enum target_step target_run_probe(struct target_req *req)
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
     if (!store_exists(drive->store, req->nvmf->ns, &req->nvmf->key, NULL)) {
-        req->rank++;
+        target_req_asked(req, drive);
         return TARGET_NEXT;
     }
     if (if_absent) {
         store_touch(drive->store, req->nvmf->ns, &req->nvmf->key);
         return target_req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
     }
+    target_req_state_set(req, TARGET_REQ_APPEND);
+    return TARGET_NEXT;
+}
+
+/* The value that moves; the host's command is the mover's own. */
+static enum target_step target_run_fetch(struct target_req *req)
+{
+    struct nvmf_target_req *nvmf = req->nvmf;
+    icms_err err;
+
+    if (!target_drive_in(req->target, req->from->index))
+        return target_req_answer(req, ICMS_MISS, ICMS_MISS_DRIVE_DOWN);
+    if (!target_req_at(req, req->from->loop))
+        return TARGET_WAIT;
+    req->op.read = (struct store_read){
+        .volume = nvmf->ns,
+        .key = nvmf->key,
+        .memory = nvmf->memory,
+        .memory_bytes = nvmf->memory_bytes,
+        .done = target_read_done,
+    };
+    target_req_state_set(req, TARGET_REQ_FETCH_END);
+    err = store_read(req->from->store, &req->op.read);
+    if (err == ICMS_OK) /* its own err is set already when nothing is there */
+        return TARGET_WAIT;
+    req->op.read.err = err;
+    return TARGET_NEXT;
+}
+
+static enum target_step target_run_fetch_end(struct target_req *req)
+{
+    const struct store_read *read = &req->op.read;
+
+    if (read->err != ICMS_OK)
+        return target_req_answer(req, read->err, read->reason);
+    check(read->value == req->nvmf->memory + STORE_HEADER_BYTES);
+    req->nvmf->value_bytes = read->value_bytes;
     target_req_state_set(req, TARGET_REQ_APPEND);
     return TARGET_NEXT;
 }
@@ -324,7 +415,7 @@ static enum target_step target_req_note(struct target_req *req)
 static enum target_step target_store_failed(struct target_req *req, icms_err err,
                                             enum icms_miss reason)
 {
-    if (!req->is_left)
+    if (!req->is_left || req->from != NULL) /* a move leaves the value that there is anyway */
         return target_req_answer(req, err, reason);
     req->err = err;
     req->reason = reason;
@@ -336,8 +427,8 @@ static enum target_step target_run_append(struct target_req *req)
     struct target_drive *drive;
     struct nvmf_target_req *nvmf = req->nvmf;
 
-    req->rank = 0;
-    drive = target_req_quick_drive(req);
+    req->asked = 0;
+    drive = target_req_store_drive(req);
     if (drive == NULL)
         return target_store_failed(req, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
     if (!target_req_at(req, drive->loop))
@@ -368,7 +459,8 @@ static enum target_step target_run_write(struct target_req *req)
     switch (err) {
     case ICMS_OK:
         req->value_drive = req->drive;
-        req->rank = 0;
+        atomic_fetch_add(&req->target->drives[req->drive].values, 1);
+        req->asked = 0;
         target_req_state_set(req, TARGET_REQ_KILL);
         return TARGET_NEXT;
     case ICMS_DRIVE_DOWN:
@@ -397,12 +489,10 @@ static enum target_step target_run_write(struct target_req *req)
 
 enum target_step target_req_mutated(struct target_req *req)
 {
-    uint32_t out = atomic_load_explicit(&req->target->out, memory_order_acquire);
-
     if (req->err != ICMS_OK)
         return target_req_answer(req, req->err, req->reason);
     /* with no drive left nobody noted what the drives that were out before missed */
-    if ((uint32_t)__builtin_popcount(out) == req->target->opts.drive_count)
+    if (target_in(req->target) == 0)
         return target_req_answer(req, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
     if (req->nvmf->op == NVMF_TARGET_STORE || req->found)
         return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
@@ -432,6 +522,8 @@ static enum target_step target_kill_at(struct target_req *req, struct target_dri
         .done = target_delete_done,
     };
     target_req_state_set(req, TARGET_REQ_KILL_END);
+    if (req->value_drive != UINT32_MAX) /* first: who does not find it here looks once more */
+        atomic_fetch_add(target_moves(req), 1);
     target_slow_begin(drive, req);
     req->op.delete.err = store_delete(drive->store, &req->op.delete);
     return req->op.delete.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
@@ -449,12 +541,14 @@ static enum target_step target_kill_failed(struct target_req *req, icms_err err,
     return TARGET_NEXT;
 }
 
-/* Whether a drive that is out cannot have another value: of one record there is no other, and who
- * stores under names of the content, in a sealed volume, has one value for a key. */
+/* Whether a drive that is out cannot have another value: of one record there is no other, a value
+ * that moves is the one that there was, and who stores under names of the content, in a sealed
+ * volume, has one value for a key. */
 static bool target_misses_nothing(const struct target_req *req)
 {
-    return req->nvmf->only_record != 0 || ((req->nvmf->options & NVMF_TARGET_IF_ABSENT) != 0 &&
-                                           req->target->sealed[req->nvmf->ns]);
+    return req->nvmf->only_record != 0 || req->from != NULL ||
+           ((req->nvmf->options & NVMF_TARGET_IF_ABSENT) != 0 &&
+            req->target->sealed[req->nvmf->ns]);
 }
 
 /* A delete kills on every drive in service; a store on all but the one that has the new value, as
@@ -473,7 +567,7 @@ static enum target_step target_run_kill(struct target_req *req)
     if (drive->index != req->value_drive && !target_req_at(req, drive->loop))
         return TARGET_WAIT;
     if (drive->index == req->value_drive || target_req_record(req, drive) == 0) {
-        req->rank++;
+        target_req_asked(req, drive);
         return TARGET_NEXT;
     }
     if (req->nvmf->op == NVMF_TARGET_STORE && target_slow_clogged(drive, true))
@@ -503,30 +597,45 @@ static enum target_step target_run_kill_end(struct target_req *req)
         req->found = true;
     else if (err != ICMS_MISS && err != ICMS_DRIVE_DOWN)
         req->err = err; /* it may still be there */
-    req->rank++;
+    target_req_asked(req, &req->target->drives[req->drive]);
     target_req_state_set(req, TARGET_REQ_KILL);
     return TARGET_NEXT;
 }
 
 /* ---- exist-many ----------------------------------------------------------------------------- */
 
-/* Does a drive of this loop hold key i? */
-static bool target_scan_key(struct target_req *req, const struct key *key, struct loop *loop)
+/* Does a drive of this loop hold a key? Those of its order first. */
+static bool target_scan_key(struct target_req *req, const struct key *key, uint32_t loop)
 {
+    struct target *target = req->target;
+    struct place_map *map = atomic_load_explicit(&target->map, memory_order_acquire);
+    uint32_t left = target_in(target) & target_loop_drives(target, loop);
     uint32_t slot = target_slot(req, key);
 
-    for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
-        uint32_t i = place_rank(req->target->map, slot, rank);
-        struct target_drive *drive;
+    for (uint32_t rank = 0; rank < PLACE_RANKS && left != 0; rank++) {
+        uint32_t drive = place_rank(map, slot, rank);
 
-        if (i == UINT32_MAX)
+        if (drive == UINT32_MAX)
             break;
-        drive = &req->target->drives[i];
-        if (drive->loop == loop && target_drive_in(req->target, i) &&
-            store_exists(drive->store, req->nvmf->ns, key, NULL))
+        if ((left >> drive & 1) == 0)
+            continue;
+        if (store_exists(target->drives[drive].store, req->nvmf->ns, key, NULL))
             return true;
+        left &= ~((uint32_t)1 << drive);
     }
+    for (; left != 0; left &= left - 1)
+        if (store_exists(target->drives[__builtin_ctz(left)].store, req->nvmf->ns, key, NULL))
+            return true;
     return false;
+}
+
+static uint32_t target_moves_all(const struct target *target)
+{
+    uint32_t moves = 0;
+
+    for (uint32_t i = 0; i < TARGET_MOVES; i++)
+        moves += atomic_load_explicit(&target->moves[i], memory_order_acquire);
+    return moves;
 }
 
 static enum target_step target_run_scan(struct target_req *req)
@@ -534,13 +643,22 @@ static enum target_step target_run_scan(struct target_req *req)
     struct nvmf_target_req *nvmf = req->nvmf;
     struct target *target = req->target;
 
-    /* Loops above the number of drives have none. */
-    if (req->index == u64_min(target->opts.loops, target->opts.drive_count))
+    if (req->index == 0 && req->searches == 0)
+        req->moves = target_moves_all(target);
+    while (req->index < target->opts.loops &&
+           (target_in(target) & target_loop_drives(target, req->index)) == 0)
+        req->index++;
+    if (req->index == target->opts.loops) {
+        uint64_t all = nvmf->key_count == 64 ? UINT64_MAX : ((uint64_t)1 << nvmf->key_count) - 1;
+
+        if (nvmf->map != all && target_search_again(req, target_moves_all(target)))
+            return TARGET_NEXT;
         return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    }
     if (!target_req_at(req, target->loops[req->index]))
         return TARGET_WAIT;
     for (uint32_t i = 0; i < nvmf->key_count; i++)
-        if ((nvmf->map >> i & 1) == 0 && target_scan_key(req, &nvmf->keys[i], req->at))
+        if ((nvmf->map >> i & 1) == 0 && target_scan_key(req, &nvmf->keys[i], req->index))
             nvmf->map |= (uint64_t)1 << i;
     req->index++;
     return TARGET_NEXT;
@@ -558,9 +676,9 @@ static enum target_step target_run_sync(struct target_req *req)
     struct target *target = req->target;
     struct target_drive *drive;
 
-    while (req->index < target->opts.drive_count && !target_drive_in(target, req->index))
+    while (req->index < LIMIT_DRIVES && !target_drive_in(target, req->index))
         req->index++;
-    if (req->index == target->opts.drive_count)
+    if (req->index == LIMIT_DRIVES)
         return target_req_answer(req, req->err,
                                  req->err == ICMS_OK ? ICMS_MISS_NONE : ICMS_MISS_DRIVE_DOWN);
     drive = &target->drives[req->index];
@@ -620,6 +738,7 @@ static enum target_step (*const target_state_fn[])(struct target_req *req) = {
     [TARGET_REQ_NEW] = target_run_new,           [TARGET_REQ_LOOK] = target_run_look,
     [TARGET_REQ_READ] = target_run_read,         [TARGET_REQ_KEY] = target_run_key,
     [TARGET_REQ_KEY_WAIT] = target_run_key_wait, [TARGET_REQ_PROBE] = target_run_probe,
+    [TARGET_REQ_FETCH] = target_run_fetch,       [TARGET_REQ_FETCH_END] = target_run_fetch_end,
     [TARGET_REQ_APPEND] = target_run_append,     [TARGET_REQ_WRITE] = target_run_write,
     [TARGET_REQ_UNDO] = target_run_undo,         [TARGET_REQ_KILL] = target_run_kill,
     [TARGET_REQ_KILL_END] = target_run_kill_end, [TARGET_REQ_NOTE] = target_run_note,
@@ -642,15 +761,17 @@ void target_req_run(struct target_req *req)
 /* ---- who gives us commands ------------------------------------------------------------------ */
 
 static void target_req_begin(struct target *target, struct target_req *req,
-                             struct nvmf_target_req *nvmf, struct target_call *call)
+                             struct nvmf_target_req *nvmf, struct target_call *call,
+                             struct target_drive *from)
 {
     req->magic = TARGET_REQ_MAGIC;
     req->state = TARGET_REQ_NEW;
     req->target = target;
     req->nvmf = nvmf;
     req->call = call;
+    req->from = from;
     req->at = nvmf->loop;
-    req->slot = req->rank = req->index = 0;
+    req->slot = req->asked = req->index = req->searches = 0;
     req->drive = TRACE_NOWHERE;
     trace_begin(&req->trace, TARGET_REQ_NEW, loop_now_ns(req->at));
     req->value_drive = UINT32_MAX;
@@ -664,17 +785,29 @@ static void target_req_begin(struct target *target, struct target_req *req,
 
 static void target_kv(void *owner, struct nvmf_target_req *nvmf)
 {
-    target_req_begin(owner, nvmf_target_req_area(nvmf), nvmf, NULL);
+    target_req_begin(owner, nvmf_target_req_area(nvmf), nvmf, NULL, NULL);
 }
 
-void target_call(struct target *target, struct loop *loop, struct target_call *call)
+static void call_begin(struct target *target, struct loop *loop, struct target_call *call,
+                       struct target_drive *from)
 {
     static_assert(sizeof(struct target_req) <= sizeof(call->private_words), "room for a request");
     check(loop_is_mine(loop) && call->req.ns < LIMIT_VOLUMES);
     call->req.loop = loop;
     call->req.map = call->req.done_bytes = 0;
     call->req.record = 0;
-    target_req_begin(target, (struct target_req *)(void *)call->private_words, &call->req, call);
+    target_req_begin(target, (struct target_req *)(void *)call->private_words, &call->req, call,
+                     from);
+}
+
+void target_call(struct target *target, struct loop *loop, struct target_call *call)
+{
+    call_begin(target, loop, call, NULL);
+}
+
+void target_call_move(struct target_drive *from, struct target_call *call)
+{
+    call_begin(from->target, from->loop, call, from);
 }
 
 static uint64_t target_used_bytes(void *owner, uint32_t ns)
@@ -682,13 +815,13 @@ static uint64_t target_used_bytes(void *owner, uint32_t ns)
     const struct target *target = owner;
     uint64_t bytes = 0;
 
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
-        const struct target_drive *drive = &target->drives[i];
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
+        struct store *store = target->drives[i].store;
         struct store_volume_stats stats;
 
-        if (drive->store == NULL)
+        if (store == NULL)
             continue;
-        store_volume_stats(drive->store, ns, &stats);
+        store_volume_stats(store, ns, &stats);
         bytes += stats.bytes;
     }
     return bytes;
@@ -697,20 +830,20 @@ static uint64_t target_used_bytes(void *owner, uint32_t ns)
 static void target_health(void *owner, struct nvmf_target_health *out_health)
 {
     const struct target *target = owner;
-    uint32_t in = 0;
+    uint32_t in = (uint32_t)__builtin_popcount(target_in(target)), all = target_listed(target);
 
     *out_health = (struct nvmf_target_health){0};
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
+        struct store *store = target->drives[i].store;
         struct store_stats stats;
 
-        in += target_drive_in(target, i);
-        if (target->drives[i].store == NULL)
+        if (store == NULL)
             continue;
-        store_stats(target->drives[i].store, &stats);
+        store_stats(store, &stats);
         out_health->media_errors += stats.checksum_errors;
     }
-    out_health->spare_percent = (uint8_t)(in * 100 / target->opts.drive_count);
-    out_health->degraded = in < target->opts.drive_count;
+    out_health->spare_percent = (uint8_t)(in * 100 / u64_max(all, 1));
+    out_health->degraded = in < all;
 }
 
 const struct nvmf_target_ops target_nvmf_ops = {

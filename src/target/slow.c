@@ -63,7 +63,7 @@ static uint32_t slow_well(const struct target *target, uint32_t but)
 {
     uint32_t well = 0;
 
-    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++)
         well += i != but && target_drive_in(target, i) && !target_drive_slow(target, i) &&
                 atomic_load_explicit(&target->drives[i].lates, memory_order_relaxed) == 0 &&
                 atomic_load_explicit(&target->drives[i].probe_lates, memory_order_relaxed) == 0;
@@ -77,7 +77,7 @@ static void slow_set(struct target_drive *drive)
     uint32_t bit = (uint32_t)1 << drive->index;
 
     if (target_drive_slow(target, drive->index) ||
-        2 * slow_well(target, drive->index) < target->opts.drive_count)
+        2 * slow_well(target, drive->index) < target_listed(target))
         return;
     drive->probes_good = 0;
     atomic_fetch_or(&target->slow, bit);
@@ -142,7 +142,7 @@ bool target_slow_clogged(const struct target_drive *drive, bool store)
     struct list *first = list_first(&drive->flying);
     uint64_t all = atomic_load_explicit(&target->flying_bytes[store], memory_order_relaxed);
 
-    return target->opts.drive_count > 1 && first != NULL &&
+    return target_listed(target) > 1 && first != NULL &&
            drive->flying_bytes[store] > target->opts.memory_bytes / TARGET_SHARE &&
            drive->flying_bytes[store] > all / 4 * 3 &&
            loop_now_ns(drive->loop) >=
@@ -199,7 +199,12 @@ static void target_probe(struct loop_timer *timer)
 {
     struct target_drive *drive = container_of(timer, struct target_drive, probe_timer);
 
+    if (drive->is_leaving) {
+        target_drive_leave(drive);
+        return;
+    }
     loop_timer_start(drive->loop, timer, loop_now_ns(drive->loop) + TARGET_PROBE_NS);
+    target_move_next(drive);
     store_quota_look(drive->store); /* a write may have waited too long for other drives */
     if (drive->probing) {
         uint64_t took_ns = loop_now_ns(drive->loop) - drive->probe_begin_ns;

@@ -187,6 +187,7 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
     target->opts.drives = target->drive_opts;
     check(opts->tenant_count <= LIMIT_TENANTS);
     check(pthread_mutex_init(&target->volumes_lock, NULL) == 0);
+    check(pthread_mutex_init(&target->drives_lock, NULL) == 0);
     err = target_make(target, why);
     target->opts.volumes = NULL; /* they were copied */
     target->opts.tenants = NULL;
@@ -207,10 +208,10 @@ static void target_look(struct loop_timer *timer)
     uint64_t now = loop_now_ns(target->loops[0]);
     bool low = false;
 
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
         struct store_stats stats;
 
-        if (target->drives[i].store == NULL || !target_drive_in(target, i))
+        if (!target_drive_in(target, i))
             continue;
         store_stats(target->drives[i].store, &stats);
         low = low || stats.free_low;
@@ -287,6 +288,7 @@ void target_free(struct target **target_ref)
     free(target->keys);
     free(target->lists);
     target_volumes_fini(target);
+    pthread_mutex_destroy(&target->drives_lock);
     free(target);
 }
 
@@ -324,8 +326,8 @@ static void ready_names(const struct target *target, const char *what, uint32_t 
         return;
     used += (size_t)snprintf(why->text + used, sizeof(why->text) - used,
                              "%s%u of %u drives %s:", used > 0 ? "; " : "",
-                             (unsigned)__builtin_popcount(drives), target->opts.drive_count, what);
-    for (uint32_t i = 0; i < target->opts.drive_count && used < sizeof(why->text); i++)
+                             (unsigned)__builtin_popcount(drives), target_listed(target), what);
+    for (uint32_t i = 0; i < LIMIT_DRIVES && used < sizeof(why->text); i++)
         if ((drives >> i & 1) != 0)
             used += (size_t)snprintf(why->text + used, sizeof(why->text) - used, " drive%u (%s)", i,
                                      target->drives[i].path);
@@ -336,10 +338,10 @@ static void ready_drives(const struct target *target, uint32_t out, struct err_w
 {
     uint32_t slow = 0, full = 0;
 
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
         struct store_stats stats;
 
-        if ((out >> i & 1) != 0)
+        if (!target_drive_in(target, i))
             continue;
         store_stats(target->drives[i].store, &stats);
         slow |= (uint32_t)target_drive_slow(target, i) << i;
@@ -351,9 +353,9 @@ static void ready_drives(const struct target *target, uint32_t out, struct err_w
     ready_names(target, "without space", full, why);
 }
 
-bool target_ready(const struct target *target, struct err_why *why)
+static bool ready_look(const struct target *target, struct err_why *why)
 {
-    uint32_t out = atomic_load_explicit(&target->out, memory_order_acquire);
+    uint32_t listed = atomic_load(&target->listed), out = listed & ~target_in(target);
     uint64_t low_since = atomic_load_explicit(&target->low_since_ns, memory_order_relaxed);
     uint32_t out_count = (uint32_t)__builtin_popcount(out);
 
@@ -365,7 +367,7 @@ bool target_ready(const struct target *target, struct err_why *why)
         err_set(why, ICMS_CLOSED, "draining");
         return false;
     }
-    if (out_count == target->opts.drive_count) {
+    if (out == listed) {
         err_set(why, ICMS_DRIVE_DOWN, "no drive is in service");
         return false;
     }
@@ -376,7 +378,17 @@ bool target_ready(const struct target *target, struct err_why *why)
     if (!target_quota_fine(target, why))
         return false;
     ready_drives(target, out, why);
-    return out_count * 100.0 <= target->opts.ready_out_percent_max * target->opts.drive_count;
+    return out_count * 100.0 <= target->opts.ready_out_percent_max * target_listed(target);
+}
+
+bool target_ready(const struct target *target, struct err_why *why)
+{
+    bool ready;
+
+    target_drives_lock(target);
+    ready = ready_look(target, why);
+    target_drives_unlock(target);
+    return ready;
 }
 
 static void target_stats_volume(const struct target *target, uint32_t v,
@@ -391,11 +403,11 @@ static void target_stats_volume(const struct target *target, uint32_t v,
     out->encrypted = spec->encrypted;
     out->require = spec->require;
     out->store.quota_bytes = spec->quota_bytes;
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
         const struct target_drive *drive = &target->drives[i];
         struct store_volume_stats stats;
 
-        if (drive->store == NULL)
+        if (drive->store == NULL || drive->is_leaving)
             continue;
         store_volume_stats(drive->store, v, &stats);
         out->hits += atomic_load_explicit(&drive->hits[v], memory_order_relaxed);
@@ -409,6 +421,7 @@ static const char *const state_names[TARGET_REQ_STATES] = {
     [TARGET_REQ_NEW] = "new",           [TARGET_REQ_LOOK] = "look",
     [TARGET_REQ_READ] = "read",         [TARGET_REQ_KEY] = "key",
     [TARGET_REQ_KEY_WAIT] = "key_wait", [TARGET_REQ_PROBE] = "probe",
+    [TARGET_REQ_FETCH] = "fetch",       [TARGET_REQ_FETCH_END] = "fetch_end",
     [TARGET_REQ_APPEND] = "append",     [TARGET_REQ_WRITE] = "write",
     [TARGET_REQ_KILL] = "kill",         [TARGET_REQ_KILL_END] = "kill_end",
     [TARGET_REQ_UNDO] = "undo",         [TARGET_REQ_NOTE] = "note",
@@ -429,12 +442,18 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         trace_stats_add(&target->books[i], state_names, TARGET_REQ_STATES, out_stats->states);
     nvmf_target_stats(target->nvmf, &out_stats->nvmf);
     out_stats->quota_errors = atomic_load_explicit(&target->quota_errors, memory_order_relaxed);
-    out_stats->drive_count = target->opts.drive_count;
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+    target_drives_lock(target);
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
         const struct target_drive *drive = &target->drives[i];
-        struct target_drive_stats *out = &out_stats->drives[i];
+        struct target_drive_stats *out = &out_stats->drives[out_stats->drive_count];
 
-        out->path = drive->path;
+        if ((atomic_load(&target->listed) >> i & 1) == 0)
+            continue;
+        out_stats->drive_count++;
+        out->number = i;
+        memcpy(out->path, drive->path, sizeof(out->path));
+        out->moved = counter_get(&drive->move.moved);
+        out->drains = (atomic_load(&target->drains) >> i & 1) != 0;
         out->out = !target_drive_in(target, i);
         out->slow = target_drive_slow(target, i);
         out->slow_total = atomic_load_explicit(&drive->slow_total, memory_order_relaxed);
@@ -455,6 +474,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         if (target->volumes[v].is_live)
             target_stats_volume(target, v, &out_stats->volumes[out_stats->volume_count++]);
     target_volumes_unlock(target);
+    target_drives_unlock(target);
 }
 
 uint32_t target_connected(const struct target *target,
@@ -475,9 +495,13 @@ static const char *target_trace_volume(void *arg, uint32_t volume)
 
 static const char *target_trace_drive(void *arg, uint32_t drive)
 {
+    static _Thread_local char path[LIMIT_PATH_BYTES];
     const struct target *target = arg;
 
-    return target->drives[drive].path;
+    target_drives_lock(target);
+    memcpy(path, target->drives[drive].path, sizeof(path));
+    target_drives_unlock(target);
+    return path;
 }
 
 char *target_trace(struct target *target, const struct key *key)
@@ -554,9 +578,15 @@ bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
 bool target_error_take(struct target *target, uint32_t drive, struct store_error *out_error,
                        uint64_t *out_missed)
 {
-    check(drive < target->opts.drive_count);
-    return target->drives[drive].store != NULL &&
-           store_error_take(target->drives[drive].store, out_error, out_missed);
+    struct store *store;
+    bool is_taken;
+
+    check(drive < LIMIT_DRIVES);
+    target_drives_lock(target);
+    store = target->drives[drive].store;
+    is_taken = store != NULL && store_error_take(store, out_error, out_missed);
+    target_drives_unlock(target);
+    return is_taken;
 }
 
 struct loop *target_loop(struct target *target, uint32_t index)

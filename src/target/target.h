@@ -7,8 +7,8 @@
  * an order of drives (weighted rendezvous over the drives' UUIDs and sizes, place.h). Stores go to
  * the first in that order that is in service. Loads ask every drive of the order that is in service
  * until one has the block, because stores went further down while a drive was out. So a drive that
- * fails costs its own blocks once, and nothing else. A store also deletes the key on the others of
- * the order, so a key has one value. A drive that was out comes back only with a restart; it is
+ * fails costs its own blocks once, and nothing else. A store also deletes the key on all others of
+ * the enclosure, so a key has one value. A drive that was out comes back only with a restart; it is
  * formatted then if anything was replaced or deleted meanwhile. A drive of another enclosure is an
  * error until it is formatted.
  *
@@ -37,6 +37,7 @@ struct target_drive_opts {
     uint64_t bytes_per_block;   /* of the drive, for an entry of its index; 0: 64 KiB */
     struct write_budget budget; /* what may be written to it a day */
     enum target_format format;
+    bool drains; /* takes no values any more; what it has is read, and moved to the others */
 };
 
 struct target_opts {
@@ -149,6 +150,41 @@ icms_err target_volumes_change(struct target *target, const struct target_opts *
 bool target_volumes_changed(struct target *target, icms_err *out_err,
                             struct target_refused *out_refused, struct err_why *why);
 
+/* ---- drives that change ----------------------------------------------------------------------
+ *
+ * A drive is known by its path. One that the target does not have yet comes, one that is not listed
+ * any more goes, and one that drains takes no values from now on: it is read, and what it has moves
+ * to the others, until a change says otherwise. Nothing in flight ends for it: drives_change.c.
+ *
+ *   target_drives_change   compares, and opens what comes: refused as a whole, or a change that
+ *                          nobody sees yet
+ *   target_drives_commit   it begins, and cannot be refused any more; or target_drives_cancel
+ *   target_drives_changed  it is over
+ *
+ * A drive that comes has to be empty, or a store that was never in use: what another enclosure, or
+ * this one, left on it is not taken for the enclosure's own while it runs. A missing file is made
+ * where opts allow it (TARGET_FORMAT_EMPTY), and zeros are formatted. Should it fail on the way, it
+ * is out of service. */
+
+/* opts.drives as they shall be; the rest is not read. Refused with a sentence, and the place of the
+ * drive in opts (out_drive; UINT32_MAX: none of them). FOREIGN: it is not empty; LIMIT: no number
+ * is free; BUSY: the change before is not over; CONFIG: none would take values, or a quota would be
+ * larger than the drives; what opening answers. Blocking, for as long as opening and formatting
+ * take; one control thread at a time, which may be another one than that of the other calls. */
+icms_err target_drives_change(struct target *target, const struct target_opts *opts,
+                              uint32_t *out_drive, struct err_why *why) ICMS_MUST_CHECK;
+
+/* The control thread. */
+void target_drives_commit(struct target *target);
+void target_drives_cancel(struct target *target);
+
+/* Now and then, on the control thread: true once for each change that was begun. Also frees the
+ * drives that went, as soon as nothing is in flight there. */
+bool target_drives_changed(struct target *target);
+
+/* One was made that is not over. */
+bool target_drives_changing(const struct target *target);
+
 /* The name of the volume with a number, also of one that is retired; "": none. Any thread. */
 void target_volume_name(const struct target *target, uint32_t number, char out[LIMIT_NAME_BYTES]);
 
@@ -196,7 +232,10 @@ bool target_ready(const struct target *target, struct err_why *why);
 #define TARGET_LOW_NS ((uint64_t)5 * 1000 * 1000 * 1000)
 
 struct target_drive_stats {
-    const char *path;
+    uint32_t number; /* for target_error_take; that of a drive which went is used again */
+    char path[LIMIT_PATH_BYTES];
+    bool drains;                           /* takes no values any more                        */
+    uint64_t moved;                        /* values that went from it to others as it drained */
     bool out;                              /* out of service: nothing is asked of it          */
     bool slow;                             /* passed over by new loads and stores, for now    */
     uint64_t slow_total;                   /* how often that began                            */
@@ -268,8 +307,8 @@ void target_differs(const struct target *target, struct nvmf_target_differs *out
 bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
                       uint64_t *out_missed);
 
-/* As store_error_take: the oldest error of a drive that was not taken yet; false also for a drive
- * that could not be opened. */
+/* As store_error_take: the oldest error of the drive of this number that was not taken yet; false
+ * also for a drive that could not be opened. */
 bool target_error_take(struct target *target, uint32_t drive, struct store_error *out_error,
                        uint64_t *out_missed);
 

@@ -30,6 +30,11 @@
 /* Chains of a loop's table of keys that are being mutated. */
 #define TARGET_KEY_CHAINS 1024
 
+/* Counters of values that moved. A search that found nothing begins anew when that of its key
+ * changed meanwhile, at most so often. */
+#define TARGET_MOVES        256
+#define TARGET_SEARCHES_MAX 8
+
 struct target_req;
 
 /* ---- members -------------------------------------------------------------------------------- */
@@ -64,18 +69,50 @@ struct target_volume {
     struct volume_spec spec; /* its hosts are nvmf/target's                      */
 };
 
-struct target_change; /* volumes.c */
+struct target_change;        /* volumes.c       */
+struct target_drives_change; /* drives_change.c */
 
 /* ---- drives --------------------------------------------------------------------------------- */
+
+/* Keys of a draining drive that were loaded, or that the walk found next. */
+#define TARGET_MOVE_KEYS 64
+
+/* After a move that failed nothing moves for so long. */
+#define TARGET_MOVE_PAUSE_NS ((uint64_t)1000 * 1000 * 1000)
+
+struct target_move_key {
+    uint32_t volume;
+    struct key key;
+};
+
+/* What moves from a drive that drains (move.c); its loop's. */
+struct target_move {
+    uint8_t *memory;            /* for one value; NULL: the drive never drained          */
+    uint64_t memory_bytes;      /* of it                                                 */
+    bool is_busy;               /* call is on its way                                    */
+    struct target_call call;    /* the move of one value                                 */
+    uint64_t pause_ns;          /* nothing moves before                                  */
+    uint64_t again_ns;          /* no walk begins before                                 */
+    uint32_t volume;            /* where the walk is; UINT32_MAX: before the first       */
+    struct store_position at;   /* behind the last key of keys                           */
+    uint32_t key_volume;        /* of keys                                               */
+    uint32_t key_at, key_count; /* of keys: the next one, and how many                  */
+    struct store_position keys[TARGET_MOVE_KEYS];  /* that the walk found                */
+    uint32_t used_count;                           /* of used                            */
+    struct target_move_key used[TARGET_MOVE_KEYS]; /* that were loaded                  */
+    uint64_t moved; /* values; others read it                                */
+};
 
 struct target_drive {
     struct target *target;
     uint32_t index;
-    const char *path;
-    struct loop *loop;         /* its store's                                                  */
-    struct store *store;       /* NULL: could not be opened                                    */
+    struct target_drive_opts given; /* its path is the next                                    */
+    char path[LIMIT_PATH_BYTES];
+    struct loop *loop; /* its store's                                                  */
+    _Atomic(struct store *) store; /* NULL: could not be opened                                */
     struct uuid uuid;          /* for placement: of its superblock; out since the start: unknown  */
     double weight;             /* bytes                                                        */
+    uint64_t drive_bytes;      /* all of it; 0: could not be opened                            */
     icms_err err;              /* since the start: why it could not be used ...                */
     char why[256];             /* ... in words                                                 */
     _Atomic bool quota_sent;   /* quota_msg was sent and has not arrived                       */
@@ -103,6 +140,14 @@ struct target_drive {
     _Atomic uint64_t hits[LIMIT_VOLUMES]; /* loads that found the block                       */
     struct hist read_ns;  /* from the store's read to its end                        */
     struct hist write_ns; /* the same of writes                                      */
+    struct target_move move;
+    /* drives_change.c: the end */
+    _Atomic uint32_t values;  /* mutations in flight whose value is here                  */
+    _Atomic bool is_leaving;  /* its loop waits until nothing is in flight here           */
+    struct store *closing;    /* at rest; freed when no loop knows it any more            */
+    struct loop_msg left_msg; /* goes round all loops                                     */
+    uint32_t left_at;         /* on which it is                                           */
+    _Atomic bool is_left;     /* the control thread may free it                           */
 };
 
 /* ---- List ----------------------------------------------------------------------------------- */
@@ -125,16 +170,19 @@ struct target_list {
 /* ---- requests ------------------------------------------------------------------------------- */
 
 enum target_req_state {
-    TARGET_REQ_FREE,      /* not in use                                                           */
-    TARGET_REQ_NEW,       /* just came from nvmf, on the queue pair's loop                        */
-    TARGET_REQ_LOOK,      /* load, exist: asks the index of the next drive in order; woken by
-                             target_req_arrived on that drive's loop                              */
-    TARGET_REQ_READ,      /* waits for flash; woken by store_read's done. Meanwhile
-                             target_read_more tells the queue pair's loop what may be sent        */
-    TARGET_REQ_KEY,       /* store, delete: goes to the home of its key; woken by
-                             target_req_arrived                                                   */
-    TARGET_REQ_KEY_WAIT,  /* waits there for an earlier mutation of the key; woken by
-                             target_run_key_end of that one                                       */
+    TARGET_REQ_FREE,     /* not in use                                                           */
+    TARGET_REQ_NEW,      /* just came from nvmf, on the queue pair's loop                        */
+    TARGET_REQ_LOOK,     /* load, exist: asks the index of the next drive in order; woken by
+                            target_req_arrived on that drive's loop                              */
+    TARGET_REQ_READ,     /* waits for flash; woken by store_read's done. Meanwhile
+                            target_read_more tells the queue pair's loop what may be sent        */
+    TARGET_REQ_KEY,      /* store, delete: goes to the home of its key; woken by
+                            target_req_arrived                                                   */
+    TARGET_REQ_KEY_WAIT, /* waits there for an earlier mutation of the key; woken by
+                            target_run_key_end of that one                                       */
+    TARGET_REQ_FETCH,    /* a move: goes to the drive that drains, to read the value there; woken by
+                            target_req_arrived                                                   */
+    TARGET_REQ_FETCH_END, /* waits for flash; woken by store_read's done                          */
     TARGET_REQ_PROBE,     /* store with a condition: asks the next drive in order; woken by
                              target_req_arrived                                                   */
     TARGET_REQ_APPEND,    /* goes to the first drive in service; woken by target_req_arrived      */
@@ -181,19 +229,22 @@ struct target_req {
                                      the value may have been sent                                */
     _Atomic uint32_t good_bytes;  /* READ: of it, what may be sent                               */
     _Atomic bool more_sent;       /* READ: more_msg was sent and has not arrived                 */
-    struct loop_msg more_msg; /* READ: takes good_bytes to the queue pair's loop, ahead of msg */
-    uint64_t begin_ns;        /* READ, WRITE, KILL_END: when it went to the store          */
-    bool late;                /* READ, WRITE, KILL_END: and was counted as late            */
-    uint32_t slot;            /* of its key in the map of drives                            */
-    uint32_t rank;            /* next place in the order to ask                             */
-    uint32_t index;           /* SCAN: loop; LIST, SYNC, NOTE: drive                            */
-    uint32_t home;            /* LIST: whose list memory; index of the queue pair's loop    */
-    uint32_t drive;           /* READ, WRITE, KILL_END: where; before: TRACE_NOWHERE       */
-    uint32_t value_drive;     /* STORE: where the value went; UINT32_MAX: nowhere           */
-    uint32_t out;             /* NOTE: drives (bits) that are being noted                   */
-    bool found;               /* DELETE: somewhere                                          */
-    bool is_left;             /* STORE: a drive that is out may have its value              */
-    enum icms_miss reason;    /* the best reason for a miss so far                          */
+    struct loop_msg more_msg;  /* READ: takes good_bytes to the queue pair's loop, ahead of msg */
+    uint64_t begin_ns;         /* READ, WRITE, KILL_END: when it went to the store          */
+    bool late;                 /* READ, WRITE, KILL_END: and was counted as late            */
+    uint32_t slot;             /* of its key in the map of drives                            */
+    uint32_t asked;            /* drives (bits) that had their turn                          */
+    uint32_t moves;            /* LOOK, SCAN: target_moves when the search began             */
+    uint32_t searches;         /* LOOK, SCAN: that found nothing                             */
+    uint32_t index;            /* SCAN: loop; LIST, SYNC, NOTE: drive                            */
+    uint32_t home;             /* LIST: whose list memory; index of the queue pair's loop    */
+    uint32_t drive;            /* READ, WRITE, KILL_END: where; before: TRACE_NOWHERE       */
+    uint32_t value_drive;      /* STORE: where the value went; UINT32_MAX: nowhere           */
+    uint64_t out;              /* NOTE: drives (bits, with the era) that are being noted     */
+    struct target_drive *from; /* a move: the drive that drains; else NULL                   */
+    bool found;                /* DELETE: somewhere                                          */
+    bool is_left;              /* STORE: a drive that is out may have its value              */
+    enum icms_miss reason;     /* the best reason for a miss so far                          */
     icms_err err; /* SYNC, KILL, UNDO: first error; NOTE: the answer of a store           */
     struct store_position list_from; /* LIST: the next pass gives keys behind this              */
     bool list_placed; /* LIST: list_from is set                                     */
@@ -222,11 +273,20 @@ struct target {
     uint32_t tenants_max;         /* that nvmf/target knows                                    */
     uint64_t value_bytes_max;     /* largest stored value that drives and buffers are made for */
     struct target_change *change; /* the control thread's: not over                        */
-    struct place_map *map;        /* order of drives; immutable                           */
-    _Atomic uint32_t out;         /* bit i: drive i is out of service                     */
-    _Atomic uint32_t slow;        /* bit i: drive i is passed over for now                       */
-    _Atomic uint32_t noted;       /* drives (bits) that were out when all in service noted who is;
-                                     UINT32_MAX: not since the start                             */
+    struct target_drives_change *drives_change; /* likewise                                */
+    pthread_mutex_t drives_lock; /* stores that others than loops read are not freed meanwhile */
+    _Atomic(struct place_map *) map; /* order of drives; each is immutable                  */
+    uint8_t home[PLACE_SLOTS]; /* the loop at which mutations of a slot's keys wait for each other:
+                                  that of the drive which was first at the start. Never changes */
+    _Atomic uint64_t out;      /* bit i: drive i is not in service, or there is none; above them the
+                                  era, which changes with what is in service (drives.c)          */
+    uint32_t loop_drives[LIMIT_LOOPS]; /* drives (bits) that live on each loop                  */
+    _Atomic uint32_t listed; /* bit i: drive i is configured                                  */
+    _Atomic uint32_t drains; /* bit i: drive i takes no values any more                       */
+    _Atomic uint32_t slow;   /* bit i: drive i is passed over for now                       */
+    _Atomic uint64_t noted;  /* target.out when all in service noted who is not; UINT64_MAX: not
+                                since the start                                             */
+    _Atomic uint32_t moves[TARGET_MOVES]; /* values that went from one drive to another, by slot */
     _Atomic uint64_t flying_bytes[2]; /* of buffers at stores: loads, stores                   */
     struct list *keys; /* key.c: TARGET_KEY_CHAINS chains (target_req.key_link) a loop  */
     _Atomic uint64_t key_wait_bytes; /* of buffers that wait for keys                         */
@@ -240,10 +300,10 @@ struct target {
     struct trace_book *books;  /* one a loop, of requests that came from it and are over */
     uint32_t started;          /* loops that run                                       */
     char serial[21];           /* of the subsystem                                     */
-    struct target_drive_opts drive_opts[LIMIT_DRIVES]; /* copy of opts.drives                    */
+    struct target_drive_opts drive_opts[LIMIT_DRIVES]; /* copy of opts.drives, at the start      */
 };
 
-static_assert(LIMIT_DRIVES <= 32, "target.out is a map of 32 bits");
+static_assert(LIMIT_DRIVES <= 32, "target.out has 32 bits for drives");
 
 /* Which of the target's loops it is. */
 static inline uint32_t target_loop_index(const struct target *target, const struct loop *loop)
@@ -265,6 +325,17 @@ static inline void target_volumes_lock(const struct target *target)
 static inline void target_volumes_unlock(const struct target *target)
 {
     pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&target->volumes_lock);
+}
+
+/* To read the drives' stores, paths and numbers on another thread than a loop. */
+static inline void target_drives_lock(const struct target *target)
+{
+    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&target->drives_lock);
+}
+
+static inline void target_drives_unlock(const struct target *target)
+{
+    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&target->drives_lock);
 }
 
 /* Every state but FREE is noted with its time (/trace). */
@@ -329,14 +400,33 @@ void target_volumes_fini(struct target *target);
 
 /* ---- drives.c ------------------------------------------------------------------------------- */
 
-/* Opens all drives and adds the volumes; builds the map. */
+/* Opens all drives and adds the volumes; builds the map. What opts.drives names is read. */
 icms_err target_drives_open(struct target *target, struct err_why *why);
 void target_drives_close(struct target *target);
+
+/* The drives in service (bits). */
+static inline uint32_t target_in(const struct target *target)
+{
+    return ~(uint32_t)atomic_load_explicit(&target->out, memory_order_acquire);
+}
 
 /* In service? */
 static inline bool target_drive_in(const struct target *target, uint32_t drive)
 {
-    return (atomic_load_explicit(&target->out, memory_order_acquire) >> drive & 1) == 0;
+    return (target_in(target) >> drive & 1) != 0;
+}
+
+/* How many drives are configured, in service or not. */
+static inline uint32_t target_listed(const struct target *target)
+{
+    return (uint32_t)__builtin_popcount(
+        atomic_load_explicit(&target->listed, memory_order_acquire));
+}
+
+/* The drives (bits) that live on a loop, in service or not: i, i + loops, ... */
+static inline uint32_t target_loop_drives(const struct target *target, uint32_t loop)
+{
+    return target->loop_drives[loop];
 }
 
 /* Passed over for new loads and stores? */
@@ -360,6 +450,31 @@ icms_err target_drive_limit(struct target_drive *drive, uint32_t volume, uint64_
 icms_err target_drives_each(struct target *target,
                             icms_err (*step)(struct target_drive *drive, struct err_why *why),
                             struct err_why *why);
+
+/* What a drive is from now on: nobody uses it. */
+void target_drive_init(struct target *target, uint32_t index,
+                       const struct target_drive_opts *given);
+
+void target_drive_fini(struct target_drive *drive); /* its store is closed */
+
+/* Opens its store, with the volumes that there are. Blocking; any thread, as nobody knows the store
+ * yet. target_drive_opened: on its loop, or before that runs. */
+icms_err target_drive_open(struct target_drive *drive, struct err_why *why,
+                           struct store **out_store) ICMS_MUST_CHECK;
+void target_drive_opened(struct target_drive *drive, struct store *store);
+
+/* The parts of a drive, which need not be in service yet, of the quotas of all volumes: on its
+ * loop, or before that runs. */
+icms_err target_drive_limits(struct target_drive *drive, struct err_why *why) ICMS_MUST_CHECK;
+
+/* The order of these drives (bits), by number. */
+icms_err target_drives_map(const struct target *target, uint32_t drives, struct err_why *why,
+                           struct place_map **out_map) ICMS_MUST_CHECK;
+
+/* Whether volumes would have a quota larger than these drives (bits) together. CONFIG. */
+icms_err target_drives_quota_check(const struct target *target, uint32_t drives,
+                                   const struct volume_spec *volume,
+                                   struct err_why *why) ICMS_MUST_CHECK;
 
 /* Formats a drive, one that holds a store only when overwrite is set; learns its UUID and note. */
 icms_err target_drive_format(struct target_drive *drive, bool overwrite, struct err_why *why);
@@ -413,6 +528,38 @@ icms_err target_members_check(struct target *target, struct err_why *why) ICMS_M
 icms_err target_members_write(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
 
 enum target_step target_run_note(struct target_req *req);
+
+/* On the loop of a drive in service: whether its list, on flash, has the drive of this UUID; else
+ * it is being written, and the answer is for later. out_note: the list. */
+bool target_members_know(struct target_drive *drive, const struct uuid *joins,
+                         struct target_note_df *out_note);
+
+/* On the loop of a drive that is not in service yet: its list, with marks at all that are not in
+ * service now. False: it is being written, or cannot be. */
+bool target_members_join(struct target_drive *drive, const struct target_note_df *note);
+
+/* ---- move.c --------------------------------------------------------------------------------- */
+
+/* Memory for the moves of a drive, if it has none. */
+icms_err target_move_init(struct target_drive *drive, struct err_why *why) ICMS_MUST_CHECK;
+
+/* On the drive's loop: the next value moves, if the drive drains and nothing does. */
+void target_move_next(struct target_drive *drive);
+
+/* On the drive's loop: a value was loaded; if the drive drains it moves before others. */
+void target_move_used(struct target_drive *drive, uint32_t volume, const struct key *key);
+
+/* Moves the value of a key from a drive to another one, on that drive's loop, as target_call. MISS:
+ * there is none. */
+void target_call_move(struct target_drive *from, struct target_call *call);
+
+/* ---- drives_change.c ------------------------------------------------------------------------ */
+
+/* On the loop of a drive that is leaving, now and then. */
+void target_drive_leave(struct target_drive *drive);
+
+/* After the loops were freed. */
+void target_drives_change_fini(struct target *target);
 
 /* ---- key.c ---------------------------------------------------------------------------------- */
 

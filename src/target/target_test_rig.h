@@ -15,8 +15,8 @@
 struct rig {
     struct sim *sim;
     struct sim_node *node, *host;
-    struct target_drive_opts drives[4];
-    char paths[4][32];
+    struct target_drive_opts drives[8];
+    char paths[8][32];
     struct volume_spec volumes[2];
     struct target_opts opts;
     struct target *target;

@@ -350,9 +350,9 @@ static struct target_drive *change_drive(struct target_change *change)
 {
     struct target *target = change->target;
 
-    while (change->drive < target->opts.drive_count && target->drives[change->drive].store == NULL)
+    while (change->drive < LIMIT_DRIVES && target->drives[change->drive].store == NULL)
         change->drive++;
-    return change->drive < target->opts.drive_count ? &target->drives[change->drive] : NULL;
+    return change->drive < LIMIT_DRIVES ? &target->drives[change->drive] : NULL;
 }
 
 /* On the loop where the change is: its step there, or on to where that is. */
@@ -425,7 +425,7 @@ icms_err target_volumes_change(struct target *target, const struct target_opts *
 
     check(opts->volume_count <= LIMIT_VOLUMES && opts->tenant_count <= LIMIT_TENANTS);
     *out_refused = (struct target_refused){.volume = UINT32_MAX, .key = ""};
-    if (target->change != NULL)
+    if (target->change != NULL || target_drives_changing(target))
         return err_set(why, ICMS_BUSY, "the change before is not over");
     change = calloc(1, sizeof(*change));
     if (change == NULL)

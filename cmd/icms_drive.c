@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/icms_drive.c: icms drive list, add, drain, undrain, remove and replace: the drives of a
+ * target's file. A change is planned and shown before it is written, and with --dry-run it is not
+ * written. icms-target reads the file again at SIGHUP. With --format a drive that comes is erased
+ * first, unless a process has it open.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conf/conf.h"
+#include "icms_cli.h"
+#include "store/store.h"
+
+#define TARGET_FILE "/etc/icms/target.yaml"
+
+static const char *state_name(const struct conf_drive *drive)
+{
+    return drive->state == CONF_DRIVE_DRAINING ? "draining" : "up";
+}
+
+/* ---- list ----------------------------------------------------------------------------------- */
+
+static int drives_list(const struct cli *cli, const char *path)
+{
+    struct conf_live *live = NULL;
+    struct err_why why = {""};
+    icms_err err = conf_live_read(path, &why, &live);
+    const struct conf_target *conf;
+
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s", why.text);
+    conf = conf_live_target(live);
+    if (cli->json) {
+        json_t *list = json_array();
+
+        for (uint32_t i = 0; i < conf->drive_count; i++)
+            (void)json_array_append_new(
+                list, json_pack("{s:s, s:s, s:I, s:b}", "path", conf->drives[i].path, "state",
+                                state_name(&conf->drives[i]), "size_bytes",
+                                (json_int_t)conf->drives[i].bytes, "format_empty",
+                                conf->drives[i].format_empty));
+        cli_json("{s:s, s:s, s:o}", "file", path, "target", conf->name, "drives", list);
+    }
+    for (uint32_t i = 0; i < conf->drive_count && !cli->json && !cli->quiet; i++)
+        (void)printf("%s: %s\n", conf->drives[i].path, state_name(&conf->drives[i]));
+    conf_live_free(&live);
+    return CLI_DONE;
+}
+
+/* ---- changes -------------------------------------------------------------------------------- */
+
+/* The differences of a change, as they are told. */
+struct plan {
+    const struct cli *cli;
+    const char *path; /* of the file */
+    json_t *list;
+    const char *note; /* what the operator has to know */
+};
+
+static void plan_visit(void *arg, const char *key, const char *was, const char *is)
+{
+    struct plan *plan = arg;
+
+    (void)json_array_append_new(plan->list,
+                                json_pack("{s:s, s:s, s:s}", "key", key, "was", was, "is", is));
+    if (!plan->cli->json && !plan->cli->quiet)
+        (void)printf("%s: %s -> %s\n", key, was, is);
+}
+
+/* Erases what is on the drive that comes: its size and segments as the new file has them. */
+static int drive_format(const struct plan *plan, const struct conf_edit *edit, const char *drive)
+{
+    const struct cli *cli = plan->cli;
+    struct conf_live *live = NULL;
+    struct store_opts opts;
+    struct err_why why = {""};
+    icms_err err = conf_live_parse(plan->path, edit->text, edit->bytes, &why, &live);
+
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s", why.text);
+    store_opts_init(&opts);
+    opts.path = drive;
+    opts.segment_bytes = conf_live_target(live)->segment_bytes;
+    opts.value_bytes_max = 1;
+    for (uint32_t i = 0; i < conf_live_target(live)->drive_count; i++)
+        if (strcmp(conf_live_target(live)->drives[i].path, drive) == 0)
+            opts.bytes = conf_live_target(live)->drives[i].bytes;
+    err = store_format(loop_env_uring(), &opts, true, &why);
+    conf_live_free(&live);
+    return err == ICMS_OK
+               ? -1
+               : cli_fail(cli, err, "cannot format %s: %s; nothing was changed", drive, why.text);
+}
+
+static int change_answer(const struct plan *plan, const struct conf_drive_change *asked)
+{
+    const struct cli *cli = plan->cli;
+
+    if (cli->json) {
+        json_t *answer =
+            json_pack("{s:s, s:s, s:O, s:b, s:s}", "file", plan->path, "drive", asked->path,
+                      "changes", plan->list, "written", !cli->dry_run, "note", plan->note);
+
+        cli_json_print(answer);
+        json_decref(answer);
+    } else if (!cli->quiet && cli->dry_run) {
+        (void)printf("nothing was written, for --dry-run was given\n");
+    } else if (!cli->quiet) {
+        (void)printf("%s was written; send SIGHUP to its icms-target, as `systemctl reload "
+                     "icms-target` does\n%s%s",
+                     plan->path, plan->note, plan->note[0] != '\0' ? "\n" : "");
+    }
+    return CLI_DONE;
+}
+
+/* Plans, formats, writes, answers. */
+static int drives_change(struct plan *plan, const struct conf_drive_change *asked)
+{
+    const struct cli *cli = plan->cli;
+    const char *comes = asked->what == CONF_DRIVE_REPLACE ? asked->other : asked->path;
+    struct conf_edit edit = {0};
+    struct err_why why = {""};
+    icms_err err = conf_drive_change(plan->path, asked, plan_visit, plan, &why, &edit);
+    int status = -1;
+
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s", why.text);
+    if (cli->format && !cli->dry_run)
+        status = drive_format(plan, &edit, comes);
+    if (status < 0 && !cli->dry_run)
+        err = conf_edit_write(plan->path, &edit, &why);
+    conf_edit_fini(&edit);
+    if (status >= 0)
+        return status;
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s; nothing was changed", why.text);
+    return change_answer(plan, asked);
+}
+
+static const struct drive_word {
+    const char *word;
+    enum conf_drive_what what;
+    int arguments; /* at least; at most the same but for values */
+    const char *note;
+} words[] = {
+    {"add", CONF_DRIVE_ADD, 1, ""},
+    {"drain", CONF_DRIVE_DRAIN, 1,
+     "then wait until /status of icms-target shows 0 blocks of the drive, and remove it"},
+    {"undrain", CONF_DRIVE_UNDRAIN, 1, ""},
+    {"remove", CONF_DRIVE_REMOVE, 1,
+     "the drive may be pulled when icms-target has logged that the configuration was read"},
+    {"replace", CONF_DRIVE_REPLACE, 2,
+     "the drive may be pulled when icms-target has logged that the configuration was read"},
+};
+
+static int drive_run(int argc, char **argv)
+{
+    const size_t count = sizeof(words) / sizeof(words[0]);
+    struct conf_drive_change asked = {.path = NULL};
+    struct plan plan;
+    struct cli cli;
+    size_t at = 0;
+    int status = cli_parse(&cli_drive, argc, argv, &cli);
+
+    if (status >= 0)
+        return status;
+    plan = (struct plan){.cli = &cli, .path = cli.file != NULL ? cli.file : TARGET_FILE};
+    if (cli.argc == 1 && strcmp(cli.argv[0], "list") == 0)
+        return drives_list(&cli, plan.path);
+    while (cli.argc > 0 && at < count && strcmp(cli.argv[0], words[at].word) != 0)
+        at++;
+    if (cli.argc == 0 || at == count)
+        return cli_usage(&cli, "it takes 'list', 'add', 'drain', 'undrain', 'remove' or 'replace'");
+    if (cli.argc - 1 < words[at].arguments ||
+        (cli.argc - 1 > words[at].arguments && words[at].what != CONF_DRIVE_ADD))
+        return cli_usage(&cli, "%s takes %s, as the file has %s", words[at].word,
+                         words[at].arguments == 2 ? "the paths of two drives, the old one"
+                                                  : "the path of one drive",
+                         words[at].arguments == 2 ? "it, and the new one" : "it");
+    if (cli.format && words[at].what != CONF_DRIVE_ADD && words[at].what != CONF_DRIVE_REPLACE)
+        return cli_usage(&cli, "--format is for add and replace");
+    asked.what = words[at].what;
+    asked.path = cli.argv[1];
+    asked.yes = cli.yes;
+    if (asked.what == CONF_DRIVE_REPLACE)
+        asked.other = cli.argv[2];
+    asked.values = (const char *const *)cli.argv + 2;
+    asked.value_count = asked.what == CONF_DRIVE_ADD ? (uint32_t)cli.argc - 2 : 0;
+    plan.note = words[at].note;
+    plan.list = json_array();
+    status = drives_change(&plan, &asked);
+    json_decref(plan.list);
+    return status;
+}
+
+const struct cli_command cli_drive = {
+    .name = "drive",
+    .summary = "add, drain, remove and replace drives of an enclosure",
+    .takes = CLI_TAKES_JSON | CLI_TAKES_VOLUMES | CLI_TAKES_DRIVES,
+    .run = drive_run,
+    .help = "usage: icms drive list [--file FILE] [options]\n"
+            "       icms drive add PATH [KEY=VALUE ...] [--format] [--file FILE] [options]\n"
+            "       icms drive drain|undrain|remove PATH [--file FILE] [options]\n"
+            "       icms drive replace PATH NEWPATH [--format] [--file FILE] [options]\n"
+            "Show or change the drives of a target's file: what would change is shown, then the\n"
+            "file is written. Send SIGHUP to its icms-target, which applies it while it runs.\n\n"
+            "  list     the drives of the file\n"
+            "  add      a new drive, with values as in its configuration: size=1TiB; it has to be\n"
+            "           empty; a missing file is made with format_empty=true\n"
+            "  drain    the drive is read and takes no new blocks; what it has goes to the others\n"
+            "  undrain  it takes blocks again\n"
+            "  remove   the drive goes: without a miss when it was drained and is empty\n"
+            "  replace  another drive takes its place, with the same values\n\n"
+            "      --file FILE      of the target; default /etc/icms/target.yaml\n"
+            "      --format         erase what is on the drive that comes\n"
+            "      --yes            remove and replace a drive that is not draining: its blocks\n"
+            "                       become misses\n"
+            "      --dry-run        show what would change, and change nothing\n"
+            "      --json           answer with JSON\n"
+            "  -q, --quiet          no answer but the exit status\n"
+            "  -h, --help           print this\n"
+            "\nExit status: 0 done, 1 it was refused, 2 usage.\n",
+};

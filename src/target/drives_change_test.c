@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Drives that come, go, drain and are replaced while the enclosure runs: what hosts find before,
+ * meanwhile, after, and after a restart. On simulated loops and drives.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "target/target_test_rig.h"
+
+#define DRIVES 8
+
+static struct target_drive_opts list[DRIVES];
+static uint64_t bytes_per_block; /* of each; 0: the default */
+
+/* What is configured from now on: these drives (bits), of which some drain. */
+static void configure(struct rig *rig, uint32_t drives, uint32_t drains)
+{
+    rig->opts.drives = list;
+    rig->opts.drive_count = 0;
+    for (uint32_t i = 0; i < DRIVES; i++) {
+        if ((drives >> i & 1) == 0)
+            continue;
+        (void)snprintf(rig->paths[i], sizeof(rig->paths[i]), "/drive/%u", i);
+        list[rig->opts.drive_count] =
+            (struct target_drive_opts){.path = rig->paths[i], .bytes = 40 * MIB};
+        list[rig->opts.drive_count].bytes_per_block = bytes_per_block;
+        list[rig->opts.drive_count++].drains = (drains >> i & 1) != 0;
+    }
+}
+
+static struct rig *up_with(uint32_t loops, uint32_t drives)
+{
+    struct rig *rig = rig_new(loops, 3);
+
+    configure(rig, drives, 0);
+    rig_up(rig);
+    return rig;
+}
+
+static void run_ms(struct rig *rig, uint64_t ms)
+{
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + ms * 1000000);
+}
+
+/* The number of a drive; LIMIT_DRIVES: it is not there. */
+static uint32_t number_of(struct rig *rig, uint32_t i)
+{
+    for (uint32_t n = 0; n < LIMIT_DRIVES; n++)
+        if ((atomic_load(&rig->target->listed) >> n & 1) != 0 &&
+            strcmp(rig->target->drives[n].path, rig->paths[i]) == 0)
+            return n;
+    return LIMIT_DRIVES;
+}
+
+static void over(struct rig *rig)
+{
+    for (int i = 0; i < 3000; i++) {
+        if (target_drives_changed(rig->target))
+            return;
+        run_ms(rig, 1);
+    }
+    fail_msg("the change does not end");
+}
+
+static icms_err try_change(struct rig *rig, struct err_why *why, uint32_t *out_drive)
+{
+    why->text[0] = '\0';
+    return target_drives_change(rig->target, &rig->opts, out_drive, why);
+}
+
+static void begin(struct rig *rig, uint32_t drives, uint32_t drains)
+{
+    struct err_why why;
+    uint32_t drive;
+
+    configure(rig, drives, drains);
+    if (try_change(rig, &why, &drive) != ICMS_OK)
+        fail_msg("%s", why.text);
+    target_drives_commit(rig->target);
+}
+
+static void change(struct rig *rig, uint32_t drives, uint32_t drains)
+{
+    begin(rig, drives, drains);
+    over(rig);
+}
+
+static void refused(struct rig *rig, uint32_t drives, uint32_t drains, icms_err err,
+                    const char *words)
+{
+    struct place_map *map = rig->target->map;
+    uint32_t listed = atomic_load(&rig->target->listed), drive;
+    uint64_t out = atomic_load(&rig->target->out);
+    struct err_why why;
+
+    configure(rig, drives, drains);
+    assert_int_equal(try_change(rig, &why, &drive), err);
+    if (strstr(why.text, words) == NULL)
+        fail_msg("%s", why.text);
+    assert_ptr_equal(map, rig->target->map);
+    assert_int_equal(listed, atomic_load(&rig->target->listed));
+    assert_int_equal(out, atomic_load(&rig->target->out));
+}
+
+static uint64_t blocks(struct rig *rig, uint32_t i)
+{
+    struct store_stats stats;
+
+    store_stats(rig->target->drives[number_of(rig, i)].store, &stats);
+    return stats.blocks;
+}
+
+static void drained(struct rig *rig, uint32_t i)
+{
+    for (int n = 0; n < 2000 && blocks(rig, i) > 0; n++)
+        run_ms(rig, 10);
+    assert_int_equal(blocks(rig, i), 0);
+}
+
+/* The drives that went are closed: others may have them. */
+static void closed(struct rig *rig)
+{
+    for (uint32_t n = 0; n < LIMIT_DRIVES; n++)
+        for (int i = 0; i < 1000 && rig->target->drives[n].is_leaving; i++) {
+            run_ms(rig, 1);
+            (void)target_drives_changed(rig->target);
+        }
+    for (uint32_t n = 0; n < LIMIT_DRIVES; n++)
+        assert_true((atomic_load(&rig->target->listed) >> n & 1) != 0 ||
+                    rig->target->drives[n].store == NULL);
+}
+
+static void a_drive_that_comes_costs_no_hit(void **state)
+{
+    for (uint32_t loops = 1; loops <= 3; loops++) {
+        struct rig *rig = up_with(loops, 7);
+
+        fill(rig, 1, 200);
+        change(rig, 15, 0);
+        assert_int_equal(hits(rig, 1, 200), 200);
+        fill(rig, 2, 200);
+        assert_in_range(blocks(rig, 3), 20, 90); /* a quarter of them */
+        rig_down(rig);
+        rig_up(rig);
+        assert_int_equal(hits(rig, 1, 200), 200);
+        assert_int_equal(hits(rig, 2, 200), 200);
+        rig_free(&rig);
+    }
+}
+
+static void a_drive_that_drained_is_removed_without_a_miss(void **state)
+{
+    for (uint32_t loops = 1; loops <= 3; loops++) {
+        struct rig *rig = up_with(loops, 7);
+        struct target_stats *stats = calloc(1, sizeof(*stats));
+        uint64_t moved;
+
+        check(stats != NULL);
+        fill(rig, 1, 200);
+        moved = blocks(rig, 1);
+        assert_true(moved > 30);
+        begin(rig, 7, 2);
+        assert_int_equal(hits(rig, 1, 200), 200); /* while it begins, and while blocks move */
+        over(rig);
+        assert_int_equal(hits(rig, 1, 200), 200);
+        drained(rig, 1);
+        target_stats(rig->target, stats);
+        assert_true(stats->drives[1].drains && !stats->drives[1].out);
+        assert_int_equal(stats->drives[1].moved, moved);
+        assert_int_equal(hits(rig, 1, 200), 200);
+        fill(rig, 2, 100);
+        assert_int_equal(blocks(rig, 1), 0);
+        begin(rig, 5, 0);
+        assert_int_equal(hits(rig, 1, 200), 200);
+        over(rig);
+        closed(rig);
+        assert_int_equal(hits(rig, 1, 200), 200);
+        assert_int_equal(hits(rig, 2, 100), 100);
+        rig_down(rig);
+        rig_up(rig);
+        assert_int_equal(hits(rig, 1, 200), 200);
+        free(stats);
+        rig_free(&rig);
+    }
+}
+
+/* One that drains and takes blocks again; draining is also known at the start. */
+static void a_drive_that_drains_may_stay(void **state)
+{
+    struct rig *rig = up_with(2, 3);
+    uint64_t before;
+
+    fill(rig, 1, 100);
+    rig_down(rig);
+    configure(rig, 3, 2);
+    rig_up(rig);
+    drained(rig, 1);
+    assert_int_equal(hits(rig, 1, 100), 100);
+    fill(rig, 2, 50);
+    assert_int_equal(blocks(rig, 1), 0);
+    change(rig, 3, 0);
+    before = blocks(rig, 0);
+    fill(rig, 2, 100);
+    assert_true(blocks(rig, 1) > 20 && blocks(rig, 0) >= before);
+    assert_int_equal(hits(rig, 1, 100), 100);
+    rig_free(&rig);
+}
+
+/* What the others have no space for stays, but for what is asked for. */
+static void full_drives_take_what_is_asked_for(void **state)
+{
+    for (uint32_t full = 0; full < 2; full++) { /* the index, or the segments */
+        struct rig *rig;
+        struct nvme_cqe cqe;
+        uint32_t n = 0;
+        struct store_stats stats;
+
+        bytes_per_block = full == 0 ? 0 : 4096;
+        rig = up_with(1, 3);
+        do {
+            assert_int_equal(put(rig, 1, key_text(n, 0), n), NVME_SC_SUCCESS);
+            n++;
+            store_stats(rig->target->drives[0].store, &stats);
+        } while (stats.evictions == 0);
+        change(rig, 3, 2);
+        run_ms(rig, 2000);
+        assert_true(blocks(rig, 1) > 100);
+        for (uint32_t i = n - 20; i < n; i++)
+            assert_int_equal(get(rig, 1, key_text(i, 0), i, &cqe), NVME_SC_SUCCESS);
+        run_ms(rig, 2000);
+        change(rig, 1, 0);
+        for (uint32_t i = n - 20; i < n; i++)
+            assert_int_equal(get(rig, 1, key_text(i, 0), i, &cqe), NVME_SC_SUCCESS);
+        rig_free(&rig);
+    }
+    bytes_per_block = 0;
+}
+
+/* Its blocks are misses, and what it missed stays away when it is back. */
+static void a_drive_that_is_removed_comes_back_empty(void **state)
+{
+    struct rig *rig = up_with(2, 7);
+    struct nvme_cqe cqe;
+    uint32_t n[8], has;
+
+    fill_drive(rig, 1, 0, n, 8);
+    has = hits(rig, 1, 200);
+    change(rig, 5, 0);
+    closed(rig);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(get(rig, 1, key_text(n[i], 0), n[i], &cqe), NVME_SC_KV_NO_KEY);
+    assert_int_equal(hits(rig, 1, 200), has - 8);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(put(rig, 1, key_text(n[i], 0), 900 + i), NVME_SC_SUCCESS);
+    refused(rig, 7, 0, ICMS_FOREIGN, "holds blocks of an enclosure");
+    rig_down(rig);
+    configure(rig, 7, 0);
+    rig_up(rig);
+    assert_non_null(strstr(rig_warning(0), "is formatted"));
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(get(rig, 1, key_text(n[i], 0), 900 + i, &cqe), NVME_SC_SUCCESS);
+    for (uint32_t i = 4; i < 8; i++)
+        assert_int_equal(get(rig, 1, key_text(n[i], 0), n[i], &cqe), NVME_SC_KV_NO_KEY);
+    rig_free(&rig);
+}
+
+/* All of them one after the other, under new paths: nothing is lost that was drained. */
+static void drives_are_replaced_one_after_the_other(void **state)
+{
+    struct rig *rig = up_with(2, 7);
+    struct nvme_cqe cqe;
+    uint32_t in = 7;
+
+    fill(rig, 1, 150);
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t old = (uint32_t)1 << i, other = (uint32_t)8 << i;
+
+        change(rig, in | other, old);
+        drained(rig, i);
+        in = (in | other) & ~old;
+        change(rig, in, 0);
+        closed(rig);
+        assert_int_equal(hits(rig, 1, 150), 150);
+        assert_int_equal(put(rig, 1, key_text(i, 0), i), NVME_SC_SUCCESS);
+        assert_int_equal(peer_delete(rig->io, 1, key_text(149 - i, 0), &cqe), NVME_SC_SUCCESS);
+        assert_int_equal(put(rig, 1, key_text(149 - i, 0), 149 - i), NVME_SC_SUCCESS);
+    }
+    assert_int_equal(atomic_load(&rig->target->listed), 11); /* numbers are used again */
+    rig_crash(rig);
+    rig_up(rig);
+    assert_int_equal(hits(rig, 1, 150), 150);
+    rig_free(&rig);
+}
+
+static void what_cannot_be_is_refused_as_a_whole(void **state)
+{
+    struct rig *rig = up_with(1, 7);
+    uint32_t drive;
+    struct err_why why;
+
+    fill(rig, 1, 30);
+    refused(rig, 7, 7, ICMS_CONFIG, "draining");
+    refused(rig, 0, 0, ICMS_CONFIG, "draining");
+    configure(rig, 31, 0);
+    list[3].bytes = 0; /* there is no file to take as it is */
+    assert_int_equal(try_change(rig, &why, &drive), ICMS_NOT_FOUND);
+    assert_int_equal(drive, 3);
+    configure(rig, 15, 0);
+    list[3].format = TARGET_FORMAT_NOTHING;
+    assert_int_equal(try_change(rig, &why, &drive), ICMS_NOT_FOUND);
+    assert_non_null(strstr(why.text, "format_empty"));
+    configure(rig, 15, 0);
+    assert_int_equal(try_change(rig, &why, &drive), ICMS_OK); /* and one that is given up */
+    assert_int_equal(target_drives_change(rig->target, &rig->opts, &drive, &why), ICMS_BUSY);
+    target_drives_cancel(rig->target);
+    closed(rig);
+    assert_int_equal(hits(rig, 1, 30), 30);
+    change(rig, 15, 0); /* it was formatted, and never in use */
+    assert_int_equal(hits(rig, 1, 30), 30);
+    rig_free(&rig);
+}
+
+static void a_quota_that_the_drives_cannot_hold(void **state)
+{
+    struct rig *rig = rig_new(1, 3);
+
+    rig->volumes[0].quota_bytes = 100 * MIB;
+    configure(rig, 7, 0);
+    rig_up(rig);
+    refused(rig, 3, 0, ICMS_CONFIG, "quota");
+    change(rig, 15, 0);
+    fill(rig, 1, 100);
+    change(rig, 7, 0);
+    rig_free(&rig);
+}
+
+/* Behind the four drives that a key's order has there are others. */
+static void six_drives_are_asked_and_told(void **state)
+{
+    struct rig *rig = up_with(3, 63);
+    struct nvme_cqe cqe;
+    uint32_t copies = 0;
+
+    fill(rig, 1, 300);
+    change(rig, 255, 0);
+    assert_int_equal(hits(rig, 1, 300), 300);
+    for (uint32_t i = 0; i < 300; i++) {
+        struct key key = peer_key(key_text(i, 0));
+
+        assert_int_equal(peer_delete(rig->io, 1, key_text(i, 0), &cqe), NVME_SC_SUCCESS);
+        for (uint32_t n = 0; n < DRIVES; n++)
+            copies += store_exists(rig->target->drives[n].store, 0, &key, NULL);
+    }
+    assert_int_equal(copies, 0);
+    rig_free(&rig);
+}
+
+/* A load that waits for a drive which leaves ends as it would have. */
+static void what_is_in_flight_ends(void **state)
+{
+    struct rig *rig = up_with(2, 7);
+    struct nvme_kv_cmd cmd = {.opcode = NVME_KV_RETRIEVE, .nsid = 1, .bytes = VALUE_MAX};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+    uint32_t n, bytes = VALUE_MAX;
+    uint16_t cid;
+
+    fill_drive(rig, 1, 0, &n, 1);
+    sim_file_slow(rig->node, rig->paths[1], 2000);
+    cmd.key = peer_key(key_text(n, 0));
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    cid = peer_submit(rig->io, &sqe, VALUE_MAX);
+    run_ms(rig, 2);
+    assert_false(list_empty(&rig->target->drives[1].flying));
+    change(rig, 5, 0);
+    assert_true(rig->target->drives[1].is_leaving);
+    assert_true(peer_complete(rig->io, cid, NULL, 0, rig->back, &bytes, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    assert_int_equal(bytes, value_bytes(n));
+    closed(rig);
+    rig_free(&rig);
+}
+
+/* ---- against a model ------------------------------------------------------------------------ */
+
+#define KEYS 40
+
+struct model {
+    struct rig *rig;
+    uint32_t value[KEYS]; /* last that was acknowledged; 0: deleted */
+    uint64_t random;
+    uint32_t in, drains; /* configured (bits) */
+    uint32_t used;       /* drives (bits) that were in the enclosure once */
+};
+
+static uint64_t dice(struct model *model, uint64_t below)
+{
+    model->random += 0x9e3779b97f4a7c15u;
+    return hash64_mix(model->random) % below;
+}
+
+/* The last value, or a miss. */
+static void model_get(struct model *model, uint32_t key)
+{
+    struct nvme_cqe cqe;
+    uint16_t status = get(model->rig, 1, key_text(key, 0), model->value[key], &cqe);
+
+    if (model->value[key] == 0)
+        assert_int_equal(status, NVME_SC_KV_NO_KEY);
+    else
+        assert_true(status == NVME_SC_SUCCESS || status == NVME_SC_KV_NO_KEY);
+}
+
+static void model_use(struct model *model)
+{
+    uint32_t key = (uint32_t)dice(model, KEYS);
+    struct nvme_cqe cqe;
+
+    switch (dice(model, 4)) {
+    case 0:
+        if (put(model->rig, 1, key_text(key, 0), model->value[key] + 1000 + key) == NVME_SC_SUCCESS)
+            model->value[key] += 1000 + key;
+        else
+            fail_msg("a store failed");
+        break;
+    case 1:
+        (void)peer_delete(model->rig->io, 1, key_text(key, 0), &cqe);
+        assert_true(cqe.status == NVME_SC_SUCCESS || cqe.status == NVME_SC_KV_NO_KEY);
+        model->value[key] = 0;
+        break;
+    default:
+        model_get(model, key);
+    }
+}
+
+/* Other drives, of which at least one takes values; one that was used once is not added. */
+static void model_change(struct model *model)
+{
+    uint32_t in = model->in, drive = (uint32_t)1 << dice(model, DRIVES);
+    struct err_why why;
+    uint32_t at;
+
+    if (dice(model, 2) == 0)
+        model->drains ^= drive & in;
+    else if ((in & drive) != 0)
+        in &= ~drive;
+    else if ((model->used & drive) == 0)
+        in |= drive;
+    model->drains &= in;
+    if ((in & ~model->drains) == 0) {
+        model->drains = 0;
+        in |= model->in;
+    }
+    configure(model->rig, in, model->drains);
+    if (try_change(model->rig, &why, &at) != ICMS_OK)
+        fail_msg("%s", why.text);
+    target_drives_commit(model->rig->target);
+    for (uint64_t i = dice(model, 20); i > 0; i--)
+        model_use(model);
+    if (dice(model, 8) == 0) { /* in the middle of it */
+        rig_crash(model->rig);
+        rig_up(model->rig);
+    } else {
+        over(model->rig);
+    }
+    model->in = in;
+    model->used |= in;
+}
+
+/* Whatever comes and goes, and whatever was out when the enclosure was killed, a value that was
+ * replaced or deleted is never there again. */
+static void nothing_comes_back(void **state)
+{
+    for (uint32_t seed = 0; seed < 8; seed++) {
+        struct model model = {.random = seed, .in = 7, .used = 7};
+
+        model.rig = rig_new(1 + seed % 3, 3);
+        model.rig->volumes[0].sealed = false;
+        configure(model.rig, 7, 0);
+        rig_up(model.rig);
+        for (uint32_t step = 0; step < 40; step++) {
+            for (uint64_t i = dice(&model, 20); i > 0; i--)
+                model_use(&model);
+            if (dice(&model, 6) == 0) {
+                rig_down(model.rig);
+                configure(model.rig, model.in, model.drains);
+                if (dice(&model, 2) == 0) { /* and all that ever were */
+                    configure(model.rig, model.used, 0);
+                    model.in = model.used;
+                    model.drains = 0;
+                }
+                rig_up(model.rig);
+            } else {
+                model_change(&model);
+            }
+        }
+        for (uint32_t key = 0; key < KEYS; key++)
+            model_get(&model, key);
+        rig_free(&model.rig);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_drive_that_comes_costs_no_hit),
+        cmocka_unit_test(a_drive_that_drained_is_removed_without_a_miss),
+        cmocka_unit_test(a_drive_that_drains_may_stay),
+        cmocka_unit_test(full_drives_take_what_is_asked_for),
+        cmocka_unit_test(a_drive_that_is_removed_comes_back_empty),
+        cmocka_unit_test(drives_are_replaced_one_after_the_other),
+        cmocka_unit_test(what_cannot_be_is_refused_as_a_whole),
+        cmocka_unit_test(a_quota_that_the_drives_cannot_hold),
+        cmocka_unit_test(six_drives_are_asked_and_told),
+        cmocka_unit_test(what_is_in_flight_ends),
+        cmocka_unit_test(nothing_comes_back),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

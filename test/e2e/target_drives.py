@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Drives that come and go under a target that is used.
+
+Goal: a drive is added, drained, removed and replaced by `icms drive` and SIGHUP without a missed block and
+without a failed command; what cannot be applied is refused as a whole, with file and line.
+Method: a real enclosure and an agent on loopback; blocks that do not fit into the agent's memory are loaded
+and stored all the time. The target is killed while a drive drains.
+
+usage: target_drives.py BUILD_ROOT
+"""
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+BUILD = pathlib.Path(sys.argv[1])
+VOLUME = {"name": "kv", "value_max": "64KiB"}
+BLOCKS = {f"block{n}": f"{n} ".encode() * 8000 for n in range(120)}  # 3 MB, of which 1 MiB fits
+TIMEOUT = 30
+
+
+def expect(what, truth, seen=None):
+    if not truth:
+        sys.exit(f"not ok {what}: {seen}")
+    print(f"ok {what}", flush=True)
+
+
+def icms(agent, word, *words, data=None):
+    return subprocess.run([BUILD / "cmd/icms", word, "--open", f"unix:{agent.socket}", "--volume", "kv", *words],
+                          input=data, capture_output=True, timeout=60, check=False)
+
+
+def put_all(agent):
+    for name, value in BLOCKS.items():
+        put = icms(agent, "put", "--on-flash", name, data=value)
+        if put.returncode != 0:
+            sys.exit(f"not ok stored {name}: {put}")
+
+
+class Load(threading.Thread):
+    """Loads one block after the other, stores new ones, and remembers what did not succeed."""
+
+    def __init__(self, agent):
+        super().__init__(daemon=True)
+        self.agent, self.over, self.wrong, self.loaded = agent, False, [], 0
+
+    def run(self):
+        while not self.over:
+            for name, value in BLOCKS.items():
+                if self.over:
+                    break
+                got = icms(self.agent, "get", name)
+                self.loaded += 1
+                if got.returncode != 0 or got.stdout != value:
+                    self.wrong.append((name, got.returncode, got.stderr))
+                if self.loaded % 10 == 0:
+                    put = icms(self.agent, "put", "--on-flash", f"new{self.loaded}", data=b"x" * 9000)
+                    if put.returncode != 0:
+                        self.wrong.append(("put", put.returncode, put.stderr))
+
+    def end(self, what):
+        """After every block was asked for at least once."""
+        while self.loaded < len(BLOCKS) and not self.wrong:
+            time.sleep(0.05)
+        self.over = True
+        self.join()
+        expect(f"{what}: {self.loaded} loads and their stores succeeded", not self.wrong and self.loaded > 0,
+               self.wrong[:3])
+
+
+class Scene:
+    def __init__(self, target, folder):
+        self.target, self.folder = target, pathlib.Path(folder)
+        self.file = pathlib.Path(target.config_path)
+
+    def log(self):
+        return self.target.log_path.read_text()
+
+    def hang_up(self, wanted):
+        before = len(self.log())
+        self.target.signal(signal.SIGHUP)
+        end = time.monotonic() + TIMEOUT
+        while wanted not in (said := self.log()[before:]):
+            if time.monotonic() > end:
+                sys.exit(f"not ok '{wanted}' was not said: {said}")
+            time.sleep(0.02)
+        return said
+
+    def drives(self):
+        """By the ends of their paths, as /status shows them."""
+        return {pathlib.Path(drive["path"]).name: drive
+                for drive in json.loads(self.target.get("/status")[1])["drives"]}
+
+    def drive(self, *words, status=0):
+        got = subprocess.run([BUILD / "cmd/icms", "drive", *words, "--file", self.file, "--json"],
+                             capture_output=True, text=True, timeout=60, check=False)
+        if got.returncode != status:
+            sys.exit(f"not ok icms drive {words}: {got}")
+        return json.loads(got.stdout) if got.stdout.startswith("{") else got.stdout + got.stderr
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def drained(self, name):
+        end = time.monotonic() + TIMEOUT
+        while (left := self.drives()[name]["blocks"]) > 0:
+            if time.monotonic() > end:
+                sys.exit(f"not ok {name} becomes empty: {self.drives()[name]}")
+            time.sleep(0.05)
+        expect(f"{name} becomes empty", left == 0)
+
+
+def comes(scene, agent):
+    load = Load(agent)
+    load.start()
+    said = scene.drive("add", scene.path("new0"), "size=64MiB", "format_empty=true")
+    expect("icms drive add writes", said["written"] and len(said["changes"]) == 1, said)
+    said = scene.hang_up("configuration read: 1 volumes, 4 drives")
+    expect("a drive that comes is logged", "new0]: was not listed, is listed" in said, said)
+    put_all(agent)
+    load.end("a drive comes")
+    drives = scene.drives()
+    expect("/status has it, with blocks", drives["new0"]["state"] == "in service" and drives["new0"]["blocks"] > 5,
+           drives)
+
+
+def goes(scene, agent, name):
+    load = Load(agent)
+    load.start()
+    said = scene.drive("remove", scene.path(name), status=1)
+    expect("one that holds blocks asks", "--yes" in str(said), said)
+    scene.drive("drain", scene.path(name))
+    scene.hang_up("configuration read")
+    expect("it drains", scene.drives()[name]["state"] == "draining", scene.drives())
+    scene.drained(name)
+    scene.drive("remove", scene.path(name))
+    scene.hang_up("configuration read")
+    load.end(f"{name} drains and goes")
+    expect("/status lacks it", name not in scene.drives(), scene.drives())
+    end = time.monotonic() + TIMEOUT
+    while scene.path(name) in subprocess.run(["ls", "-l", f"/proc/{scene.target.pid}/fd"], capture_output=True,
+                                             text=True, check=False).stdout:
+        if time.monotonic() > end:
+            sys.exit(f"not ok {name} is closed")
+        time.sleep(0.05)
+    expect(f"{name} is closed", True)
+
+
+def replaced(scene, agent):
+    name = "enclosure0-drive1"
+    load = Load(agent)
+    load.start()
+    scene.drive("drain", scene.path(name))
+    scene.hang_up("configuration read")
+    scene.drained(name)
+    scene.drive("replace", scene.path(name), scene.path("new1"))
+    scene.hang_up("configuration read")
+    load.end("a drive is replaced")
+    drives = scene.drives()
+    expect("the new one is there", "new1" in drives and name not in drives, drives)
+
+
+def refused(scene):
+    text, before = scene.file.read_text(), scene.drives()
+    scene.drive("add", scene.path("enclosure0-drive0"))  # it was removed, and has a list of drives
+    said = scene.hang_up("configuration refused")
+    expect("a used drive is refused", "holds blocks of an enclosure" in said and f"{scene.file}:" in said, said)
+    scene.file.write_text(text)
+    scene.drive("add", scene.path("missing"), "size=64MiB")
+    said = scene.hang_up("configuration refused")
+    expect("a missing file is refused", "format_empty" in said, said)
+    scene.file.write_text(text.replace("segment: 1MiB", "segment: 2MiB"))
+    scene.hang_up("configuration refused")
+    scene.file.write_text(text)
+    expect("nothing is changed", scene.drives().keys() == before.keys(), scene.drives())
+    said = scene.drive("add", scene.path("new0"), status=1)
+    expect("a drive that is listed is refused", "already" in str(said), said)
+    scene.drive("add", scene.path("enclosure0-drive0"), "--format")
+    scene.hang_up("configuration read")
+    expect("with --format it is taken", "enclosure0-drive0" in scene.drives(), scene.drives())
+
+
+def killed(scene, agent):
+    put_all(agent)
+    scene.drive("drain", scene.path("enclosure0-drive2"))
+    scene.hang_up("configuration read")
+    scene.target.kill()
+    scene.target.start()
+    scene.target.wait_ready()
+    end = time.monotonic() + TIMEOUT
+    while icms(agent, "get", "block0").returncode != 0:
+        if time.monotonic() > end:
+            sys.exit("not ok the agent comes back")
+    load = Load(agent)
+    load.start()
+    scene.drained("enclosure0-drive2")
+    load.end("it drains on after it was killed")
+    missed = [name for name, value in BLOCKS.items() if icms(agent, "get", name).stdout != value]
+    expect("all blocks are there", not missed, missed)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder:
+        with pod.Pod(BUILD, folder) as p:
+            target = p.add_target("enclosure0", 3, "64MiB", [VOLUME], segment="1MiB", memory="16MiB", loops=2)
+            target.wait_ready()
+            agent = p.add_agent("server-a", [target], [VOLUME], memory="1MiB")
+            agent.wait_ready()
+            scene = Scene(target, folder)
+            put_all(agent)
+            comes(scene, agent)
+            goes(scene, agent, "enclosure0-drive0")
+            replaced(scene, agent)
+            refused(scene)
+            killed(scene, agent)
+
+
+main()
