@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "daemon.h"
+#include "drive_health.h"
 #include "drive_log.h"
 #include "target_page.h"
 #include "target_auth.h"
@@ -328,7 +329,7 @@ static void main_errors(struct target *target, const struct target_stats *stats)
 
 /* Says once which drives went out of service, or became slow, since the last look, and which hosts
  * were lost. */
-static void main_look(struct target *target, bool say, uint32_t *io_out)
+static void main_look(struct target *target, bool say, bool weigh, uint32_t *io_out)
 {
     static struct target_stats stats;
     static uint64_t slow_total[LIMIT_DRIVES];
@@ -339,6 +340,8 @@ static void main_look(struct target *target, bool say, uint32_t *io_out)
     main_settings_differ(target, &stats);
     main_losses(target);
     main_errors(target, &stats);
+    if (weigh)
+        drive_health_look(target, &stats);
     target_auths(target, &main_audit);
     for (uint32_t i = 0; i < stats.drive_count; i++) {
         const struct target_drive_stats *drive = &stats.drives[i];
@@ -405,7 +408,7 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_target 
     uint32_t out = 0;
     bool changing = false;
 
-    main_look(target, false, &out); /* those have their warning */
+    main_look(target, false, false, &out); /* those have their warning */
     main_portals(target, conf->listen_count, portals);
     if (http != NULL)
         daemon_ready(opts, "nvme=%s http=%u", portals, ctl_http_port(http));
@@ -419,7 +422,7 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_target 
             daemon_http_read_again(http, conf->http.listen, &main_audit);
         }
         changing = target_reload_look(reload);
-        main_look(target, true, &out);
+        main_look(target, true, !changing, &out); /* drives change in one way at a time */
     }
     target_drain(target);
     while (!target_idle(target))
@@ -486,6 +489,9 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
         target_auth_conf(conf, &main_audit);
         err = main_http(conf, target, &why, &http);
     }
+    drive_health_conf(conf);
+    if (err == ICMS_OK)
+        err = drive_health_start(&why);
     if (err == ICMS_OK)
         err = target_start(target, &why);
     if (err == ICMS_OK) {

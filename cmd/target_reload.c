@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "daemon.h"
+#include "drive_health.h"
 #include "target_auth.h"
 
 void target_reload_drives(const struct conf_target *conf, struct target_drive_opts *out_drives)
@@ -175,6 +176,15 @@ void target_reload_begin(struct target_reload *reload)
         refused(reload, why.text);
         return;
     }
+    reload->step = TARGET_RELOAD_WAITS;
+}
+
+/* Nothing is in the way: drives are opened. */
+static void opener_begin(struct target_reload *reload)
+{
+    (void)target_drives_changed(reload->target);
+    if (target_drives_changing(reload->target))
+        return;
     reload->why = (struct err_why){""};
     atomic_store(&reload->is_opened, false);
     reload->step = TARGET_RELOAD_OPENS;
@@ -224,6 +234,7 @@ static void reload_end(struct target_reload *reload)
     if (!target_drives_changed(reload->target))
         return;
     change_tell(reload);
+    drive_health_conf(conf_live_target(reload->comes));
     conf_live_free(&reload->runs);
     reload->runs = reload->comes;
     reload->comes = NULL;
@@ -235,6 +246,9 @@ bool target_reload_look(struct target_reload *reload)
     switch (reload->step) {
     case TARGET_RELOAD_NONE:
         (void)target_drives_changed(reload->target); /* drives that went */
+        break;
+    case TARGET_RELOAD_WAITS:
+        opener_begin(reload);
         break;
     case TARGET_RELOAD_OPENS:
         if (atomic_load_explicit(&reload->is_opened, memory_order_acquire))

@@ -25,6 +25,7 @@
 
 enum target_reload_step {
     TARGET_RELOAD_NONE,    /* nothing is being applied                     */
+    TARGET_RELOAD_WAITS,   /* for new weights of drives to be applied      */
     TARGET_RELOAD_OPENS,   /* the thread opens drives; woken by is_opened  */
     TARGET_RELOAD_VOLUMES, /* volumes change                               */
     TARGET_RELOAD_DRIVES,  /* drives change                                */

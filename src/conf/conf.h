@@ -22,15 +22,16 @@ enum conf_drive_state {
     CONF_DRIVE_DRAINING, /* is read, and gives what it has to others */
 };
 
-/* A drive of a target: `path`, `size`, `state`, `format_empty`, `bytes_per_block`, `write_budget`
- * and `write_burst` (both in budget). */
+/* A drive of a target: `path`, `size`, `state`, `health`, `format_empty`, `bytes_per_block`,
+ * `write_budget` and `write_burst` (both in budget). */
 struct conf_drive {
-    char path[LIMIT_PATH_BYTES]; /* file or block device             */
-    uint8_t state;               /* enum conf_drive_state            */
-    uint64_t bytes;              /* file: made with this size; 0: as it is */
-    bool format_empty;           /* without being asked                    */
-    uint64_t bytes_per_block;    /* of the drive, for an entry of its index */
-    struct write_budget budget;  /* what may be written to it a day  */
+    char path[LIMIT_PATH_BYTES];   /* file or block device             */
+    uint8_t state;                 /* enum conf_drive_state            */
+    char health[LIMIT_PATH_BYTES]; /* file (conf_health_read); "": the device is asked */
+    uint64_t bytes;                /* file: made with this size; 0: as it is */
+    bool format_empty;             /* without being asked                    */
+    uint64_t bytes_per_block;      /* of the drive, for an entry of its index */
+    struct write_budget budget;    /* what may be written to it a day  */
 };
 
 /* What is allowed and yet worth a line in the log, such as a port that other machines reach. */
@@ -340,6 +341,22 @@ uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const cha
 
 /* The line of a drive, by its place in the list. UINT32_MAX: of the list. */
 uint32_t conf_live_drive_line(const struct conf_live *live, uint32_t drive);
+
+/* What is known of the health of a drive. */
+#define CONF_HEALTH_NO_TEMPERATURE (-1000)
+struct conf_health {
+    uint8_t warnings;                         /* critical_warning of NVMe              */
+    int used_percent;                         /* of its rated writes; -1: not known    */
+    int temperature_c, warning_c, critical_c; /* CONF_HEALTH_NO_TEMPERATURE: not known */
+};
+
+/* What `smartctl --json -A` wrote; CONFIG: it is nothing like it. Blocking. */
+icms_err conf_health_read(const char *path, struct err_why *why,
+                          struct conf_health *out_health) ICMS_MUST_CHECK;
+
+/* The same from memory; name stands for the file in errors. */
+icms_err conf_health_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                           struct conf_health *out_health) ICMS_MUST_CHECK;
 
 /* A configuration file that shall be changed: its new text, for conf_edit_fini. */
 struct conf_edit {

@@ -417,7 +417,7 @@ static bool live_is_drive(const char *key)
     const char *end = strrchr(key, ']');
 
     return strncmp(key, "drives[", strlen("drives[")) == 0 && end != NULL &&
-           (end[1] == '\0' || strcmp(end + 1, ".state") == 0 ||
+           (end[1] == '\0' || strcmp(end + 1, ".state") == 0 || strcmp(end + 1, ".health") == 0 ||
             strcmp(end + 1, ".format_empty") == 0);
 }
 

@@ -47,6 +47,17 @@ static const struct conf_key drive_keys[] = {
             "what is loaded from it moves to the other drives, and all else, too, as long as those "
             "have free space. Removing it costs nothing when it is empty, as /status shows. One "
             "drive at least is up."},
+    {"health", CONF_PATH, false, AT(struct conf_drive, health), .computed = "the device is asked",
+     .example = "/var/lib/icms/drive0.smart",
+     .doc =
+         "A file with the output of `smartctl --json -A` of the drive, written anew from time to "
+         "time, for instance by a timer of systemd. Without it an NVMe device is asked for its "
+         "health log, which needs the right to do so, and of others the temperature is taken "
+         "from /sys. A drive that is worn, hot or often slow gets fewer new blocks: 50% of its "
+         "share from 90% of its rated writes or its warning temperature on, 25% from 100% or "
+         "its critical temperature on or when it says that its spare or reliability is low, "
+         "none when it says that it is read-only. A part falls at once, and rises after 10 "
+         "minutes in which all was better. What is on the drive stays there."},
     {"format_empty", CONF_BOOL, false, AT(struct conf_drive, format_empty), .fallback = "false",
      .doc = "Whether a missing file is made, and a drive that holds nothing is formatted, at the "
             "start. With false such a drive is out of service until icms-target is started with "

@@ -201,7 +201,7 @@ bool store_rest(struct store *store)
 {
     const struct loop_timer *timers[] = {&store->kill.retry.timer, &store->note.retry.timer,
                                          &store->opener.retry.timer, &store->reclaim.retry.timer};
-    bool rests = !store->running && !store->deferred_sent && !loop_file_busy(store->file);
+    bool rests = !store->running && store->relocate.segment == NULL;
 
     check(store->magic == STORE_MAGIC);
     store_down(store);

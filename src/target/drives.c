@@ -131,6 +131,7 @@ void target_drive_init(struct target *target, uint32_t index, const struct targe
     drive->loop = target->loops[index % target->opts.loops];
     list_init(&drive->note_waiting);
     drive->move.volume = UINT32_MAX;
+    drive->part_percent = 100;
 }
 
 void target_drive_fini(struct target_drive *drive)
@@ -196,13 +197,19 @@ icms_err target_drives_map(const struct target *target, uint32_t drives, struct 
 {
     struct place_member members[LIMIT_DRIVES];
     uint32_t count = LIMIT_DRIVES - (uint32_t)__builtin_clz(drives | 1);
+    double sum = 0;
 
+    for (uint32_t i = 0; i < count; i++)
+        if ((drives >> i & 1) != 0)
+            sum += target->drives[i].weight * target->drives[i].part_percent;
     for (uint32_t i = 0; i < count; i++) {
         const struct target_drive *drive = &target->drives[i];
+        uint8_t percent = sum > 0 ? drive->part_percent : 100;
         le32 number = le32_of(i);
 
         if ((drives >> i & 1) != 0 && drive->weight > 0) {
-            members[i] = (struct place_member){.uuid = drive->uuid, .weight = drive->weight};
+            members[i] =
+                (struct place_member){.uuid = drive->uuid, .weight = drive->weight * percent / 100};
             continue;
         }
         members[i] = (struct place_member){.uuid = {{0}}};

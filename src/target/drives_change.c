@@ -58,6 +58,7 @@ struct target_drives_change {
     uint32_t comes, goes, drains;       /* drives (bits); drains: afterwards       */
     struct store *stores[LIMIT_DRIVES]; /* of those that come, until they join     */
     struct place_map *map;              /* afterwards; then the one of before      */
+    bool is_weight;                     /* of target_drives_weigh: nobody waits for its end */
     enum change_step step;
     uint32_t at;                /* drive or loop that is visited           */
     uint32_t joins;             /* ROWS, JOIN: which one                   */
@@ -588,6 +589,38 @@ void target_drives_cancel(struct target *target)
     change_undo(target, &target->drives_change);
 }
 
+void target_drives_weigh(struct target *target, const uint8_t percent[LIMIT_DRIVES])
+{
+    struct target_drives_change *change;
+    uint32_t listed = atomic_load(&target->listed), drains = atomic_load(&target->drains);
+    struct err_why why = {""};
+    bool differs = false;
+
+    if (target->drives_change != NULL)
+        return;
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
+        if (!has(listed, i) || target->drives[i].part_percent == percent[i])
+            continue;
+        target->drives[i].part_percent = percent[i];
+        differs = true;
+    }
+    if (!differs)
+        return;
+    change = calloc(1, sizeof(*change));
+    if (change == NULL)
+        return;
+    change->target = target;
+    change->drains = drains;
+    change->is_weight = true;
+    loop_timer_init(&change->timer, change_fire);
+    if (target_drives_map(target, listed & ~drains, &why, &change->map) != ICMS_OK) {
+        change_free(&change); /* the next reading that differs makes it */
+        return;
+    }
+    target->drives_change = change;
+    target_drives_commit(target);
+}
+
 bool target_drives_changing(const struct target *target)
 {
     return target->drives_change != NULL && atomic_load(&target->drives_change->is_begun);
@@ -596,12 +629,14 @@ bool target_drives_changing(const struct target *target)
 bool target_drives_changed(struct target *target)
 {
     struct target_drives_change *change = target->drives_change;
+    bool is_asked;
 
     drives_reap(target);
     if (change == NULL || !atomic_load_explicit(&change->is_over, memory_order_acquire))
         return false;
+    is_asked = !change->is_weight;
     change_free(&target->drives_change);
-    return true;
+    return is_asked;
 }
 
 void target_drives_change_fini(struct target *target)

@@ -390,6 +390,39 @@ static void what_is_in_flight_ends(void **state)
     rig_free(&rig);
 }
 
+/* A drive with a part of its share gets fewer new runs; what it has is found. */
+static void a_part_of_its_share(void **state)
+{
+    struct rig *rig = up_with(2, 7);
+    uint8_t parts[LIMIT_DRIVES];
+    uint64_t before[3];
+
+    fill(rig, 1, 150);
+    memset(parts, 100, sizeof(parts));
+    parts[1] = 0;
+    parts[2] = 25;
+    target_drives_weigh(rig->target, parts);
+    for (int i = 0; i < 3; i++)
+        before[i] = blocks(rig, (uint32_t)i);
+    run_ms(rig, 10);
+    assert_false(target_drives_changed(rig->target)); /* nobody asked for it */
+    assert_false(target_drives_changing(rig->target));
+    assert_int_equal(hits(rig, 1, 150), 150);
+    fill(rig, 2, 300);
+    assert_int_equal(blocks(rig, 1), before[1]);
+    assert_in_range(blocks(rig, 2) - before[2], 30, 90); /* a fifth */
+    change(rig, 15, 2);                                  /* it stays through other changes */
+    assert_int_equal(rig->target->drives[2].part_percent, 25);
+    memset(parts, 0, sizeof(parts)); /* all as bad: none is better */
+    target_drives_weigh(rig->target, parts);
+    run_ms(rig, 10);
+    (void)target_drives_changed(rig->target);
+    assert_int_equal(hits(rig, 1, 150), 150);
+    assert_int_equal(hits(rig, 2, 300), 300);
+    assert_int_equal(put(rig, 1, key_text(1000, 0), 1), NVME_SC_SUCCESS);
+    rig_free(&rig);
+}
+
 /* ---- against a model ------------------------------------------------------------------------ */
 
 #define KEYS 40
@@ -522,6 +555,7 @@ int main(void)
         cmocka_unit_test(a_quota_that_the_drives_cannot_hold),
         cmocka_unit_test(six_drives_are_asked_and_told),
         cmocka_unit_test(what_is_in_flight_ends),
+        cmocka_unit_test(a_part_of_its_share),
         cmocka_unit_test(nothing_comes_back),
     };
 

@@ -452,6 +452,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         out_stats->drive_count++;
         out->number = i;
         memcpy(out->path, drive->path, sizeof(out->path));
+        out->part_percent = drive->part_percent;
         out->moved = counter_get(&drive->move.moved);
         out->drains = (atomic_load(&target->drains) >> i & 1) != 0;
         out->out = !target_drive_in(target, i);

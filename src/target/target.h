@@ -182,6 +182,12 @@ void target_drives_cancel(struct target *target);
  * drives that went, as soon as nothing is in flight there. */
 bool target_drives_changed(struct target *target);
 
+/* What part of its share of new values each drive gets, by number, in percent: 100 at the start,
+ * and of one that comes. What is on a drive stays where it is, and is found. When all are at 0 the
+ * parts do not count. The control thread, as often as it likes: what differs is applied when no
+ * change is in the way. */
+void target_drives_weigh(struct target *target, const uint8_t percent[LIMIT_DRIVES]);
+
 /* One was made that is not over. */
 bool target_drives_changing(const struct target *target);
 
@@ -235,6 +241,7 @@ struct target_drive_stats {
     uint32_t number; /* for target_error_take; that of a drive which went is used again */
     char path[LIMIT_PATH_BYTES];
     bool drains;                           /* takes no values any more                        */
+    uint8_t part_percent;                  /* of its share of new values (target_drives_weigh) */
     uint64_t moved;                        /* values that went from it to others as it drained */
     bool out;                              /* out of service: nothing is asked of it          */
     bool slow;                             /* passed over by new loads and stores, for now    */

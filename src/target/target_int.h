@@ -110,13 +110,14 @@ struct target_drive {
     char path[LIMIT_PATH_BYTES];
     struct loop *loop; /* its store's                                                  */
     _Atomic(struct store *) store; /* NULL: could not be opened                                */
-    struct uuid uuid;          /* for placement: of its superblock; out since the start: unknown  */
-    double weight;             /* bytes                                                        */
-    uint64_t drive_bytes;      /* all of it; 0: could not be opened                            */
-    icms_err err;              /* since the start: why it could not be used ...                */
-    char why[256];             /* ... in words                                                 */
-    _Atomic bool quota_sent;   /* quota_msg was sent and has not arrived                       */
-    struct loop_msg quota_msg; /* to the drive's loop: its store looks at the quotas         */
+    struct uuid uuid; /* for placement: of its superblock; out since the start: unknown  */
+    double weight;    /* bytes                                                        */
+    _Atomic uint8_t part_percent; /* of its weight, for new values; the control thread's       */
+    uint64_t drive_bytes;         /* all of it; 0: could not be opened                            */
+    icms_err err;                 /* since the start: why it could not be used ...                */
+    char why[256];                /* ... in words                                                 */
+    _Atomic bool quota_sent;      /* quota_msg was sent and has not arrived                       */
+    struct loop_msg quota_msg;    /* to the drive's loop: its store looks at the quotas         */
     /* members.c, on the drive's loop */
     struct target_note_df note; /* on flash, or being written                                 */
     bool note_lost;             /* at the start: it was damaged                               */
@@ -467,7 +468,7 @@ void target_drive_opened(struct target_drive *drive, struct store *store);
  * loop, or before that runs. */
 icms_err target_drive_limits(struct target_drive *drive, struct err_why *why) ICMS_MUST_CHECK;
 
-/* The order of these drives (bits), by number. */
+/* The order of these drives (bits), by number, each with its part of its weight. */
 icms_err target_drives_map(const struct target *target, uint32_t drives, struct err_why *why,
                            struct place_map **out_map) ICMS_MUST_CHECK;
 

@@ -189,6 +189,31 @@ def refused(scene):
     expect("with --format it is taken", "enclosure0-drive0" in scene.drives(), scene.drives())
 
 
+def worn(scene, agent):
+    """Of a drive that is worn another part goes to the others; what it has is found."""
+    put_all(agent)
+    path = scene.folder / "smart.json"
+    text = scene.file.read_text()
+    path.write_text('{"nvme_smart_health_information_log": {"percentage_used": 12}}')
+    scene.file.write_text(text.replace("new1\n", f"new1\n    health: {path}\n"))
+    said = scene.hang_up("configuration read")
+    expect("a health file is taken while it runs", "new1].health: was" in said, said)
+    path.write_text('{"nvme_smart_health_information_log": {"percentage_used": 104}}')
+    load = Load(agent)
+    load.start()
+    end = time.monotonic() + TIMEOUT
+    while scene.drives()["new1"]["part_percent"] != 25:
+        if time.monotonic() > end:
+            sys.exit(f"not ok the part of a worn drive falls: {scene.drives()['new1']}")
+        time.sleep(0.1)
+    expect("it is logged", "takes 25 % of its share of new blocks: 104 % of its rated writes" in scene.log(), scene.log())
+    expect("/metrics has it", any("drive_part" in name and value == 0.25
+                                  for name, value in scene.target.metrics().items()))
+    load.end("a drive is worn")
+    scene.file.write_text(text)
+    scene.hang_up("configuration read")
+
+
 def killed(scene, agent):
     put_all(agent)
     scene.drive("drain", scene.path("enclosure0-drive2"))
@@ -221,6 +246,7 @@ def main():
             goes(scene, agent, "enclosure0-drive0")
             replaced(scene, agent)
             refused(scene)
+            worn(scene, agent)
             killed(scene, agent)
 
 
