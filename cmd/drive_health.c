@@ -56,8 +56,8 @@ uint8_t drive_health_wanted(const struct conf_health *health, uint32_t slow_poin
     else if (over(h->temperature_c, h->critical_c))
         (void)snprintf(out_why, 128, "it has %d C, and its critical temperature is %d C",
                        h->temperature_c, h->critical_c);
-    else if (slow_points >= 6)
-        (void)snprintf(out_why, 128, "it was slow %u times within an hour", slow_points);
+    else if (slow_points >= HEALTH_SLOW_QUARTER)
+        (void)snprintf(out_why, 128, "it was slow %u times lately", slow_points);
     if (out_why[0] != '\0')
         return 25;
     if (h->used_percent >= 90)
@@ -67,8 +67,8 @@ uint8_t drive_health_wanted(const struct conf_health *health, uint32_t slow_poin
                        h->temperature_c, h->warning_c);
     else if ((h->warnings & WARNING_TEMPERATURE) != 0)
         (void)snprintf(out_why, 128, "it says that it is too hot or too cold");
-    else if (slow_points >= 3)
-        (void)snprintf(out_why, 128, "it was slow %u times within half an hour", slow_points);
+    else if (slow_points >= HEALTH_SLOW_HALF)
+        (void)snprintf(out_why, 128, "it was slow %u times lately", slow_points);
     return out_why[0] != '\0' ? 50 : 100;
 }
 
@@ -102,6 +102,8 @@ void drive_health_slow(struct drive_health *drive, uint64_t slow_total, uint64_t
         drive->slow_ns = now_ns;
     if (slow_total > drive->slow_total)
         drive->slow_points += (uint32_t)(slow_total - drive->slow_total);
+    if (drive->slow_points > HEALTH_SLOW_MAX)
+        drive->slow_points = HEALTH_SLOW_MAX;
     drive->slow_total = slow_total;
     if (drive->slow_points > 0 && now_ns >= drive->slow_ns + HEALTH_SLOW_NS) {
         drive->slow_points--;

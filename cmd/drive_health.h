@@ -10,10 +10,14 @@
  *
  *   part of its share   when
  *   100 %               it is well, or nothing is known
- *   50 %                90 % of its rated writes are used, it is over its warning temperature, or
- * it was slow three times within half an hour 25 %                100 % are used, it is over its
- * critical temperature, says that its spare or its reliability is low, or was slow six times 0 % it
- * says that it is read-only
+ *   50 %                90 % of its rated writes are used, it is over its warning temperature,
+ *                       or HEALTH_SLOW_HALF episodes of slowness are not forgotten
+ *   25 %                100 % are used, it is over its critical temperature, it says that its
+ *                       spare or reliability is low, or HEALTH_SLOW_QUARTER such episodes
+ *   0 %                 it says that it is read-only
+ *
+ * One episode is forgotten every HEALTH_SLOW_NS, and no more than HEALTH_SLOW_MAX are kept: a drive
+ * that was slow a hundred times in an hour is forgiven as soon as one that was slow nine times.
  *
  * A part falls at once. It rises when every reading for HEALTH_RISE_NS asked for more: placement
  * does not follow a temperature that goes up and down.
@@ -27,8 +31,10 @@
 #define HEALTH_LOOK_S  5
 #define HEALTH_RISE_NS ((uint64_t)600 * 1000 * 1000 * 1000)
 
-/* One episode of slowness is forgotten after so long. */
-#define HEALTH_SLOW_NS ((uint64_t)600 * 1000 * 1000 * 1000)
+#define HEALTH_SLOW_NS      ((uint64_t)600 * 1000 * 1000 * 1000)
+#define HEALTH_SLOW_HALF    3
+#define HEALTH_SLOW_QUARTER 6
+#define HEALTH_SLOW_MAX     9
 
 struct drive_health {
     char path[LIMIT_PATH_BYTES]; /* of the drive; "": not in use                */

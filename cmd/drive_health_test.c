@@ -144,6 +144,17 @@ static void slowness_is_forgotten(void **state)
     for (uint64_t i = 1; i <= 4; i++)
         drive_health_slow(&drive, 6, 10 * SECOND + i * HEALTH_SLOW_NS);
     assert_int_equal(drive_health_wanted(NULL, drive.slow_points, why), 100);
+    /* and so is any number of episodes: after 40 minutes it is better, after 70 it is well */
+    drive = (struct drive_health){.part_percent = 100};
+    drive_health_slow(&drive, 100, SECOND);
+    assert_int_equal(drive_health_wanted(NULL, drive.slow_points, why), 25);
+    assert_non_null(strstr(why, "lately"));
+    for (uint64_t i = 1; i <= 4; i++)
+        drive_health_slow(&drive, 100, SECOND + i * HEALTH_SLOW_NS);
+    assert_int_equal(drive_health_wanted(NULL, drive.slow_points, why), 50);
+    for (uint64_t i = 5; i <= 7; i++)
+        drive_health_slow(&drive, 100, SECOND + i * HEALTH_SLOW_NS);
+    assert_int_equal(drive_health_wanted(NULL, drive.slow_points, why), 100);
 }
 
 int main(void)

@@ -147,7 +147,7 @@ static const struct drive_word {
 } words[] = {
     {"add", CONF_DRIVE_ADD, 1, ""},
     {"drain", CONF_DRIVE_DRAIN, 1,
-     "then wait until /status of icms-target shows 0 blocks of the drive, and remove it"},
+     "then wait until `icms status --target` shows 0 blocks of the drive, and remove it"},
     {"undrain", CONF_DRIVE_UNDRAIN, 1, ""},
     {"remove", CONF_DRIVE_REMOVE, 1,
      "the drive may be pulled when icms-target has logged that the configuration was read"},

@@ -325,16 +325,18 @@ static void target_hosts(const json_t *root)
 static void target_drives(const json_t *drives)
 {
     char used[STATUS_BYTES_TEXT], whole[STATUS_BYTES_TEXT], written[STATUS_BYTES_TEXT];
+    char part[STATUS_WHOLE_TEXT];
     const json_t *d;
     size_t i;
 
-    (void)printf("\n%-24s %-14s %10s %10s %10s %14s %12s %10s  %s\n", "DRIVE", "STATE", "USED",
-                 "OF", "BLOCKS", "SEGMENTS FREE", "WRITTEN", "ERRORS", "WHY");
+    (void)printf("\n%-24s %-14s %5s %10s %10s %10s %14s %12s %10s  %s\n", "DRIVE", "STATE", "PART",
+                 "USED", "OF", "BLOCKS", "SEGMENTS FREE", "WRITTEN", "ERRORS", "WHY");
     json_array_foreach(drives, i, d)
     {
         (void)printf(
-            "%-24s %-14s %10s %10s %10.0f %6.0f of %4.0f %12s %10.0f  %s\n", status_text(d, "path"),
-            status_text(d, "state"), status_bytes(status_number(d, "used_bytes"), used),
+            "%-24s %-14s %5s %10s %10s %10.0f %6.0f of %4.0f %12s %10.0f  %s\n",
+            status_text(d, "path"), status_text(d, "state"), status_whole(d, "part_percent", part),
+            status_bytes(status_number(d, "used_bytes"), used),
             status_bytes(status_number(d, "capacity_bytes"), whole), status_number(d, "blocks"),
             status_number(d, "segments_free"), status_number(d, "segments"),
             status_bytes(status_number(d, "written_bytes"), written),

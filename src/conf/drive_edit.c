@@ -81,8 +81,8 @@ static icms_err leaves_check(const struct change *change)
                       "it is the last one that takes blocks: add another one first");
     if (change->drive->state != CONF_DRIVE_DRAINING && !change->asked->yes)
         return refuse(change, ICMS_INVALID,
-                      "its blocks become misses: drain it first, and wait until /status of its "
-                      "icms-target shows that it is empty; or add --yes");
+                      "its blocks become misses: drain it first, and wait until `icms status "
+                      "--target` shows 0 blocks of it; or add --yes");
     return ICMS_OK;
 }
 
