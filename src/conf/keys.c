@@ -45,7 +45,7 @@ static const struct conf_key drive_keys[] = {
      .choices = drive_states,
      .doc = "up: the drive takes and gives blocks. draining: it is read and takes no new blocks; "
             "what is loaded from it moves to the other drives, and all else, too, as long as those "
-            "have free space. Removing it costs nothing when it is empty, as /status shows. One "
+            "have free space. Removing it costs nothing when it is empty, as `icms status --target` shows. One "
             "drive at least is up."},
     {"health", CONF_PATH, false, AT(struct conf_drive, health), .computed = "the device is asked",
      .example = "/var/lib/icms/drive0.smart",
