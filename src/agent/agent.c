@@ -204,6 +204,7 @@ icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct e
     agent->opts = *opts;
     check(pthread_mutex_init(&agent->control, NULL) == 0);
     check(pthread_mutex_init(&agent->pod.lock, NULL) == 0);
+    check(pthread_mutex_init(&agent->pod.known_lock, NULL) == 0);
     err = agent_make(agent, opts, why);
     agent->opts.local_path = NULL;
     agent->opts.enclosures = NULL;
@@ -337,6 +338,7 @@ void agent_free(struct agent **agent_)
         agent_client_fini(&agent->clients[i]);
     agent_memory_fini(agent);
     agent_pod_fini(agent);
+    pthread_mutex_destroy(&agent->pod.known_lock);
     pthread_mutex_destroy(&agent->pod.lock);
     pthread_mutex_destroy(&agent->control);
     free(agent);

@@ -239,6 +239,7 @@ struct agent_link_stats {
     struct loop_addr addr;
     uint32_t number; /* below LIMIT_LINKS: the same for as long as the enclosure has the address */
     enum agent_enclosure_state state; /* the worst of all reactors'                           */
+    bool is_misdirected;              /* EXCLUDED: it leads to another enclosure              */
     const char *tls, *auth;           /* as of an enclosure                                   */
     uint64_t excluded_count;          /* times it was lost                                    */
     uint64_t slow_total;              /* times it became slow                                 */

@@ -359,6 +359,7 @@ static void link_retry(struct loop_timer *timer)
 
     counter_add(&enclosure->probes, 1);
     if (link_state(link) != AGENT_ENCLOSURE_SLOW) {
+        links_judge(enclosure);
         link_open(link);
         return;
     }
@@ -507,19 +508,22 @@ static void link_auth_set(struct agent_link *link)
                           memory_order_relaxed);
 }
 
-/* A link that is up and leads to another NVM subsystem than this one; NULL: there is none. */
-static const struct agent_link *link_other(const struct agent_link *link)
+/* Whether it leads to the enclosure; else out_known: the serial number that the enclosure has. */
+static bool link_is_right(const struct agent_link *link, char out_known[NVMF_SERIAL_BYTES])
 {
-    const struct agent_enclosure *enclosure = link->enclosure;
+    const struct agent_association *own = &link->own;
+    const char *serial = nvmf_ctrl_serial(own->ctrl);
+    struct agent_pod *pod = &link->enclosure->agent->pod;
+    struct agent_known *known = &pod->known[link->enclosure->number];
 
-    for (uint32_t left = links_up(enclosure); left != 0; left &= left - 1) {
-        const struct agent_link *other = &enclosure->links[__builtin_ctz(left)];
-
-        if (other != link &&
-            strcmp(nvmf_ctrl_serial(other->own.ctrl), nvmf_ctrl_serial(link->own.ctrl)) != 0)
-            return other;
+    pthread_mutex_lock(&pod->known_lock);
+    if (known->identity != own->identity || strcmp(serial, own->serial) == 0) {
+        known->identity = own->identity;
+        (void)snprintf(known->serial, sizeof(known->serial), "%s", serial);
     }
-    return NULL;
+    memcpy(out_known, known->serial, sizeof(known->serial));
+    pthread_mutex_unlock(&pod->known_lock);
+    return strcmp(serial, out_known) == 0;
 }
 
 /* The first of its links is up. */
@@ -564,34 +568,50 @@ static void link_lost(struct agent_link *link, const char *why)
     if (link_state(link) != AGENT_ENCLOSURE_EXCLUDED)
         counter_add(&link->exclusions, 1);
     link_state_set(link, AGENT_ENCLOSURE_EXCLUDED);
+    atomic_store_explicit(&link->is_misdirected, false, memory_order_relaxed);
     enclosure_missing_set_all(enclosure);
     if (links_up(enclosure) == 0 && (enclosure_state(enclosure) != AGENT_ENCLOSURE_CONNECTING ||
                                      links_in(enclosure, AGENT_ENCLOSURE_CONNECTING) == 0))
         enclosure_down(enclosure);
 }
 
-static void link_refuse(struct agent_link *link, const struct agent_link *other)
+/* It leads elsewhere: known is the serial number of the enclosure. */
+static void link_refuse(struct agent_link *link, const char known[NVMF_SERIAL_BYTES])
 {
-    char text[LIMIT_REASON_BYTES], here[LIMIT_ADDRESS_BYTES], there[LIMIT_ADDRESS_BYTES];
+    char text[LIMIT_REASON_BYTES], here[LIMIT_ADDRESS_BYTES];
 
     (void)snprintf(text, sizeof(text),
-                   "%s: leads to another enclosure than %s: serial number %s, not %s; it is not "
-                   "used: correct the addresses",
+                   "misdirected: %s leads to another enclosure: serial number %s, not %s; it is "
+                   "not used: correct the addresses, or restart icms-agent if the enclosure was "
+                   "exchanged",
                    loop_addr_format(&link->own.addr, here, sizeof(here)),
-                   loop_addr_format(&other->own.addr, there, sizeof(there)),
-                   nvmf_ctrl_serial(link->own.ctrl), nvmf_ctrl_serial(other->own.ctrl));
-    nvmf_ctrl_close(link->own.ctrl, ICMS_REFUSED);
+                   nvmf_ctrl_serial(link->own.ctrl), known);
+    nvmf_ctrl_close(link->own.ctrl, ICMS_PEER_DOWN);
     link_lost(link, text);
+    atomic_store_explicit(&link->is_misdirected, true, memory_order_relaxed);
+}
+
+/* Which one is right may be known by another link, or reactor, since they came up. */
+static void links_judge(struct agent_enclosure *enclosure)
+{
+    char known[NVMF_SERIAL_BYTES];
+
+    for (uint32_t left = links_up(enclosure); left != 0; left &= left - 1) {
+        struct agent_link *link = &enclosure->links[__builtin_ctz(left)];
+
+        if (agent_link_is_up(link) && !link_is_right(link, known))
+            link_refuse(link, known);
+    }
 }
 
 static void link_up(struct nvmf_ctrl *ctrl)
 {
     struct agent_link *link = nvmf_ctrl_owner(ctrl);
     struct agent_enclosure *enclosure = link->enclosure;
-    const struct agent_link *other = link_other(link);
+    char known[NVMF_SERIAL_BYTES];
 
-    if (other != NULL) {
-        link_refuse(link, other);
+    if (!link_is_right(link, known)) {
+        link_refuse(link, known);
         return;
     }
     link_auth_set(link);
@@ -605,6 +625,7 @@ static void link_up(struct nvmf_ctrl *ctrl)
     if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP &&
         enclosure_state(enclosure) != AGENT_ENCLOSURE_SLOW)
         enclosure_up(enclosure);
+    links_judge(enclosure);
 }
 
 /* What other hosts of the enclosure have. Where that is not what this one has, they look for the
@@ -695,7 +716,12 @@ icms_err agent_association_new(struct agent_link *link, const struct agent_enclo
     const struct agent_opts *agent_opts = &agent->opts;
     struct nvmf_ctrl_opts ctrl_opts;
     struct uuid volumes[LIMIT_AGENT_VOLUMES];
-    struct agent_association association = {.keys = keys, .addr = *addr};
+    struct agent_association association = {
+        .keys = keys,
+        .addr = *addr,
+        .identity = hash64_seed(opts->nqn, strlen(opts->nqn),
+                                hash64(opts->uuid.bytes, sizeof(opts->uuid.bytes))) |
+                    1};
     icms_err err;
 
     for (uint32_t i = 0; i < agent->volume_count; i++)
@@ -723,6 +749,7 @@ icms_err agent_association_new(struct agent_link *link, const struct agent_enclo
         ctrl_opts.settings = &view->settings;
     ctrl_opts.ops = &link_ctrl_ops;
     ctrl_opts.owner = link;
+    (void)uuid_serial(&opts->uuid, association.serial);
     err = nvmf_ctrl_new(reactor->loop, &ctrl_opts, why, &association.ctrl);
     if (err != ICMS_OK)
         return err;
@@ -774,6 +801,7 @@ static void link_counters_reset(struct agent_link *link)
         counter_set(counters[i], 0);
     atomic_store_explicit(&link->tls, 0, memory_order_relaxed);
     atomic_store_explicit(&link->auth, AGENT_AUTH_NONE, memory_order_relaxed);
+    atomic_store_explicit(&link->is_misdirected, false, memory_order_relaxed);
     link_state_set(link, AGENT_ENCLOSURE_CONNECTING);
     pthread_mutex_lock(&link->enclosure->text_lock);
     link->last_error[0] = 0;

@@ -24,8 +24,12 @@
  * Nobody was told that the command was over, so whoever deletes or stores the key meanwhile comes
  * before or after it, as with any two commands at a time. A store that the target still has in hand
  * when its repetition is acknowledged can bring a block back that was deleted after that.
- * - All addresses have to lead to one NVM subsystem: its NQN is asked for, and serial numbers are
- *   compared. A link that leads elsewhere is refused, and never used.
+ * - All addresses have to lead to one NVM subsystem: its NQN is asked for, and its serial number is
+ *   compared with the one that is known of the enclosure. Known is the one that an icms-target of
+ *   its UUID has, from the moment when a link has it; before that, and for other targets, that of
+ *   the link that was up first. It stays known while the process lives and the enclosure keeps UUID
+ *   and NQN, whatever links fail. A link that leads elsewhere is misdirected: closed, told, and
+ *   tried again as one that is down.
  * - Which of its own NICs a server uses for an address is what its routes say.
  */
 #ifndef AGENT_ENCLOSURE_H
@@ -66,6 +70,7 @@ struct agent_link {
     _Atomic uint32_t auth;         /* enum agent_auth; likewise                               */
     struct agent_association own;  /* empty: the place is free                                */
     struct agent_association next; /* relinking: the one after it; empty: none                */
+    _Atomic bool is_misdirected;   /* EXCLUDED: it leads to another enclosure                 */
     bool is_relinking;             /* `own` ends, `next` comes                                */
     bool is_open;                  /* `own` was opened, and is not closed                     */
     uint32_t nsid[LIMIT_AGENT_VOLUMES]; /* by the agent's number; 0: it has no such volume    */

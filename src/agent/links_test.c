@@ -344,9 +344,12 @@ static void an_address_that_leads_elsewhere_is_never_used(void **state)
     assert_int_equal(rig_pod(rig, 2, list, 2, &why), ICMS_OK);
     rig_run(rig, 1000 * MS);
     assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_EXCLUDED);
+    assert_true(seen(rig, 0)->links[1].is_misdirected);
     assert_string_equal(seen(rig, 0)->links[1].last_error,
-                        "10.1.2.3:4420: leads to another enclosure than 10.1.2.1:4420: serial "
-                        "number OTHER, not FAKE; it is not used: correct the addresses");
+                        "misdirected: 10.1.2.3:4420 leads to another enclosure: serial number "
+                        "OTHER, not FAKE; it is not used: correct the addresses, or restart "
+                        "icms-agent if the enclosure was exchanged");
+    assert_false(seen(rig, 0)->links[0].is_misdirected);
     assert_int_equal(seen(rig, 0)->state, AGENT_ENCLOSURE_UP);
     first = flash(rig, 64);
     assert_int_equal(loads(rig, client, first, 64, 16), 64);
@@ -358,8 +361,93 @@ static void an_address_that_leads_elsewhere_is_never_used(void **state)
     rig_run(rig, 1000 * MS);
     assert_int_equal(rig->fake[2]->conn_count, 0);
     assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_EXCLUDED);
+    assert_false(seen(rig, 0)->links[1].is_misdirected); /* it leads nowhere */
     rig_client_free(client);
     rig_free(rig);
+}
+
+/* Enclosures 0 and 1, where the second address of enclosure 0 is that of enclosure 2. */
+static struct agent_rig *wrong_list(const char *serial, uint32_t loops,
+                                    struct agent_enclosure_opts list[2])
+{
+    const struct rig_opts opts = {
+        .enclosures = 3, .members = 2, .links = 1, .epoch = 1, .loops = loops};
+    struct agent_rig *rig = rig_new(&opts);
+
+    rig->fake[0]->serial = serial;
+    rig->fake[2]->serial = "OTHER";
+    memcpy(list, rig->enclosures, 2 * sizeof(*list));
+    list[0].addrs[list[0].addr_count++] = rig->enclosures[2].addrs[0];
+    return rig;
+}
+
+static void enclosure0_cut(struct agent_rig *rig, bool is_cut)
+{
+    sim_net_cut(rig->sim, rig->node, rig->link_node[0][0], is_cut);
+    rig_run(rig, 8000 * MS);
+}
+
+/* What was used stays known while no link is up, whichever is up first then. */
+static void what_is_known_of_an_enclosure_stays_known(void **state)
+{
+    for (uint32_t loops = 1; loops <= 2; loops++) {
+        struct agent_enclosure_opts list[2];
+        struct agent_rig *rig = wrong_list("FOREIGN", loops, list);
+        struct err_why why = {""};
+
+        rig_run(rig, 1000 * MS);
+        assert_int_equal(seen(rig, 0)->state, AGENT_ENCLOSURE_UP);
+        enclosure0_cut(rig, true);
+        assert_int_equal(seen(rig, 0)->state, AGENT_ENCLOSURE_EXCLUDED);
+        assert_int_equal(rig_pod(rig, 2, list, 2, &why), ICMS_OK);
+        rig_run(rig, 8000 * MS);
+        assert_int_equal(seen(rig, 0)->state, AGENT_ENCLOSURE_EXCLUDED);
+        assert_true(seen(rig, 0)->links[1].is_misdirected);
+        assert_false(seen(rig, 0)->links[0].is_misdirected);
+        enclosure0_cut(rig, false);
+        assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_UP);
+        assert_true(seen(rig, 0)->links[1].is_misdirected);
+        /* another NQN is another subsystem, of which nothing is known */
+        strcpy(list[0].nqn, "nqn.2014-08.org.nvmexpress:uuid:exchanged");
+        rig->fake[0]->serial = "EXCHANGED";
+        list[0].addr_count = 1;
+        assert_int_equal(rig_pod(rig, 3, list, 2, &why), ICMS_OK);
+        rig_run(rig, 8000 * MS);
+        assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_UP);
+        rig_free(rig);
+    }
+}
+
+/* The wrong one is up first. The right one is known by its UUID. */
+static void an_enclosure_is_known_by_its_uuid(void **state)
+{
+    for (uint32_t loops = 1; loops <= 2; loops++) {
+        struct agent_enclosure_opts list[2];
+        struct agent_rig *rig = wrong_list("1010101010101010", loops, list);
+        struct rig_client *client = rig_client_new(rig);
+        struct err_why why = {""};
+        uint64_t retrieves;
+        uint32_t first;
+
+        enclosure0_cut(rig, true);
+        rig->agent->pod.known[0].identity = 0; /* as at the start of an agent */
+        assert_int_equal(rig_pod(rig, 2, list, 2, &why), ICMS_OK);
+        rig_run(rig, 8000 * MS);
+        assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_UP);
+        enclosure0_cut(rig, false);
+        assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_UP);
+        assert_true(seen(rig, 0)->links[1].is_misdirected);
+        assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_EXCLUDED);
+        retrieves = rig->fake[2]->retrieves;
+        first = flash(rig, 64);
+        assert_int_equal(loads(rig, client, first, 64, 16), 64);
+        assert_int_equal(rig->fake[2]->retrieves, retrieves);
+        enclosure0_cut(rig, true); /* and when the right one fails */
+        assert_int_equal(seen(rig, 0)->state, AGENT_ENCLOSURE_EXCLUDED);
+        assert_int_equal(rig->fake[2]->retrieves, retrieves);
+        rig_client_free(client);
+        rig_free(rig);
+    }
 }
 
 static void what_cannot_be_is_refused(void **state)
@@ -439,6 +527,8 @@ int main(void)
         cmocka_unit_test(a_slow_link_is_passed_over_and_comes_back),
         cmocka_unit_test(an_enclosure_that_is_late_has_no_slow_link),
         cmocka_unit_test(an_address_that_leads_elsewhere_is_never_used),
+        cmocka_unit_test(what_is_known_of_an_enclosure_stays_known),
+        cmocka_unit_test(an_enclosure_is_known_by_its_uuid),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(addresses_of_an_enclosure_in_use_change),
     };

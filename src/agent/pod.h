@@ -127,6 +127,8 @@ struct agent_association {
     struct nvmf_ctrl *ctrl;  /* NULL: none                           */
     struct agent_keys *keys; /* what it uses, held                   */
     struct loop_addr addr;
+    uint64_t identity;              /* of the enclosure: a hash of its UUID and NQN  */
+    char serial[UUID_SERIAL_BYTES]; /* that it has if it is an icms-target           */
 };
 
 /* One that is not opened yet, for a link of an enclosure, which is at this address. Any thread. */
@@ -172,7 +174,15 @@ struct agent_plan {
     struct agent_plan_part parts[]; /* by reactor */
 };
 
+/* What is known of the enclosure of a slot since one of its links was up, for all reactors. */
+struct agent_known {
+    uint64_t identity;              /* agent_association.identity; 0: nothing is known */
+    char serial[NVMF_SERIAL_BYTES]; /* of its NVM subsystem                          */
+};
+
 struct agent_pod {
+    pthread_mutex_t known_lock; /* of known; held for a few instructions, on reactors */
+    struct agent_known known[LIMIT_ENCLOSURES];
     pthread_mutex_t lock; /* of members and volumes: control threads               */
     struct agent_member members[LIMIT_ENCLOSURES];
     struct agent_identity volumes[LIMIT_AGENT_VOLUMES]; /* of the newest view        */

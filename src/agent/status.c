@@ -187,6 +187,7 @@ static void link_stats_add(struct agent_link *link, struct agent_link_stats *out
 
     out->state = enclosure_state_worse(out->state, (enum agent_enclosure_state)atomic_load_explicit(
                                                        &link->state, memory_order_relaxed));
+    out->is_misdirected |= atomic_load_explicit(&link->is_misdirected, memory_order_relaxed);
     out->tls = tls[atomic_load_explicit(&link->tls, memory_order_relaxed)];
     out->auth = auth[atomic_load_explicit(&link->auth, memory_order_relaxed)];
     out->excluded_count += counter_get(&link->exclusions);
@@ -468,7 +469,8 @@ static void status_link(struct json *json, const struct agent_link_stats *link, 
 
     json_put_object(json, NULL);
     json_put_string(json, "address", loop_addr_format(&link->addr, addr, sizeof(addr)));
-    json_put_string(json, "state", enclosure_states[link->state]);
+    json_put_string(json, "state",
+                    link->is_misdirected ? "misdirected" : enclosure_states[link->state]);
     json_put_string(json, "auth", link->auth);
     json_put_string(json, "tls", link->tls);
     json_put_uint(json, "commands", link->commands);

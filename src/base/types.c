@@ -52,3 +52,12 @@ char *uuid_format(const struct uuid *uuid, char text[UUID_TEXT_BYTES])
                    b[14], b[15]);
     return text;
 }
+
+char *uuid_serial(const struct uuid *uuid, char serial[UUID_SERIAL_BYTES])
+{
+    const uint8_t *b = uuid->bytes;
+
+    (void)snprintf(serial, UUID_SERIAL_BYTES, "%02X%02X%02X%02X%02X%02X%02X%02X", b[0], b[1], b[2],
+                   b[3], b[4], b[5], b[6], b[7]);
+    return serial;
+}

@@ -52,6 +52,10 @@ bool uuid_parse(const char *text, struct uuid *out_uuid);
 /* Writes the 36 characters and a zero; returns text. */
 char *uuid_format(const struct uuid *uuid, char text[UUID_TEXT_BYTES]);
 
+/* The serial number of the NVM subsystem of an icms-target: the first 8 bytes of its UUID. */
+#define UUID_SERIAL_BYTES 17
+char *uuid_serial(const struct uuid *uuid, char serial[UUID_SERIAL_BYTES]);
+
 /* Who waits for a command: each class has its own queue pair, so no class queues behind another. */
 enum io_class {
     IO_CLASS_LOAD,     /* an engine waits                          */

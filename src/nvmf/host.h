@@ -236,6 +236,7 @@ void *nvmf_ctrl_owner(const struct nvmf_ctrl *ctrl);
 enum net_tls_how nvmf_ctrl_tls(const struct nvmf_ctrl *ctrl);
 
 /* The serial number of its NVM subsystem: alike for all controllers of one; known once it is up. */
+#define NVMF_SERIAL_BYTES 21
 const char *nvmf_ctrl_serial(const struct nvmf_ctrl *ctrl);
 
 /* True when the target offers exist-many and takes its keys in the capsule; known once it is up. */

@@ -64,7 +64,6 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     struct nvmf_target_tenant *tenants = calloc(TARGET_TENANTS, sizeof(*tenants));
     struct target_tenants *listed = calloc(1, sizeof(*listed));
     struct nvmf_target_opts nvmf;
-    char serial[21];
     icms_err err;
 
     if (namespaces == NULL || tenants == NULL || listed == NULL) {
@@ -77,11 +76,7 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     for (uint32_t i = 0; i < opts->volume_count; i++)
         target_volume_nvmf(target, &opts->volumes[i], target->volumes[i].tenant, &namespaces[i]);
     nvmf_target_opts_init(&nvmf);
-    snprintf(serial, sizeof(serial), "%02X%02X%02X%02X%02X%02X%02X%02X", opts->uuid.bytes[0],
-             opts->uuid.bytes[1], opts->uuid.bytes[2], opts->uuid.bytes[3], opts->uuid.bytes[4],
-             opts->uuid.bytes[5], opts->uuid.bytes[6], opts->uuid.bytes[7]);
-    snprintf(target->serial, sizeof(target->serial), "%s", serial);
-    nvmf.serial = target->serial;
+    nvmf.serial = uuid_serial(&opts->uuid, target->serial);
     nvmf.loops = target->loops;
     nvmf.loop_count = opts->loops;
     memcpy(nvmf.portals, opts->portals, sizeof(nvmf.portals));

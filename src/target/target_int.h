@@ -296,11 +296,11 @@ struct target {
     uint64_t hash_seed;            /* of the stores                                        */
     _Atomic uint64_t low_since_ns; /* free segments are low since; 0: they are not         */
     _Atomic uint64_t quota_errors;
-    struct loop_timer timer;   /* loop 0: looks at free segments                       */
-    struct target_list *lists; /* one a loop                                           */
-    struct trace_book *books;  /* one a loop, of requests that came from it and are over */
-    uint32_t started;          /* loops that run                                       */
-    char serial[21];           /* of the subsystem                                     */
+    struct loop_timer timer;        /* loop 0: looks at free segments                       */
+    struct target_list *lists;      /* one a loop                                           */
+    struct trace_book *books;       /* one a loop, of requests that came from it and are over */
+    uint32_t started;               /* loops that run                                       */
+    char serial[UUID_SERIAL_BYTES]; /* of the subsystem                                */
     struct target_drive_opts drive_opts[LIMIT_DRIVES]; /* copy of opts.drives, at the start      */
 };
 
