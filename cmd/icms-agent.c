@@ -190,7 +190,9 @@ static void main_link(const struct agent_enclosure_stats *enclosure,
     uint8_t *down = &io_seen->links_down[enclosure->number];
     uint8_t *slow = &io_seen->links_slow[enclosure->number];
     struct loop_addr *addr = &io_seen->addrs[enclosure->number][link->number];
-    bool is_alone = enclosure->link_count > 1 && enclosure->state != AGENT_ENCLOSURE_EXCLUDED;
+    bool is_used = /* each reactor reaches it, so this link is not the only one */
+        enclosure->state == AGENT_ENCLOSURE_UP || enclosure->state == AGENT_ENCLOSURE_SLOW;
+    bool is_alone = enclosure->link_count > 1 && is_used;
     bool is_down = is_alone && link->state == AGENT_ENCLOSURE_EXCLUDED;
     bool is_slow = is_alone && link->state == AGENT_ENCLOSURE_SLOW;
     char text[LIMIT_ADDRESS_BYTES];
@@ -357,6 +359,28 @@ static void main_seen_forget(const struct agent_enclosure_stats *enclosure,
     io_seen->damaged_ns[i] = io_seen->auths_refused[i] = 0;
 }
 
+/* None of its links is up: each of them with its reason. */
+static void main_down(const struct agent_enclosure_stats *enclosure, const struct conf_agent *conf)
+{
+    char text[LIMIT_ADDRESS_BYTES];
+
+    if (enclosure->link_count < 2) {
+        log_line(LOG_WARN, "enclosure %s: marked down: %s; retrying every %u ms", enclosure->name,
+                 enclosure->last_error, conf->probe_ms);
+        return;
+    }
+    for (uint32_t i = 0; i < enclosure->link_count; i++) {
+        const struct agent_link_stats *link = &enclosure->links[i];
+
+        log_line(LOG_WARN, "enclosure %s: link %s is down: %s", enclosure->name,
+                 loop_addr_format(&link->addr, text, sizeof(text)), link->last_error);
+    }
+    log_line(LOG_WARN,
+             "enclosure %s: marked down: none of its %u addresses is left; retrying "
+             "every %u ms",
+             enclosure->name, enclosure->link_count, conf->probe_ms);
+}
+
 /* Logs what changed at the enclosures since the last call. */
 static void main_look(struct agent *agent, const struct conf_agent *conf, struct main_seen *io_seen)
 {
@@ -372,8 +396,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
         if (enclosure->state == AGENT_ENCLOSURE_EXCLUDED)
             excluded |= bit;
         if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0)
-            log_line(LOG_WARN, "enclosure %s: marked down: %s; retrying every %u ms",
-                     enclosure->name, enclosure->last_error, conf->probe_ms);
+            main_down(enclosure, conf);
         else if ((excluded & bit) == 0 && (io_seen->excluded & bit) != 0)
             log_line(LOG_INFO, "enclosure %s: recovered", enclosure->name);
         main_enclosure_audit(enclosure, io_seen);

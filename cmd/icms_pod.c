@@ -14,6 +14,7 @@
 
 #include "conf/pod.h"
 #include "icms_cli.h"
+#include "icms_status.h"
 #include "loop/loop.h"
 
 #define POD_FILE "/etc/icms/pod.yaml"
@@ -425,6 +426,7 @@ static void volumes_text(const struct conf_pod *map, const json_t *root)
 /* The links of enclosures that have several, as the agent of this machine sees them. */
 static void links_text(const struct conf_pod *map, const json_t *root)
 {
+    char error[STATUS_ERROR_BYTES];
     bool is_first = true;
     const json_t *link;
     size_t at;
@@ -441,20 +443,19 @@ static void links_text(const struct conf_pod *map, const json_t *root)
         is_first = false;
         json_array_foreach(links, at, link)
         {
-            const char *error = text_of(link, "last_error");
-
             (void)printf("%-20s %-28s %-11s %9lld %12lld %s\n", name, text_of(link, "address"),
                          text_of(link, "state"),
                          (long long)json_integer_value(json_object_get(link, "in_flight")),
                          (long long)json_integer_value(json_object_get(link, "commands")),
-                         error[0] != '\0' ? error : "-");
+                         status_error(link, error));
         }
     }
 }
 
-static void status_text(const struct pod *pod, const json_t *root, const json_t *differ)
+static void pod_text(const struct pod *pod, const json_t *root, const json_t *differ)
 {
     const struct conf_pod *map = pod->before;
+    char error[STATUS_ERROR_BYTES];
     const json_t *line;
     size_t at;
 
@@ -465,12 +466,11 @@ static void status_text(const struct pod *pod, const json_t *root, const json_t 
     for (uint32_t i = 0; i < map->enclosure_count; i++) {
         const struct conf_enclosure *is = &map->enclosures[i];
         const json_t *known = agent_enclosure(root, is->name);
-        const char *health = text_of(known, "state"), *error = text_of(known, "last_error");
 
         (void)printf("%-20s %-28s %-9s %8g %6.1f%% %-11s %s\n", is->name, is->address[0],
                      conf_enclosure_state_name((enum conf_enclosure_state)is->state), is->weight,
-                     100 * conf_pod_share(map, i), health[0] != '\0' ? health : "-",
-                     error[0] != '\0' ? error : "-");
+                     100 * conf_pod_share(map, i), status_text(known, "state"),
+                     status_error(known, error));
         for (uint32_t k = 1; k < is->address_count; k++)
             (void)printf("%-20s %s\n", "", is->address[k]);
     }
@@ -480,7 +480,7 @@ static void status_text(const struct pod *pod, const json_t *root, const json_t 
         printf("%s%s\n", at == 0 ? "\n" : "", json_string_value(line));
 }
 
-static void status_json(const struct pod *pod, const json_t *root, json_t *differ)
+static void pod_json(const struct pod *pod, const json_t *root, json_t *differ)
 {
     json_t *list = enclosures_json(pod->before), *enclosure;
     size_t at;
@@ -492,6 +492,9 @@ static void status_json(const struct pod *pod, const json_t *root, json_t *diffe
         (void)json_object_set_new(enclosure, "health", json_string(text_of(known, "state")));
         (void)json_object_set_new(enclosure, "last_error",
                                   json_string(text_of(known, "last_error")));
+        if (json_object_get(known, "last_error_age_seconds") != NULL)
+            (void)json_object_set(enclosure, "last_error_age_seconds",
+                                  json_object_get(known, "last_error_age_seconds"));
     }
     cli_json("{s:s, s:s, s:I, s:{s:s, s:I}, s:o, s:o, s:O}", "file", pod->path, "pod",
              pod->before->name, "epoch", (json_int_t)pod->before->epoch, "agent", "name",
@@ -521,9 +524,9 @@ static int pod_status(struct pod *pod)
     if (root != NULL) {
         differ = differences(pod->before, root);
         if (cli->json)
-            status_json(pod, root, differ);
+            pod_json(pod, root, differ);
         else if (!cli->quiet)
-            status_text(pod, root, differ);
+            pod_text(pod, root, differ);
         status =
             json_array_size(differ) == 0 && is_all_up(pod->before, root) ? CLI_DONE : CLI_MISSED;
         json_decref(differ);

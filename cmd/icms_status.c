@@ -77,22 +77,26 @@ static void status_differ(const json_t *settings)
     }
 }
 
-/* The last error of an enclosure, with its age: it may be over. text has STATUS_ERROR_BYTES. */
-#define STATUS_ERROR_BYTES (LIMIT_REASON_BYTES + 32)
-
-static const char *status_error(const json_t *enclosure, char *text)
+const char *status_error(const json_t *enclosure, char text[STATUS_ERROR_BYTES])
 {
     static const struct {
         unsigned long long seconds;
         const char *name;
     } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
     const json_t *age = json_object_get(enclosure, "last_error_age_seconds");
+    const json_t *links = json_object_get(enclosure, "links"), *link;
     const char *error = status_text(enclosure, "last_error");
     unsigned long long seconds;
+    size_t i;
     int unit = 0;
 
     if (error[0] == 0)
         return "-";
+    json_array_foreach(links, i, link)
+    {
+        if (json_array_size(links) > 1 && strcmp(status_text(link, "last_error"), error) == 0)
+            return "-";
+    }
     if (!json_is_number(age))
         return error;
     seconds = json_number_value(age) > 0 ? (unsigned long long)json_number_value(age) : 0;

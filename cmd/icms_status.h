@@ -3,6 +3,7 @@
 #ifndef CMD_ICMS_STATUS_H
 #define CMD_ICMS_STATUS_H
 
+#include "base/limits.h"
 #include "icms_cli.h"
 
 /* A number of bytes for people into text; returns text. */
@@ -16,6 +17,11 @@ const char *status_whole(const json_t *object, const char *key, char text[STATUS
 /* The value of a key, or "-"; 0. */
 const char *status_text(const json_t *object, const char *key);
 double status_number(const json_t *object, const char *key);
+
+/* The last error of an enclosure, or of a link, with its age: it may be over. "-": none, or one
+ * that stands at a link of the enclosure, which has several. */
+#define STATUS_ERROR_BYTES (LIMIT_REASON_BYTES + 32)
+const char *status_error(const json_t *enclosure, char text[STATUS_ERROR_BYTES]);
 
 /* Name and readiness: the first line. */
 void status_ready(const json_t *root);

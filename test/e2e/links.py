@@ -83,6 +83,10 @@ class Scene:
     def enclosure(self, what):
         return self.agent.metrics()[f'icms_agent_enclosure_{what}{{enclosure="e0"}}']
 
+    def shown(self):
+        return subprocess.run([BUILD / "cmd/icms", "pod", "status", "--file", self.file, "--open",
+                               f"unix:{self.agent.socket}"], capture_output=True, text=True, check=False).stdout
+
     def link_fails(self, what, link, begin, end, state, word, seconds):
         """One link fails, and is well again."""
         wait_until(f"{what}: both carry commands", lambda: self.moves(self.links[0]) and self.moves(self.links[1]))
@@ -91,8 +95,7 @@ class Scene:
         wait_until(f"{what}: said in the log", lambda: f"enclosure e0: link 127.0.0.1:{link.port} {word}" in
                  self.agent.log_tail())
         expect(f"{what}: said in the status", f'"state":"{state}"' in self.agent.get("/status")[1], "")
-        shown = subprocess.run([BUILD / "cmd/icms", "pod", "status", "--file", self.file, "--open",
-                                f"unix:{self.agent.socket}"], capture_output=True, text=True, check=False).stdout
+        shown = self.shown()
         expect(f"{what}: shown", any(f"127.0.0.1:{link.port}" in line and state in line
                                      for line in shown.splitlines()), shown)
         self.load.judge(what, seconds)
@@ -120,6 +123,29 @@ class Scene:
         self.load.judge("addresses come and go", DEADLINE_MS / 2000)
         expect("an epoch excludes nobody", self.enclosure("exclusions_total") == 0, self.agent.log_tail())
 
+    def all_fail(self):
+        """Both links: the log names both, and the status has each error once, with its age."""
+        before = len(self.agent.log_path.read_text())
+        for link in self.links:
+            link.down()
+        wait_until("both fail: said in the log", lambda: "enclosure e0: marked down: none of its 2 addresses is left" in
+                   self.agent.log_path.read_text()[before:])
+        said = self.agent.log_path.read_text()[before:]
+        for link in self.links:
+            expect("both fail: each with its reason", f"enclosure e0: link 127.0.0.1:{link.port} is down: " in said, said)
+        expect("both fail: no other address is named as used", "using its other addresses" not in
+               said[said.index("is down: "):], said)
+        shown = self.shown()
+        lines = [line for line in shown.splitlines() if line.startswith("e0 ")]
+        expect("both fail: three lines", len(lines) == 3, shown)
+        expect("both fail: the enclosure's line repeats no error of a link", lines[0].endswith(" -"), shown)
+        expect("both fail: errors have an age", all(" s ago: " in line for line in lines[1:]), shown)
+        for link in self.links:
+            link.up()
+        wait_until("both recover", lambda: all(self.value(link, "state") == 1 for link in self.links))
+        wait_until("both recover: said in the log", lambda: "enclosure e0: recovered" in
+                   self.agent.log_path.read_text()[before:])
+
 
 def main():
     with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(BUILD, folder) as p:
@@ -133,6 +159,7 @@ def main():
         scene.link_fails("300 ms", links[0], lambda: setattr(links[0], "delay_s", 0.15),
                          lambda: setattr(links[0], "delay_s", 0.0), "slow", "slow", DEADLINE_MS / 2000)
         scene.addresses_change()
+        scene.all_fail()
 
 
 if __name__ == "__main__":
