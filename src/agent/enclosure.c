@@ -351,6 +351,8 @@ static void enclosure_probe(struct loop_timer *timer)
     enclosure_probe_send(enclosure, link, is_load, enclosure_probe_done);
 }
 
+static void links_judge(struct agent_enclosure *enclosure);
+
 /* Is it back, or still slow? */
 static void link_retry(struct loop_timer *timer)
 {

@@ -392,7 +392,7 @@ static void what_is_known_of_an_enclosure_stays_known(void **state)
 {
     for (uint32_t loops = 1; loops <= 2; loops++) {
         struct agent_enclosure_opts list[2];
-        struct agent_rig *rig = wrong_list("FOREIGN", loops, list);
+        struct agent_rig *rig = wrong_list(NULL, loops, list);
         struct err_why why = {""};
 
         rig_run(rig, 1000 * MS);
