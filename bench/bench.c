@@ -15,31 +15,35 @@
 
 static const struct bench benches[] = {
     {"store", "the flash engine on one drive, in-process", "raw O_DIRECT io_uring",
-     1u << BENCH_GET | 1u << BENCH_PUT, bench_store_run},
+     1u << BENCH_GET | 1u << BENCH_PUT, "", true, bench_store_run},
     {"drives", "an enclosure of four drives, without the network",
-     "raw O_DIRECT io_uring on four files", 1u << BENCH_GET | 1u << BENCH_PUT, bench_drives_run},
+     "raw O_DIRECT io_uring on four files", 1u << BENCH_GET | 1u << BENCH_PUT, "loops-1 loops-2",
+     true, bench_drives_run},
     {"wire", "Retrieve and Store over NVMe/TCP, initiator and target in two processes",
-     "raw TCP, two processes", 1u << BENCH_GET | 1u << BENCH_PUT, bench_wire_run},
+     "raw TCP, two processes", 1u << BENCH_GET | 1u << BENCH_PUT, "poll", true, bench_wire_run},
     {"pod", "client, agent, target and drive: the whole way through libicms",
-     "raw O_DIRECT io_uring", 1u << BENCH_GET | 1u << BENCH_PUT, bench_pod_run},
+     "raw O_DIRECT io_uring", 1u << BENCH_GET | 1u << BENCH_PUT, "inprocess daemon", true,
+     bench_pod_run},
     {"arena", "a block in the agent's memory: leased in place, or copied and checked", "memcpy",
-     1u << BENCH_LEASE | 1u << BENCH_COPY, bench_arena_run},
+     1u << BENCH_LEASE | 1u << BENCH_COPY, "", false, bench_arena_run},
     {"crypt", "encryption: of a value in memory, of a pod's values, of its connections",
-     "AES-256-GCM in place; a plain pod", 1u << BENCH_GET | 1u << BENCH_PUT, bench_crypt_run},
+     "AES-256-GCM in place; a plain pod", 1u << BENCH_GET | 1u << BENCH_PUT, "own pod tls", true,
+     bench_crypt_run},
     {"match", "the longest prefix of 2,048 keys, with a map of 36 enclosures", "",
-     1u << BENCH_MATCH, bench_match_run},
+     1u << BENCH_MATCH, "arena wire standard wire-1", false, bench_match_run},
     {"restart", "opening a drive of a million blocks", "reading the same summaries",
-     1u << BENCH_OPEN, bench_restart_run},
-    {"idle", "a pod that nobody asks, and its first answers then", "", 1u << BENCH_GET,
+     1u << BENCH_OPEN, "", false, bench_restart_run},
+    {"idle", "a pod that nobody asks, and its first answers then", "", 1u << BENCH_GET, "", false,
      bench_idle_run},
     {"cores", "a pod with 1, 2, 4 and 8 reactors a side, and what keeps cores busy",
-     "a pod with one reactor", 1u << BENCH_GET | 1u << BENCH_PUT, bench_cores_run},
+     "a pod with one reactor", 1u << BENCH_GET | 1u << BENCH_PUT, "memory pod", true,
+     bench_cores_run},
     {"scale",
      "an enclosure with 8 to 1,152 agents, an agent with 1 to 36 enclosures: what each takes", "",
-     1u << BENCH_GET, bench_scale_run},
+     1u << BENCH_GET, "agents- enclosures-", false, bench_scale_run},
     {"ceiling", "the ceilings of the other benches: raw disk and raw TCP", "fio and iperf3",
-     1u << BENCH_GET | 1u << BENCH_PUT, bench_ceiling_run},
-    {NULL, NULL, NULL, 0, NULL},
+     1u << BENCH_GET | 1u << BENCH_PUT, "disk twins checked tcp", true, bench_ceiling_run},
+    {NULL, NULL, NULL, 0, NULL, false, NULL},
 };
 
 const struct bench *bench_list(void)
@@ -112,6 +116,76 @@ static bool bench_has_op(const struct bench *bench, const char *op)
     return false;
 }
 
+/* A name that ends with '-' stands for all that begin with it. */
+static bool bench_has_variant(const struct bench *bench, const char *variant)
+{
+    for (const char *at = bench->variants; *at != '\0'; at += *at == ' ') {
+        size_t bytes = strcspn(at, " ");
+        bool is_many = at[bytes - 1] == '-';
+
+        if (strncmp(at, variant, bytes) == 0 && (is_many || variant[bytes] == '\0'))
+            return true;
+        at += bytes;
+    }
+    return false;
+}
+
+/* What was asked for and this bench does not do is no reason to measure something else. */
+static icms_err bench_fits(const struct bench *bench, const struct bench_opts *opts,
+                           struct err_why *why)
+{
+    if (opts->op != NULL && !bench_has_op(bench, opts->op))
+        return err_set(why, ICMS_INVALID, "the bench %s has no operation '%s'", bench->name,
+                       opts->op);
+    if (opts->variant != NULL && !bench_has_variant(bench, opts->variant))
+        return err_set(why, ICMS_INVALID, "the bench %s has no variant '%s': it has %s",
+                       bench->name, opts->variant,
+                       bench->variants[0] != '\0' ? bench->variants : "none");
+    if (opts->depth > 1 && !bench->has_depth)
+        return err_set(why, ICMS_INVALID, "the bench %s does one at a time: leave out --depth",
+                       bench->name);
+    return ICMS_OK;
+}
+
+/* Counts the rows on their way. */
+struct bench_rows {
+    const struct bench_opts *opts;
+    uint32_t count;
+};
+
+static void rows_row(void *arg, const struct bench_row *row)
+{
+    struct bench_rows *rows = arg;
+
+    rows->count++;
+    rows->opts->row(rows->opts->arg, row);
+}
+
+static void rows_progress(void *arg, const char *what, double part)
+{
+    const struct bench_rows *rows = arg;
+
+    rows->opts->progress(rows->opts->arg, what, part);
+}
+
+static icms_err bench_rows_run(const struct bench *bench, const struct bench_opts *opts,
+                               struct err_why *why)
+{
+    struct bench_rows rows = {.opts = opts};
+    struct bench_opts counted = *opts;
+    icms_err err;
+
+    counted.row = rows_row;
+    counted.progress = rows_progress;
+    counted.arg = &rows;
+    err = bench->run(&counted, why);
+    if (err == ICMS_OK && rows.count == 0)
+        return err_set(why, ICMS_INVALID,
+                       "the bench %s has nothing to measure with these options together",
+                       bench->name);
+    return err;
+}
+
 icms_err bench_run(const char *name, const struct bench_opts *opts, struct err_why *why)
 {
     icms_err err = opts_check(opts, why);
@@ -121,9 +195,8 @@ icms_err bench_run(const char *name, const struct bench_opts *opts, struct err_w
     for (const struct bench *bench = benches; bench->name != NULL; bench++) {
         if (strcmp(bench->name, name) != 0)
             continue;
-        if (opts->op != NULL && !bench_has_op(bench, opts->op))
-            return err_set(why, ICMS_INVALID, "the bench %s has no operation '%s'", name, opts->op);
-        return bench->run(opts, why);
+        err = bench_fits(bench, opts, why);
+        return err == ICMS_OK ? bench_rows_run(bench, opts, why) : err;
     }
     return err_set(why, ICMS_NOT_FOUND, "there is no bench '%s'", name);
 }

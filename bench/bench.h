@@ -105,10 +105,12 @@ void bench_opts_init(struct bench_opts *opts);
 
 /* A bench that can be run. */
 struct bench {
-    const char *name;    /* "store"                                          */
-    const char *summary; /* "the flash engine on one drive, in-process"      */
-    const char *ceiling; /* "raw O_DIRECT io_uring"; "": none                */
-    unsigned ops;        /* bit i: it has enum bench_op i                    */
+    const char *name;     /* "store"                                          */
+    const char *summary;  /* "the flash engine on one drive, in-process"      */
+    const char *ceiling;  /* "raw O_DIRECT io_uring"; "": none                */
+    unsigned ops;         /* bit i: it has enum bench_op i                    */
+    const char *variants; /* their names, or what those begin with; "": none  */
+    bool has_depth;       /* it does so many at a time as it is told          */
     icms_err (*run)(const struct bench_opts *opts, struct err_why *why);
 };
 

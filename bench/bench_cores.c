@@ -22,10 +22,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "bench/bench_int.h"
 
-#define CORES_DEPTH        16                    /* of each engine                          */
+#define CORES_DEPTH        16                    /* of each engine, where none is told      */
 #define CORES_MEMORY_BYTES ((uint64_t)512 << 20) /* of values that all engines share        */
 #define CORES_DRIVES_BYTES ((uint64_t)8 << 30)   /* of all drives of a pod, at most         */
 #define CORES_DISKS_MAX    8                     /* files that raw disks have at a time     */
@@ -64,6 +65,7 @@ struct cores {
     struct cores_side side[2]; /* one reactor, many       */
     uint32_t reactors;         /* of the second           */
     uint32_t size;             /* of values               */
+    uint32_t depth;            /* of each engine          */
     bool dram;                 /* variant memory          */
 };
 
@@ -184,7 +186,7 @@ static icms_err cores_disks(const struct bench_opts *opts, const struct cores *c
     uint32_t files = cores->reactors < CORES_DISKS_MAX ? cores->reactors : CORES_DISKS_MAX;
     struct bench_work work = {.op = op,
                               .size_bytes = cores->size,
-                              .depth = CORES_DEPTH * files < 64 ? CORES_DEPTH * files : 64};
+                              .depth = (uint32_t)u64_min((uint64_t)cores->depth * files, 64)};
     struct bench_row row = {.bench = "cores", .variant = ""};
     struct bench_disk *disk = NULL;
     struct bench_side raw = {.name = "raw disk", .run = bench_disk_run};
@@ -334,7 +336,7 @@ static icms_err cores_row(const struct bench_opts *opts, struct cores *cores, en
                           struct err_why *why)
 {
     static const char *const names[CORES_PARTS] = {"client_cores", "agent_cores", "target_cores"};
-    struct bench_work work = {.op = op, .size_bytes = cores->size, .depth = CORES_DEPTH};
+    struct bench_work work = {.op = op, .size_bytes = cores->size, .depth = cores->depth};
     struct bench_row row = {.bench = "cores", .variant = cores->dram ? "memory" : "pod"};
     struct cores_side *many = &cores->side[1];
     double limit = 0;
@@ -365,7 +367,10 @@ static icms_err cores_rows(const struct bench_opts *opts, uint32_t reactors, uin
 
     if (cores == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    *cores = (struct cores){.reactors = reactors, .size = size, .dram = dram};
+    *cores = (struct cores){.reactors = reactors,
+                            .size = size,
+                            .dram = dram,
+                            .depth = opts->depth != 0 ? opts->depth : CORES_DEPTH};
     opts->progress(opts->arg, "two pods", 0);
     for (int i = 0; i < 2 && err == ICMS_OK; i++)
         err = cores_side_up(opts, cores, &cores->side[i], i == 0 ? 1 : reactors, why);

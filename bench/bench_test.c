@@ -252,6 +252,38 @@ static void test_compare_ends_when_asked(void **state)
     bench_canceled = 0;
 }
 
+/* What is asked for is measured, or refused. */
+static void test_what_a_bench_does_not_have_is_refused(void **state)
+{
+    static const struct {
+        const char *bench, *variant;
+        uint32_t depth;
+        const char *words;
+    } wrong[] = {{"cores", "memroy", 0, "cores has no variant 'memroy': it has memory pod"},
+                 {"cores", "po", 0, "has no variant 'po'"},
+                 {"cores", "", 0, "has no variant ''"},
+                 {"store", "daemon", 0, "store has no variant 'daemon': it has none"},
+                 {"scale", "agents", 0, "has no variant 'agents'"},
+                 {"match", NULL, 4, "match does one at a time"}};
+    struct bench_opts opts;
+    struct err_why why;
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        bench_opts_init(&opts);
+        opts.variant = wrong[i].variant;
+        opts.depth = wrong[i].depth;
+        why.text[0] = '\0';
+        assert_int_equal(bench_run(wrong[i].bench, &opts, &why), ICMS_INVALID);
+        if (strstr(why.text, wrong[i].words) == NULL)
+            fail_msg("%s", why.text);
+    }
+    bench_opts_init(&opts); /* stores have no variant memory */
+    opts.variant = "memory";
+    opts.op = "put";
+    assert_int_equal(bench_run("cores", &opts, &why), ICMS_INVALID);
+    assert_non_null(strstr(why.text, "nothing to measure"));
+}
+
 /* ---- generators ------------------------------------------------------------------------------ */
 
 #define TIMED_SLOTS 4
@@ -474,6 +506,7 @@ int main(void)
         cmocka_unit_test(test_compare_fails_when_nothing_works),
         cmocka_unit_test(test_loads_from_memory_are_told_and_not_counted),
         cmocka_unit_test(test_compare_ends_when_asked),
+        cmocka_unit_test(test_what_a_bench_does_not_have_is_refused),
         cmocka_unit_test(test_gen_keeps_the_depth),
         cmocka_unit_test(test_gen_open_loop_counts_waiting),
         cmocka_unit_test(test_gen_counts),
