@@ -9,12 +9,15 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "conf/conf.h"
+#include "conf/pod.h"
 #include "icms_cli.h"
+#include "inprocess/names.h"
 #include "proc/proc.h"
 
 /* What a daemon may say. */
@@ -75,6 +78,19 @@ static const char *sentence_of(char *said)
     return end != NULL && strstr(line, " error: ") != NULL ? end + 2 : line;
 }
 
+/* A pod map that is right in itself. */
+static icms_err names_check(const char *path, struct err_why *why)
+{
+    struct conf_pod *pod = malloc(sizeof(*pod));
+    icms_err err =
+        pod == NULL ? err_set(why, ICMS_NO_MEMORY, "out of memory") : conf_pod_read(path, why, pod);
+
+    if (err == ICMS_OK && names_meet(pod, why))
+        err = ICMS_CONFIG;
+    free(pod);
+    return err;
+}
+
 /* One file. True: it is right. */
 static bool check_one(const struct cli *cli, const char *path)
 {
@@ -85,6 +101,8 @@ static bool check_one(const struct cli *cli, const char *path)
     const char *sentence = why.text, *name = conf_file_kind_name(kind);
     bool is_daemon = kind == CONF_FILE_TARGET || kind == CONF_FILE_AGENT;
 
+    if (err == ICMS_OK && kind == CONF_FILE_POD)
+        err = names_check(path, &why);
     if (err == ICMS_OK && is_daemon && daemon_ask(name, path, said) != 0) {
         err = ICMS_CONFIG;
         sentence = sentence_of(said);

@@ -15,6 +15,7 @@
 #include "conf/pod.h"
 #include "icms_cli.h"
 #include "icms_status.h"
+#include "inprocess/names.h"
 #include "loop/loop.h"
 
 #define POD_FILE "/etc/icms/pod.yaml"
@@ -215,6 +216,13 @@ static int pod_change(struct pod *pod, const struct conf_pod_change *asked)
     }
     if (err != ICMS_OK)
         return cli_fail(cli, err, "%s", why.text);
+    if (asked->what == CONF_POD_ADD && !cli->yes && names_meet(pod->after, &why)) {
+        conf_edit_fini(&edit);
+        return cli_fail(cli, ICMS_CONFIG,
+                        "%s; nothing was changed; add --yes if the names lead "
+                        "elsewhere on the servers of the pod",
+                        why.text);
+    }
     if (!cli->json || cli->dry_run)
         plan_answer(pod, asked, false);
     if (!cli->dry_run)

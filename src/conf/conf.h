@@ -116,6 +116,9 @@ enum conf_enclosure_state {
 /* A name of up to 253 bytes, and a port. */
 #define CONF_ADDRESS_BYTES 264
 
+/* Whether two addresses with ports, numeric or with a name, are one that is spelled in two ways. */
+bool conf_address_same(const char *a, const char *b);
+
 /* An enclosure in the list of an agent, or in a pod map, which has no keys. */
 struct conf_enclosure {
     char name[LIMIT_NAME_BYTES];

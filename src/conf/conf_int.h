@@ -80,6 +80,9 @@ void conf_doc_free(struct conf_doc **doc);
 /* The member of a map with this key; NULL when there is none. */
 const struct conf_node *conf_node_get(const struct conf_node *map, const char *key);
 
+/* The line of an item of a list, or of a value that stands for a list of one. */
+uint32_t conf_node_item_line(const struct conf_node *node, uint32_t i);
+
 /* The line of a member, or of the map when the member is not written. */
 uint32_t conf_node_line(const struct conf_node *map, const char *key);
 
@@ -180,6 +183,12 @@ icms_err conf_pod_value_set(const char *key, const char *text, struct err_why *w
 struct conf_pod_volume;
 icms_err conf_pod_volume_set(const char *key, const char *text, struct err_why *why,
                              struct conf_pod_volume *out_volume) ICMS_MUST_CHECK;
+
+/* Why a target cannot be connected to by this address, behind the address; NULL: it can. */
+const char *conf_address_wrong(const char *address);
+
+/* Likewise why nothing can listen there. */
+const char *conf_address_wrong_listen(const char *address);
 
 /* Whether other machines reach what listens there; "" is nowhere. */
 bool conf_address_is_wide(const char *address);

@@ -27,12 +27,35 @@ struct conf_doc {
 /* While the events come in. */
 struct doc_builder {
     const struct conf_source *source;
+    const char *text; /* the file */
+    size_t bytes;     /* of it    */
     struct conf_doc *doc;
     struct conf_node *stack[CONF_DEPTH_MAX]; /* open maps and lists                    */
     uint32_t depth;                          /* used                                   */
     const char *key[CONF_DEPTH_MAX];         /* map: key that waits for its value      */
     uint32_t key_line[CONF_DEPTH_MAX];       /* and where it was                       */
 };
+
+/* What may be meant where the text is no YAML, or not what it looks like: "; ..." or "". A line has
+ * `]:` and a digit where an address of IPv6 has no quotes. */
+static const char *doc_hint(const struct doc_builder *builder, uint32_t line)
+{
+    const char *at = builder->text, *end = builder->text + builder->bytes, *stop;
+
+    for (; at != NULL && line > 1; line--) {
+        at = memchr(at, '\n', (size_t)(end - at));
+        at = at != NULL ? at + 1 : NULL;
+    }
+    if (at == NULL)
+        return "";
+    stop = memchr(at, '\n', (size_t)(end - at));
+    stop = stop != NULL ? stop : end;
+    for (; stop - at > 2; at++)
+        if (at[0] == ']' && at[1] == ':' && at[2] >= '0' && at[2] <= '9')
+            return "; an IPv6 address has to be in quotes, as in \"[2001:db8::10]:4420\", for "
+                   "brackets alone are a list";
+    return "";
+}
 
 static icms_err doc_text_add(struct doc_builder *builder, uint32_t line, const char *text,
                              size_t bytes, const char **out_text)
@@ -96,7 +119,8 @@ static icms_err doc_open(struct doc_builder *builder, enum conf_node_kind kind, 
     icms_err err;
 
     if (doc_wants_key(builder))
-        return conf_fail(builder->source, line, "a key must be a plain word");
+        return conf_fail(builder->source, line, "a key must be a plain word%s",
+                         doc_hint(builder, line));
     err = doc_node_add(builder, kind, line, &node);
     if (err != ICMS_OK)
         return err;
@@ -173,14 +197,27 @@ static icms_err doc_event(struct doc_builder *builder, const yaml_event_t *event
 
 static icms_err doc_syntax(struct doc_builder *builder, const yaml_parser_t *parser)
 {
+    uint32_t problem_line = (uint32_t)parser->problem_mark.line + 1;
+    uint32_t context_line = (uint32_t)parser->context_mark.line + 1;
+    uint32_t open_line = builder->depth > 0 ? builder->stack[builder->depth - 1]->line : 0;
+    const char *hint = doc_hint(builder, problem_line);
     char shown[CONF_SHOW_BYTES];
 
+    if (hint[0] == '\0')
+        hint = doc_hint(builder, context_line);
     if (parser->error == YAML_MEMORY_ERROR)
         return err_set(builder->source->why, ICMS_NO_MEMORY, "%s: out of memory",
                        builder->source->name);
-    return conf_fail(builder->source, (uint32_t)parser->problem_mark.line + 1,
-                     "this is not YAML: %s",
-                     conf_show(parser->problem != NULL ? parser->problem : "unreadable", shown));
+    /* the innermost that is open is the one that the parser is in */
+    if (parser->context != NULL && strstr(parser->context, "flow") != NULL && hint[0] == '\0' &&
+        open_line != 0 && open_line != problem_line)
+        return conf_fail(builder->source, open_line,
+                         "this is not YAML: the list or map that begins here is not closed, and "
+                         "does not go on in line %u: write its ']' or '}'",
+                         problem_line);
+    return conf_fail(builder->source, problem_line, "this is not YAML: %s%s",
+                     conf_show(parser->problem != NULL ? parser->problem : "unreadable", shown),
+                     hint);
 }
 
 static icms_err doc_events(struct doc_builder *builder, yaml_parser_t *parser)
@@ -208,7 +245,7 @@ icms_err conf_doc_parse(const struct conf_source *source, const char *text, size
                         struct conf_doc **out_doc)
 {
     struct conf_doc *doc;
-    struct doc_builder builder = {.source = source};
+    struct doc_builder builder = {.source = source, .text = text, .bytes = bytes};
     yaml_parser_t parser;
     icms_err err;
 
@@ -260,6 +297,15 @@ const struct conf_node *conf_node_get(const struct conf_node *map, const char *k
         if (node->key != NULL && strcmp(node->key, key) == 0)
             return node;
     return NULL;
+}
+
+uint32_t conf_node_item_line(const struct conf_node *node, uint32_t i)
+{
+    if (node->kind != CONF_NODE_LIST)
+        return node->key_line;
+    for (node = node->first; i > 0; i--)
+        node = node->next;
+    return node->line;
 }
 
 uint32_t conf_node_line(const struct conf_node *map, const char *key)

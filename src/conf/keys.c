@@ -45,7 +45,8 @@ static const struct conf_key drive_keys[] = {
      .choices = drive_states,
      .doc = "up: the drive takes and gives blocks. draining: it is read and takes no new blocks; "
             "what is loaded from it moves to the other drives, and all else, too, as long as those "
-            "have free space. Removing it costs nothing when it is empty, as `icms status --target` shows. One "
+            "have free space. Removing it costs nothing when it is empty, as `icms status "
+            "--target` shows. One "
             "drive at least is up."},
     {"health", CONF_PATH, false, AT(struct conf_drive, health), .computed = "the device is asked",
      .example = "/var/lib/icms/drive0.smart",
@@ -232,7 +233,8 @@ static const struct conf_table host_table = {"a host", KEYS(host_keys), conf_hos
     "on with the others while one fails. All of them have to lead to the same icms-target. Each "  \
     "reactor of the agent has 4 connections to each address. Which network interface of the "      \
     "server is used for an address is what its routes say: give the addresses of an enclosure "    \
-    "different subnets where a server has several interfaces."
+    "different subnets where a server has several interfaces. An IPv6 address is in quotes: "      \
+    "\"[2001:db8::10]:4420\"."
 
 /* What an agent proves to an enclosure, in its file, or for one of the pod map. */
 #define ENCLOSURE_KEYS                                                                             \
@@ -409,7 +411,8 @@ static const struct conf_key target_keys[] = {
          "NVMe/TCP data port, or a list of them: one for each link of the enclosure, as in "
          "[192.0.2.10:4420, 198.51.100.10:4420]. All of them lead to the same subsystem, so that "
          "hosts can use several and go on when one fails. icms-target does not start when it "
-         "cannot listen on one of them. Port 0 picks a free one."},
+         "cannot listen on one of them. Port 0 picks a free one. An IPv6 address is in quotes: "
+         "\"[2001:db8::10]:4420\"."},
     {"advertise", CONF_PORTALS, false, LIST_AT(struct conf_target, advertise, advertise_count),
      .min = 1, .max = LIMIT_PORTALS, .computed = "as listen", .example = "192.0.2.10:4420",
      .doc = "The addresses that discovery tells to hosts: one for each of listen, in the same "
@@ -437,7 +440,9 @@ static const struct conf_key target_keys[] = {
             "target, has is refused at the start."},
     {"connections_max", CONF_COUNT, false, AT(struct conf_target, connections_max), .min = 4,
      .max = 65536, .fallback = "1024",
-     .doc = "Connections at the same time; an agent opens four. More are refused. Each takes about "
+     .doc = "Connections at the same time. Of an agent each reactor (its loops) opens four to each "
+            "address of listen that it uses: 100 agents with two loops and two addresses are "
+            "1600. More are refused. Each takes about "
             "11 KiB, and 2 KiB for each command that it ever had in progress at a time, or 3 KiB "
             "where those look for many keys."},
     {"queue_entries_max", CONF_COUNT, false, AT(struct conf_target, queue_entries_max), .min = 2,
@@ -545,9 +550,11 @@ static const struct conf_key agent_keys[] = {
      .fallback = "1",
      .doc =
          "Reactor threads. Each has the blocks of its own keys: an equal part of the memory, four "
-         "connections to every enclosure, and rings of its own with every client. More than one "
+         "connections to every address of every enclosure, and rings of its own with every "
+         "client. More than one "
          "is for agents whose copies and checksums keep a core busy; an agent with a drive of its "
-         "own has one. An enclosure with 1,000 agents of 8 reactors needs 32,000 connections."},
+         "own has one. An enclosure with one address and 1,000 agents of 8 reactors needs 32,000 "
+         "connections."},
     {"memory", CONF_BYTES, false, AT(struct conf_agent, memory_bytes), .min = 1 * MIB,
      .max = 16 * TIB, .fallback = "1GiB",
      .doc =

@@ -136,14 +136,8 @@ icms_err conf_pod_read(const char *path, struct err_why *why, struct conf_pod *o
 /* Where an address is written. */
 static uint32_t address_line(const struct conf_node *map, uint32_t enclosure, uint32_t address)
 {
-    const struct conf_node *node =
-        conf_node_get(conf_entry(map, "enclosures", enclosure), "address");
-
-    if (node->kind != CONF_NODE_LIST)
-        return node->key_line;
-    for (node = node->first; address > 0; address--)
-        node = node->next;
-    return node->line;
+    return conf_node_item_line(conf_node_get(conf_entry(map, "enclosures", enclosure), "address"),
+                               address);
 }
 
 /* Whether an enclosure has an address among its first ones. */
@@ -151,7 +145,7 @@ static bool address_is_of(const struct conf_enclosure *enclosure, uint32_t count
                           const char *address)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (strcmp(enclosure->address[i], address) == 0)
+        if (conf_address_same(enclosure->address[i], address))
             return true;
     return false;
 }

@@ -404,7 +404,22 @@ static void test_wrong_addresses_are_refused_with_their_line(void **state)
     refused(HEAD "- name: e0\n  address: {a: 1}\n", "p.yaml:5: address", "not a map");
     refused(HEAD "- name: e0\n  address: [[a:1]]\n", "p.yaml:5: address", "not a list");
     refused(HEAD "- name: e0\n  address:\n  - a:1\n  - a:0\n", "p.yaml:7: address",
-            "'a:0' is not an address and port");
+            "'a:0' has port 0, on which nothing listens");
+    refused(HEAD "- name: e0\n  address: a:1, b:1\n", "p.yaml:5: address",
+            "write several as a list in brackets");
+    refused(HEAD "- name: e0\n  address: 0.0.0.0:4420\n", "p.yaml:5: address",
+            "0.0.0.0:4420 stands for all addresses");
+    refused(HEAD "- name: e0\n  address:\n  - a:1\n  - '[::]:4420'\n", "p.yaml:7: address",
+            "stands for all addresses");
+    refused(HEAD "- name: e0\n  address: [a:1, 224.0.0.1:4420]\n", "p.yaml:5: address",
+            "is a multicast");
+    refused(HEAD "- name: e0\n  address: ['[::1]:1', '[0::1]:1']\n", "p.yaml:5: address",
+            "[0::1]:1 is listed twice");
+    refused(HEAD "- name: e0\n  address: '[::ffff:10.0.0.1]:1'\n- name: e1\n  address:\n"
+                 "  - b:1\n  - 10.0.0.1:1\n",
+            "p.yaml:9: address", "the enclosure 'e0' has it already");
+    refused(HEAD "- name: e0\n  address: E0.example:1\n- name: e1\n  address: e0.EXAMPLE.:01\n",
+            "p.yaml:7: address", "the enclosure 'e0' has it already");
     refused(HEAD "- name: e0\n  address:\n  - a:1\n  - b:1\n  - a:1\n", "p.yaml:8: address",
             "a:1 is listed twice");
     refused(HEAD LINKS "- name: e1\n  address: [b:1,\n    e0-b.example:4420]\n",
@@ -473,6 +488,12 @@ static void test_an_enclosure_is_added_behind_the_last(void **state)
     not_changed(HEAD LINKS, ADD(.name = "e1", .address = "b:1,e0-b.example:4420"), ICMS_CONFIG,
                 "'e0' has it already");
     not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1,b:1"), ICMS_CONFIG, "listed twice");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "[::ffff:10.0.0.1]:4420"), ICMS_CONFIG,
+                "'e0' has it already");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "[::1]:1,[0::1]:1"), ICMS_CONFIG,
+                "listed twice");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "0.0.0.0:4420"), ICMS_CONFIG,
+                "stands for all addresses");
     not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1,"), ICMS_INVALID, "address: ''");
     not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1,c:1]\n  weight: 9"), ICMS_INVALID,
                 "address: ");

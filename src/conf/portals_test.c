@@ -101,7 +101,30 @@ static void lists_that_are_wrong_are_refused(void **state)
     refused("listen: [127.0.0.1:1, 127.0.0.1:2]\nadvertise: [10.0.0.1:1, 10.0.0.1:1]\n",
             "t.yaml:6: ", "advertise: '10.0.0.1:1' is listed twice");
     refused("listen: [127.0.0.1:1, 127.0.0.1:2]\nadvertise: [10.0.0.1:1, 10.0.0.1:0]\n",
-            "t.yaml:6: ", "port 0");
+            "t.yaml:6: ", "port 0, on which nothing listens");
+    refused("listen:\n- '[::1]:1'\n- '[0::1]:01'\n", "t.yaml:7: ", "'[0::1]:01' is listed twice");
+    refused("listen: ['[::ffff:127.0.0.1]:1', 127.0.0.1:1]\n", "t.yaml:5: ", "twice");
+    refused("listen: 224.0.0.1:4420\n", "t.yaml:5: ", "listen: 224.0.0.1:4420 is a multicast");
+    refused("listen:\n- 127.0.0.1:1\n- '[ff02::1]:4420'\n", "t.yaml:7: ", "is a multicast");
+    refused("listen: 192.0.2.1:1, 192.0.2.2:1\n", "t.yaml:5: ", "write several as a list");
+    accepted("listen: 0.0.0.0:4420\n");
+    accepted("listen: '[::]:4420'\n");
+}
+
+/* Brackets without quotes are a list. */
+static void an_ipv6_address_needs_quotes(void **state)
+{
+    accepted("listen: \"[::1]:4420\"\n");
+    refused("listen: [::1]:4420\n", "t.yaml:5: ", "in quotes, as in \"[2001:db8::10]:4420\"");
+    refused("listen:\n- 127.0.0.1:1\n- [2001:db8::10]:4420\n", "t.yaml:7: ", "in quotes");
+    refused("listen: [[::1]:4420, 127.0.0.1:1]\n", "t.yaml:5: ", "in quotes");
+    refused("listen: ::1:4420\n", "t.yaml:5: ", "\"[::1]:4420\" (with the quotes)");
+}
+
+static void a_list_that_is_not_closed(void **state)
+{
+    refused("listen: [127.0.0.1:1, 127.0.0.1:2\nloops: 1\n", "t.yaml:5: ", "is not closed");
+    refused("listen: [127.0.0.1:1,\n\n", "t.yaml:5: ", "is not closed");
 }
 
 /* Ports that are picked are not the same. */
@@ -134,6 +157,8 @@ int main(void)
         cmocka_unit_test(a_list_is_taken_in_order),
         cmocka_unit_test(eight_is_the_most),
         cmocka_unit_test(lists_that_are_wrong_are_refused),
+        cmocka_unit_test(an_ipv6_address_needs_quotes),
+        cmocka_unit_test(a_list_that_is_not_closed),
         cmocka_unit_test(port_0_may_be_there_twice),
         cmocka_unit_test(any_address_that_others_reach_counts),
     };

@@ -249,6 +249,13 @@ icms_err conf_enclosure_rules(const struct conf_source *source, const struct con
         conf_enclosure_uuid(enclosure->name, &enclosure->uuid);
     if (enclosure->nqn[0] == '\0')
         conf_uuid_nqn(&enclosure->uuid, enclosure->nqn);
+    for (uint32_t i = 0; i < enclosure->address_count; i++) {
+        const char *wrong = conf_address_wrong(enclosure->address[i]);
+
+        if (wrong != NULL)
+            return conf_fail(source, conf_node_item_line(conf_node_get(map, "address"), i),
+                             "address: %s %s", enclosure->address[i], wrong);
+    }
     return ICMS_OK;
 }
 
@@ -579,11 +586,15 @@ static icms_err portals_unique(const struct conf_source *source, const struct co
 {
     for (uint32_t i = 0; i < count; i++) {
         const char *port = strrchr(address[i], ':');
+        const char *wrong = conf_address_wrong_listen(address[i]);
 
-        for (uint32_t j = 0; j < i && strcmp(port, ":0") != 0; j++)
-            if (strcmp(address[i], address[j]) == 0)
-                return conf_fail(source, conf_entry(map, key, i)->line, "%s: '%s' is listed twice",
-                                 key, address[i]);
+        if (wrong != NULL)
+            return conf_fail(source, conf_node_item_line(conf_node_get(map, key), i), "%s: %s %s",
+                             key, address[i], wrong);
+        for (uint32_t j = 0; j < i && strtoul(port + 1, NULL, 10) != 0; j++)
+            if (conf_address_same(address[i], address[j]))
+                return conf_fail(source, conf_node_item_line(conf_node_get(map, key), i),
+                                 "%s: '%s' is listed twice", key, address[i]);
     }
     return ICMS_OK;
 }

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <stdarg.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,14 +346,21 @@ static icms_err nqn_set(const struct conf_key *key, const char *text, struct err
     return text_set(key, text, why, field);
 }
 
-/* "127.0.0.1:4420" or "[::1]:4420". Out-parameters are set only when it is true. */
-static bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *out_port)
+/* A numeric address and port. */
+struct address {
+    bool is_four;
+    struct in_addr four;
+    struct in6_addr six;
+    uint16_t port;
+};
+
+/* "127.0.0.1:4420" or "[::1]:4420"; an IPv4 address that is written as one of IPv6 is IPv4. */
+static bool address_parse(const char *text, struct address *out_address)
 {
     char host[64];
     const char *colon = strrchr(text, ':');
     size_t bytes = colon != NULL ? (size_t)(colon - text) : 0;
-    struct in6_addr six;
-    struct in_addr four;
+    struct address address = {.is_four = true};
     unsigned port = 0;
     const char *at;
 
@@ -366,24 +374,86 @@ static bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *o
     host[bytes] = '\0';
     if (host[0] == '[' && host[bytes - 1] == ']') {
         host[bytes - 1] = '\0';
-        if (inet_pton(AF_INET6, host + 1, &six) != 1)
+        if (inet_pton(AF_INET6, host + 1, &address.six) != 1)
             return false;
-        *out_loopback = IN6_IS_ADDR_LOOPBACK(&six);
-    } else {
-        if (inet_pton(AF_INET, host, &four) != 1)
-            return false;
-        *out_loopback = (ntohl(four.s_addr) >> 24) == 127;
+        address.is_four = IN6_IS_ADDR_V4MAPPED(&address.six);
+        memcpy(&address.four, address.six.s6_addr + 12, sizeof(address.four));
+    } else if (inet_pton(AF_INET, host, &address.four) != 1) {
+        return false;
     }
-    *out_port = (uint16_t)port;
+    address.port = (uint16_t)port;
+    *out_address = address;
     return true;
 }
 
 bool conf_address_is_wide(const char *address)
 {
-    bool loopback;
-    uint16_t port;
+    struct address numeric;
 
-    return address[0] != '\0' && conf_address_valid(address, &loopback, &port) && !loopback;
+    if (address[0] == '\0' || !address_parse(address, &numeric))
+        return false;
+    return numeric.is_four ? ntohl(numeric.four.s_addr) >> 24 != 127
+                           : !IN6_IS_ADDR_LOOPBACK(&numeric.six);
+}
+
+static bool address_is_numeric(const char *address)
+{
+    struct address numeric;
+
+    return address_parse(address, &numeric);
+}
+
+const char *conf_address_wrong_listen(const char *address)
+{
+    struct address numeric;
+
+    if (!address_parse(address, &numeric) ||
+        !(numeric.is_four
+              ? IN_MULTICAST(ntohl(numeric.four.s_addr)) || numeric.four.s_addr == INADDR_BROADCAST
+              : IN6_IS_ADDR_MULTICAST(&numeric.six)))
+        return NULL;
+    return "is a multicast or broadcast address: write that of one machine";
+}
+
+const char *conf_address_wrong(const char *address)
+{
+    struct address numeric;
+
+    if (!address_parse(address, &numeric) ||
+        !(numeric.is_four ? numeric.four.s_addr == 0 : IN6_IS_ADDR_UNSPECIFIED(&numeric.six)))
+        return conf_address_wrong_listen(address);
+    return "stands for all addresses of a machine: write the one by which agents reach it";
+}
+
+/* One spelling of an address, by which two of them are compared; returns out. */
+static char *address_plain(const char *address, char out[CONF_ADDRESS_BYTES])
+{
+    struct address numeric;
+    char host[INET6_ADDRSTRLEN];
+    size_t bytes;
+
+    if (address_parse(address, &numeric)) {
+        (void)inet_ntop(numeric.is_four ? AF_INET : AF_INET6,
+                        numeric.is_four ? (const void *)&numeric.four : &numeric.six, host,
+                        sizeof(host));
+        (void)snprintf(out, CONF_ADDRESS_BYTES, numeric.is_four ? "%s:%u" : "[%s]:%u", host,
+                       numeric.port);
+        return out;
+    }
+    bytes = strcspn(address, ":");
+    (void)snprintf(out, CONF_ADDRESS_BYTES, "%.*s:%lu",
+                   (int)(bytes > 0 && address[bytes - 1] == '.' ? bytes - 1 : bytes), address,
+                   address[bytes] == ':' ? strtoul(address + bytes + 1, NULL, 10) : 0);
+    for (char *at = out; *at != '\0'; at++)
+        *at = (char)tolower((unsigned char)*at);
+    return out;
+}
+
+bool conf_address_same(const char *a, const char *b)
+{
+    char plain[2][CONF_ADDRESS_BYTES];
+
+    return strcmp(address_plain(a, plain[0]), address_plain(b, plain[1])) == 0;
 }
 
 /* Labels of letters, digits, '-' and '_' with dots between them, at most 253 bytes. What looks like
@@ -408,46 +478,67 @@ static bool dns_name_valid(const char *name, size_t bytes)
     return !isdigit((unsigned char)name[last]);
 }
 
+/* Several of them that are not written as a list. */
+static icms_err address_list_refuse(const char *text, struct err_why *why)
+{
+    char shown[CONF_SHOW_BYTES];
+
+    return err_set(why, ICMS_CONFIG,
+                   "'%s' is not one address: write several as a list in brackets, as in "
+                   "[192.0.2.10:4420, 198.51.100.10:4420]",
+                   conf_show(text, shown));
+}
+
+static icms_err port_refuse(const char *text, struct err_why *why)
+{
+    char shown[CONF_SHOW_BYTES];
+
+    return err_set(why, ICMS_CONFIG,
+                   "'%s' has port 0, on which nothing listens: write the port, as in "
+                   "192.0.2.10:4420",
+                   conf_show(text, shown));
+}
+
 static icms_err host_set(const struct conf_key *key, const char *text, struct err_why *why,
                          char *field)
 {
     char shown[CONF_SHOW_BYTES];
     const char *colon = strrchr(text, ':');
-    unsigned port = 0;
-    bool numeric;
-    uint16_t numeric_port;
+    size_t digits = colon != NULL ? strspn(colon + 1, "0123456789") : 0;
+    unsigned long port = digits >= 1 && digits <= 5 && colon[1 + digits] == '\0'
+                             ? strtoul(colon + 1, NULL, 10)
+                             : ULONG_MAX;
 
-    if (conf_address_valid(text, &numeric, &numeric_port) && numeric_port != 0)
-        return text_set(key, text, why, field);
-    for (const char *at = colon != NULL ? colon + 1 : ""; port <= UINT16_MAX && *at != '\0'; at++)
-        port = isdigit((unsigned char)*at) ? port * 10 + (unsigned)(*at - '0') : UINT16_MAX + 1u;
-    if (port == 0 || port > UINT16_MAX || !dns_name_valid(text, (size_t)(colon - text)))
+    if (strchr(text, ',') != NULL && key->kind == CONF_HOSTS)
+        return address_list_refuse(text, why);
+    if (port > UINT16_MAX ||
+        (!address_is_numeric(text) && !dns_name_valid(text, (size_t)(colon - text))))
         return err_set(why, ICMS_CONFIG,
                        "'%s' is not an address and port: write 192.0.2.10:4420, "
-                       "[2001:db8::10]:4420 or a DNS name, as in e0.example.com:4420",
+                       "\"[2001:db8::10]:4420\" (with the quotes) or a DNS name, as in "
+                       "e0.example.com:4420",
                        conf_show(text, shown));
-    return text_set(key, text, why, field);
+    return port == 0 ? port_refuse(text, why) : text_set(key, text, why, field);
 }
 
 static icms_err address_set(const struct conf_key *key, const char *text, struct err_why *why,
                             char *field)
 {
     char shown[CONF_SHOW_BYTES];
-    bool loopback;
-    uint16_t port;
+    struct address address;
 
     if (key->kind == CONF_ADDRESSES && (text[0] == '\0' || strcmp(text, "none") == 0)) {
         field[0] = '\0';
         return ICMS_OK;
     }
-    if (!conf_address_valid(text, &loopback, &port))
+    if (strchr(text, ',') != NULL && key->kind == CONF_PORTALS)
+        return address_list_refuse(text, why);
+    if (!address_parse(text, &address))
         return err_set(why, ICMS_CONFIG,
                        "'%s' is not a numeric address and port: write 127.0.0.1:4420 or "
-                       "[::1]:4420%s",
+                       "\"[::1]:4420\" (with the quotes)%s",
                        conf_show(text, shown), key->kind == CONF_ADDRESSES ? ", or none" : "");
-    if (port < key->min)
-        return err_set(why, ICMS_CONFIG, "'%s' has port 0", conf_show(text, shown));
-    return text_set(key, text, why, field);
+    return address.port < key->min ? port_refuse(text, why) : text_set(key, text, why, field);
 }
 
 static icms_err uuid_set(const char *text, struct err_why *why, struct uuid *field)

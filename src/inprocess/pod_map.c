@@ -96,13 +96,20 @@ static bool at_next(const struct conf_pod *pod, struct pod_at *io_at)
 }
 
 /* Until a name is resolved it has an address of its own where nothing listens. */
+static void place_addr_forget(struct pod_one *one, struct pod_at at)
+{
+    struct loop_addr *addr = &place_of(one, at)->addr;
+
+    addr->port = 0;
+    (void)snprintf(addr->host, sizeof(addr->host), "127.254.%u.%u", at.address, at.enclosure + 1);
+}
+
 static void place_init(struct pod_one *one, struct pod_at at)
 {
     struct pod_place *place = place_of(one, at);
 
     *place = (struct pod_place){.is_name = true};
-    (void)snprintf(place->addr.host, sizeof(place->addr.host), "127.254.%u.%u", at.address,
-                   at.enclosure + 1);
+    place_addr_forget(one, at);
     if (loop_addr_parse(address_of(one, at), NULL, &place->addr) == ICMS_OK)
         place->is_name = false;
 }
@@ -174,19 +181,62 @@ static bool place_is_down(struct pod_map *map, struct pod_one *one, struct pod_a
                              &place_of(one, at)->addr);
 }
 
+/* Whether another place of the map is at this address; out_other: which one. */
+static bool addr_is_taken(struct pod_one *one, struct pod_at at, const struct loop_addr *addr,
+                          struct pod_at *out_other)
+{
+    struct pod_at other = {0, 0};
+
+    do {
+        if ((other.enclosure == at.enclosure && other.address == at.address) ||
+            !addr_equal(&place_of(one, other)->addr, addr))
+            continue;
+        *out_other = other;
+        return true;
+    } while (at_next(&one->pod, &other));
+    return false;
+}
+
+/* Leaves out where another place of the map is: an address leads to one enclosure, once. */
+static void answer_part(struct pod_one *one, struct pod_at at, struct resolve_answer *io_answer)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < io_answer->count; i++) {
+        struct loop_addr addr = io_answer->addrs[i];
+        struct pod_at other;
+        char text[LIMIT_ADDRESS_BYTES];
+
+        if (!addr_is_taken(one, at, &addr, &other)) {
+            io_answer->addrs[count++] = addr;
+            continue;
+        }
+        (void)err_set(&io_answer->why, ICMS_CONFIG,
+                      "cannot use %s: it is %s, which enclosure %s has already, as %s; correct the "
+                      "name, or the map",
+                      address_of(one, at), loop_addr_format(&addr, text, sizeof(text)),
+                      one->pod.enclosures[other.enclosure].name, address_of(one, other));
+    }
+    io_answer->count = count;
+}
+
 /* Takes the answer, if there is one; true: none is waited for. */
 static bool place_poll(struct pod_map *map, struct pod_one *one, struct pod_at at)
 {
     struct pod_place *place = place_of(one, at);
     struct resolve_answer answer;
     struct loop_addr addr;
+    struct pod_at other;
 
     if (place->resolve == NULL)
         return true;
     if (!resolve_poll(place->resolve, &answer))
         return false;
     resolve_free(&place->resolve);
+    answer_part(one, at, &answer);
     if (answer.count == 0) {
+        if (addr_is_taken(one, at, &place->addr, &other))
+            place_addr_forget(one, at);
         place_failed(map, one, at, answer.why.text);
         return true;
     }
@@ -361,7 +411,7 @@ static bool addresses_meet(const struct conf_enclosure *a, const struct conf_enc
 {
     for (uint32_t i = 0; i < a->address_count; i++)
         for (uint32_t k = 0; k < b->address_count; k++)
-            if (strcmp(a->address[i], b->address[k]) == 0)
+            if (conf_address_same(a->address[i], b->address[k]))
                 return true;
     return false;
 }

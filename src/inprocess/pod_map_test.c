@@ -334,6 +334,27 @@ static void test_names_are_resolved_and_again_while_down(void **state)
     }
 }
 
+/* Of localhost a machine has one address or two: what another place has is not used, and the rest
+ * of the map is. */
+static void test_two_that_lead_to_one_address_hold_nothing_up(void **state)
+{
+#define BOTH "- {name: e0, address: ['127.0.0.1:4420', '[::1]:4420']}\n"
+    begin(EPOCH(4) BOTH "- {name: e1, address: localhost:4420}\n");
+    assert_int_equal(fake.how, POD_MAP_WAITS);
+    assert_non_null(strstr(fake.sentence, "enclosure e1: cannot use localhost:4420: it is "));
+    assert_non_null(strstr(fake.sentence, "which enclosure e0 has already, as "));
+    assert_int_equal(fake.enclosures[0].addrs[0].port, 4420);
+    assert_int_equal(fake.enclosures[1].addrs[0].port, 0);
+    /* a name that was used, and is a number of another enclosure in the next map */
+    begin(EPOCH(4) "- {name: e0, address: 10.0.0.1:4420}\n"
+                   "- {name: e1, address: localhost:4420}\n");
+    assert_int_equal(fake.enclosures[1].addrs[0].port, 4420);
+    offer(EPOCH(5) BOTH "- {name: e1, address: localhost:4420}\n");
+    assert_int_equal(fake.epoch, 5);
+    assert_string_equal(fake.enclosures[0].addrs[0].host, "127.0.0.1");
+    assert_int_equal(fake.enclosures[1].addrs[0].port, 0);
+}
+
 static void test_a_name_that_is_unknown_holds_nothing_up(void **state)
 {
     begin(EPOCH(4) E0);
@@ -462,6 +483,7 @@ int main(void)
         cmocka_unit_test_teardown(test_an_agent_that_is_busy_gets_it_later, end),
         cmocka_unit_test_teardown(test_names_are_resolved_and_again_while_down, end),
         cmocka_unit_test_teardown(test_the_name_of_one_address_is_resolved_while_that_is_down, end),
+        cmocka_unit_test_teardown(test_two_that_lead_to_one_address_hold_nothing_up, end),
         cmocka_unit_test_teardown(test_a_name_that_is_unknown_holds_nothing_up, end),
         cmocka_unit_test_teardown(test_volumes_follow_the_map, end),
         cmocka_unit_test_teardown(test_without_volumes_the_file_says, end),

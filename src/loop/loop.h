@@ -315,12 +315,14 @@ void loop_file_close(struct loop_file **file);
 /* ---- sockets -------------------------------------------------------------------------------- */
 
 /* A numeric address and port; the simulation uses the same text as names of its nodes. */
+#define LOOP_HOST_BYTES 48
 struct loop_addr {
-    char host[48]; /* "127.0.0.1", "::1" */
+    char host[LOOP_HOST_BYTES]; /* "127.0.0.1", "::1" */
     uint16_t port;
 };
 
-/* "127.0.0.1:4420" or "[::1]:4420" to an address; CONFIG with a sentence when it is not one. */
+/* "127.0.0.1:4420" or "[::1]:4420" to an address; CONFIG with a sentence when it is not one. Two
+ * spellings of an address give one host: [0::1] as [::1], [::ffff:192.0.2.1] as 192.0.2.1. */
 icms_err loop_addr_parse(const char *text, struct err_why *why,
                          struct loop_addr *out_addr) ICMS_MUST_CHECK;
 

@@ -28,10 +28,25 @@ static bool addr_port_parse(const char *text, uint16_t *out_port)
     return true;
 }
 
+/* Each address has one text, so that texts can be compared: the shortest one of IPv6, and that of
+ * IPv4 for one that is mapped into IPv6. */
+static bool addr_host_plain(int family, char host[static LOOP_HOST_BYTES])
+{
+    struct in6_addr six;
+    struct in_addr four;
+
+    if (family == AF_INET)
+        return inet_pton(AF_INET, host, &four) == 1;
+    if (inet_pton(AF_INET6, host, &six) != 1)
+        return false;
+    return inet_ntop(IN6_IS_ADDR_V4MAPPED(&six) ? AF_INET : AF_INET6,
+                     IN6_IS_ADDR_V4MAPPED(&six) ? (const void *)(six.s6_addr + 12) : &six, host,
+                     LOOP_HOST_BYTES) != NULL;
+}
+
 icms_err loop_addr_parse(const char *text, struct err_why *why, struct loop_addr *out_addr)
 {
     struct loop_addr addr = {{0}, 0};
-    unsigned char bytes[16];
     bool six = text[0] == '[';
     const char *end = six ? strstr(text, "]:") : strrchr(text, ':');
     const char *host = six ? text + 1 : text;
@@ -40,7 +55,7 @@ icms_err loop_addr_parse(const char *text, struct err_why *why, struct loop_addr
     if (end != NULL && length > 0 && length < sizeof(addr.host)) {
         memcpy(addr.host, host, length);
         if (addr_port_parse(end + (six ? 2 : 1), &addr.port) &&
-            inet_pton(six ? AF_INET6 : AF_INET, addr.host, bytes) == 1) {
+            addr_host_plain(six ? AF_INET6 : AF_INET, addr.host)) {
             *out_addr = addr;
             return ICMS_OK;
         }

@@ -712,6 +712,10 @@ static void addresses_parse_and_print(void **state)
                                       ":1",     "::1:5",      "[::1]",       "[::1]:x",
                                       "host:1", "1.2.3.4:-1", "[1.2.3.4]:1", "1.2.3.4:000001"};
     static const char *const good[] = {"127.0.0.1:4420", "[::1]:65535", "[fe80::1:2]:0"};
+    static const char *const plain[][2] = {{"[0::1]:1", "[::1]:1"},
+                                           {"[2001:0DB8:0:0::A]:04420", "[2001:db8::a]:4420"},
+                                           {"[::ffff:192.0.2.1]:1", "192.0.2.1:1"},
+                                           {"[::ffff:c000:0201]:1", "192.0.2.1:1"}};
     struct err_why why = {""};
     struct loop_addr addr;
     char text[64];
@@ -719,6 +723,10 @@ static void addresses_parse_and_print(void **state)
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         assert_int_equal(loop_addr_parse(good[i], &why, &addr), ICMS_OK);
         assert_string_equal(loop_addr_format(&addr, text, sizeof(text)), good[i]);
+    }
+    for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
+        assert_int_equal(loop_addr_parse(plain[i][0], &why, &addr), ICMS_OK);
+        assert_string_equal(loop_addr_format(&addr, text, sizeof(text)), plain[i][1]);
     }
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         assert_int_equal(loop_addr_parse(bad[i], &why, &addr), ICMS_CONFIG);
