@@ -138,6 +138,56 @@ static void page_bytes(struct ctl_page *page, const struct agent_stats *stats)
     ctl_sample(page, "icms_agent_bytes_total", "dir=\"store\",tier=\"pod\"", (double)pod_out);
 }
 
+/* What memory and the own drive have, and what that drive, beside a pod, did for loads and with
+ * what memory evicted. */
+static void page_tiers(struct ctl_page *page, const struct agent_stats *stats)
+{
+    const struct agent_tier_stats *tier = &stats->tier;
+    const struct {
+        const char *label;
+        uint64_t count;
+    } evictions[] = {{"result=\"written\"", tier->demoted},
+                     {"result=\"present\"", tier->kept},
+                     {"result=\"unread\"", tier->unread},
+                     {"result=\"budget\"", tier->refused},
+                     {"result=\"busy\"", tier->shed},
+                     {"result=\"failed\"", tier->failed_writes}},
+      loads[] = {{"result=\"answered\"", tier->promoted},
+                 {"result=\"late\"", tier->given_up},
+                 {"result=\"busy\"", tier->passed},
+                 {"result=\"failed\"", tier->failed_reads}};
+    static const char *const states[] = {"state=\"up\"", "state=\"slow\"", "state=\"down\""};
+    bool is_drive = stats->has_tier || stats->enclosure_count == 0;
+    uint64_t blocks = 0, bytes = 0;
+
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
+        blocks += stats->volumes[i].slots_used;
+        bytes += stats->volumes[i].arena_used_bytes;
+    }
+    ctl_family(page, "icms_agent_tier_blocks", "gauge", "Blocks in memory and on the own drive.");
+    ctl_sample(page, "icms_agent_tier_blocks", "tier=\"dram\"", (double)blocks);
+    if (is_drive)
+        ctl_sample(page, "icms_agent_tier_blocks", "tier=\"local\"", (double)tier->blocks);
+    ctl_family(page, "icms_agent_tier_bytes", "gauge", "What these blocks take.");
+    ctl_sample(page, "icms_agent_tier_bytes", "tier=\"dram\"", (double)bytes);
+    if (is_drive)
+        ctl_sample(page, "icms_agent_tier_bytes", "tier=\"local\"", (double)tier->bytes);
+    ctl_family(page, "icms_agent_drive_state", "gauge", "1, with the state of the own drive.");
+    ctl_sample(page, "icms_agent_drive_state", is_drive ? states[tier->state] : "state=\"none\"",
+               1);
+    ctl_family(page, "icms_agent_drive_slow_total", "counter", "Times that it became slow.");
+    ctl_sample(page, "icms_agent_drive_slow_total", "", (double)tier->slow_total);
+    ctl_family(page, "icms_agent_drive_evictions_total", "counter",
+               "Blocks that memory evicted, by what the own drive beside a pod did with them.");
+    for (size_t i = 0; i < sizeof(evictions) / sizeof(evictions[0]); i++)
+        ctl_sample(page, "icms_agent_drive_evictions_total", evictions[i].label,
+                   (double)evictions[i].count);
+    ctl_family(page, "icms_agent_drive_loads_total", "counter",
+               "Loads of blocks that the own drive beside a pod had, by what became of them.");
+    for (size_t i = 0; i < sizeof(loads) / sizeof(loads[0]); i++)
+        ctl_sample(page, "icms_agent_drive_loads_total", loads[i].label, (double)loads[i].count);
+}
+
 static void page_limits(struct ctl_page *page, const struct agent_stats *stats)
 {
     page_one(page, "icms_agent_sheds_total", "counter",
@@ -544,6 +594,7 @@ void agent_page_metrics(void *arg, struct ctl_page *page)
     page_hits(page, &own->stats);
     page_matches(page, &own->stats);
     page_bytes(page, &own->stats);
+    page_tiers(page, &own->stats);
     page_limits(page, &own->stats);
     page_enclosures(page, &own->stats);
     page_volumes(page, &own->stats);

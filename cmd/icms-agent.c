@@ -103,6 +103,7 @@ struct main_seen {
     uint8_t links_down[LIMIT_ENCLOSURES]; /* bit k of [i]: link k is down, alone     */
     uint8_t links_slow[LIMIT_ENCLOSURES]; /* bit k of [i]: link k is slow            */
     struct drive_log drive;               /* the agent's own                            */
+    enum agent_tier_state tier;           /* what it was when it was told               */
 };
 
 /* An enclosure whose blocks are damaged is logged at once, and then so often. */
@@ -157,6 +158,27 @@ static void main_drive(struct agent *agent, const struct agent_stats *stats, con
     main_stats = stats;
     (void)snprintf(name, sizeof(name), "drive (%s)", path);
     drive_log_look(&io_seen->drive, loop_env_now_ns(loop_env_uring()), &source, &drive);
+}
+
+/* Says when the own drive beside the pod is not used, and when it is again. */
+static void main_tier(const struct agent_stats *stats, const char *path, struct main_seen *io_seen)
+{
+    const struct agent_tier_stats *tier = &stats->tier;
+
+    if (!stats->has_tier || tier->state == io_seen->tier)
+        return;
+    if (tier->state == AGENT_TIER_DOWN)
+        log_line(LOG_WARN,
+                 "drive (%s): not used until the next start, the pod is used without it: %s", path,
+                 tier->why);
+    else if (tier->state == AGENT_TIER_SLOW)
+        log_line(
+            LOG_WARN,
+            "drive (%s): slow, passed over while an enclosure can be asked: %s; slow_total=%llu",
+            path, tier->why, (unsigned long long)tier->slow_total);
+    else
+        log_line(LOG_INFO, "drive (%s): recovered", path);
+    io_seen->tier = tier->state;
 }
 
 /* An enclosure that becomes slow again and again is logged each time: less and less often. */
@@ -416,6 +438,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
     main_settings(&stats, io_seen);
     main_users(&stats, io_seen);
     main_drive(agent, &stats, conf->local_path, io_seen);
+    main_tier(&stats, conf->local_path, io_seen);
     io_seen->excluded = excluded;
 }
 
@@ -491,9 +514,12 @@ static enum store_holds main_drive_holds(const struct conf_agent *conf)
     return contents.holds;
 }
 
-static void main_drive_formatted(const struct conf_agent *conf, enum store_holds before)
+static void main_drive_formatted(struct agent *agent, const struct conf_agent *conf,
+                                 enum store_holds before)
 {
-    if (before != STORE_HOLDS_STORE)
+    struct store_stats drive;
+
+    if (before != STORE_HOLDS_STORE && agent_drive_stats(agent, &drive))
         log_line(LOG_WARN, "drive (%s): formatted: %s; it holds no blocks now", conf->local_path,
                  before == STORE_HOLDS_NO_FILE ? "the file was missing, and is made"
                                                : "it held nothing");
@@ -522,7 +548,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
     if (err == ICMS_OK)
         err = agent_new(loop_env_uring(), &agent_opts, &why, &agent);
     if (err == ICMS_OK)
-        main_drive_formatted(conf, before);
+        main_drive_formatted(agent, conf, before);
     if (err == ICMS_OK)
         err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
     if (err == ICMS_OK) {

@@ -16,6 +16,7 @@
 #include "conf/conf.h"
 #include "icms_cli.h"
 #include "replay/model.h"
+#include "replay/tiers.h"
 
 #define CAPACITIES_MAX 32
 #define LOOPS_MAX      1000
@@ -42,6 +43,8 @@ struct options {
     double budget_part;                   /* of what `default` writes; 0: none         */
     uint64_t budget_bytes_day;            /* or so many; 0: none                       */
     uint32_t enclosures;                  /* placement in so many; 0: caches instead   */
+    double tiers[REPLAY_TIERS];           /* parts of the footprint, with --tiers      */
+    bool is_tiers;                        /* --tiers was said                          */
 };
 
 enum {
@@ -51,6 +54,7 @@ enum {
     OPTION_LOOPS,
     OPTION_BUDGET,
     OPTION_PLACEMENT,
+    OPTION_TIERS,
     OPTION_BLOCK,
     OPTION_SEGMENT,
     OPTION_PAYLOAD,
@@ -65,6 +69,7 @@ static const struct option replay_options[] = {
     {"loops", required_argument, NULL, OPTION_LOOPS},
     {"budget", required_argument, NULL, OPTION_BUDGET},
     {"placement", required_argument, NULL, OPTION_PLACEMENT},
+    {"tiers", required_argument, NULL, OPTION_TIERS},
     {"block", required_argument, NULL, OPTION_BLOCK},
     {"segment", required_argument, NULL, OPTION_SEGMENT},
     {"payload", required_argument, NULL, OPTION_PAYLOAD},
@@ -109,6 +114,26 @@ static int capacity_take(struct options *options, const char *text)
             return -1;
         text += length + 1;
     }
+}
+
+/* Memory, the own drive and the pod; the last two may be 0%. */
+static int tiers_take(struct options *options, const char *text)
+{
+    for (int i = 0; i < REPLAY_TIERS; i++) {
+        size_t length = strcspn(text, ",");
+        bool is_none = i > 0 && length == 2 && strncmp(text, "0%", 2) == 0;
+
+        options->tiers[i] = 0;
+        if ((!is_none && !percent_parse(text, length, &options->tiers[i])) ||
+            (text[length] == 0) != (i == REPLAY_TIERS - 1))
+            return cli_usage(&options->cli,
+                             "--tiers %s: memory, own drive and pod are parts of the footprint, as "
+                             "in 2%%,10%%,20%%; the last two may be 0%%",
+                             optarg);
+        text += length + 1;
+    }
+    options->is_tiers = true;
+    return -1;
 }
 
 static int policy_take(struct options *options, const char *text)
@@ -178,6 +203,8 @@ static int option_take(struct options *options, int code)
                              optarg, LIMIT_ENCLOSURES);
         options->enclosures = (uint32_t)loops;
         return -1;
+    case OPTION_TIERS:
+        return tiers_take(options, optarg);
     case OPTION_BLOCK:
         return size_take(options, "block", 1, (uint64_t)8 << 20, &options->block_bytes);
     case OPTION_SEGMENT:
@@ -200,6 +227,10 @@ static int options_complete(struct options *options)
 {
     bool payload = options->payload != NULL, store = false;
 
+    if (options->is_tiers && (options->kind_count > 0 || payload || options->enclosures != 0 ||
+                              options->budget_part != 0))
+        return cli_usage(&options->cli, "--tiers stands alone: it goes with --format, --loops, "
+                                        "--block, --segment and a --budget in bytes");
     if (options->kind_count == 0 && payload) {
         options->kinds[options->kind_count++] = REPLAY_DEFAULT;
         options->kinds[options->kind_count++] = REPLAY_STORE;
@@ -409,6 +440,66 @@ static int replays_run(const struct options *options, const struct replay_trace 
     return CLI_DONE;
 }
 
+/* One tier, by its blocks of longest prefixes. */
+static void tier_print(const struct options *options, enum replay_tier tier, uint64_t blocks,
+                       const struct replay_tiers_result *result)
+{
+    double hits = ratio(result->tiers[tier].block_hits, result->refs);
+
+    if (options->cli.json)
+        cli_json("{s:s, s:f, s:I, s:I, s:f, s:I, s:I}", "tier", replay_tier_names[tier], "capacity",
+                 options->tiers[tier], "capacity_blocks", (json_int_t)blocks, "segments",
+                 (json_int_t)result->tiers[tier].segments, "prefix_hit_ratio", hits,
+                 "written_bytes", (json_int_t)result->tiers[tier].written_bytes, "refused",
+                 (json_int_t)result->tiers[tier].refused);
+    else
+        (void)printf("%-6s %7.4g%% %9llu %8llu %8.4f %12.1f %9llu\n", replay_tier_names[tier],
+                     options->tiers[tier] * 100, (unsigned long long)blocks,
+                     (unsigned long long)result->tiers[tier].segments, hits,
+                     (double)result->tiers[tier].written_bytes / (1 << 30),
+                     (unsigned long long)result->tiers[tier].refused);
+}
+
+/* A line for each tier, one for all of them, and one LRU of the summed size beside it. */
+static int tiers_run(const struct options *options, const struct replay_trace *trace)
+{
+    struct replay_setup setup = setup_make(options);
+    struct replay_tiers_result result;
+    struct replay_result lru;
+    uint64_t blocks[REPLAY_TIERS];
+    struct err_why why = {{0}};
+    double hits, of;
+    icms_err err;
+
+    setup.budget_bytes_day = options->budget_bytes_day;
+    for (int i = 0; i < REPLAY_TIERS; i++) {
+        blocks[i] = (uint64_t)(options->tiers[i] * trace->block_count);
+        setup.capacity_blocks += blocks[i];
+    }
+    err = replay_tiers_run(trace, &setup, blocks, &why, &result);
+    setup.kind = REPLAY_LRU;
+    if (err == ICMS_OK)
+        err = replay_one(trace, &setup, &why, &lru);
+    if (err != ICMS_OK)
+        return cli_fail(&options->cli, err, "%s", why.text);
+    if (!options->cli.json)
+        (void)printf("%u requests, %u blocks of which %u are distinct, %u loops\n"
+                     "tier    capacity  blocks segments   blocks  written GiB   refused\n",
+                     trace->request_count, trace->ref_count, trace->block_count, options->loops);
+    for (enum replay_tier tier = REPLAY_DRAM; tier < REPLAY_TIERS; tier++)
+        tier_print(options, tier, blocks[tier], &result);
+    hits = ratio(result.token_hits, result.tokens);
+    of = ratio(lru.token_hits, lru.tokens);
+    if (options->cli.json)
+        cli_json("{s:s, s:I, s:f, s:f}", "tier", "all", "capacity_blocks",
+                 (json_int_t)setup.capacity_blocks, "token_hit_ratio", hits, "lru_token_hit_ratio",
+                 of);
+    else
+        (void)printf("tokens hit: %.4f; by one LRU of all %llu blocks: %.4f\n", hits,
+                     (unsigned long long)setup.capacity_blocks, of);
+    return CLI_DONE;
+}
+
 /* A line for each length of a run. */
 static int placement_run(const struct options *options, const struct replay_trace *trace)
 {
@@ -458,6 +549,8 @@ static int replay_command(int argc, char **argv)
         status = cli_fail(&options.cli, err, "%s", why.text);
     else if (options.enclosures != 0)
         status = placement_run(&options, &trace);
+    else if (options.is_tiers)
+        status = tiers_run(&options, &trace);
     else
         status = replays_run(&options, &trace);
     replay_trace_free(&trace);
@@ -486,6 +579,9 @@ const struct cli_command cli_replay = {
         "                        default writes without a budget\n"
         "      --placement N     instead: how evenly runs of several lengths lie in a pod of N\n"
         "                        enclosures, and what is left of prompts without one of them\n"
+        "      --tiers D,L,P     instead: through memory, own drive and pod of one server, whose\n"
+        "                        sizes are parts as in --capacity, such as 2%,10%,20%; hits and\n"
+        "                        bytes written by tier, beside one LRU of the summed size\n"
         "      --block SIZE      of a value; default 2MiB, with --payload 64KiB\n"
         "      --segment SIZE    of a segment; default 16MiB, with --payload 1MiB\n"
         "      --payload DIR     through the store itself too, with real values on a drive that\n"

@@ -207,6 +207,53 @@ static void status_volumes(const json_t *volumes)
     }
 }
 
+/* Where blocks are, and what moved why. */
+static void status_tiers(const json_t *tiers)
+{
+    static const char *const names[] = {"dram", "local", "pod"};
+    const json_t *local = json_object_get(tiers, "local");
+    char bytes[32], of[32];
+
+    if (tiers == NULL)
+        return;
+    (void)printf("\n%-6s %-6s %12s %12s %10s %10s %10s\n", "TIER", "STATE", "HITS", "BLOCKS",
+                 "BYTES", "OF", "EVICTED");
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const json_t *tier = json_object_get(tiers, names[i]);
+
+        if (tier == NULL)
+            continue;
+        (void)printf("%-6s %-6s %12.0f", names[i],
+                     json_object_get(tier, "state") != NULL ? status_text(tier, "state") : "",
+                     status_number(tier, "hits"));
+        if (json_object_get(tier, "blocks") != NULL)
+            (void)printf(" %12.0f %10s %10s %10.0f", status_number(tier, "blocks"),
+                         status_bytes(status_number(tier, "bytes"), bytes),
+                         status_bytes(status_number(tier, "bytes_max"), of),
+                         status_number(tier, "evicted"));
+        (void)printf("\n");
+    }
+    if (local == NULL)
+        return;
+    if (json_string_length(json_object_get(local, "why")) > 0)
+        (void)printf("local: %s\n", status_text(local, "why"));
+    if (json_object_get(local, "demoted") == NULL || json_object_get(tiers, "pod") == NULL)
+        return;
+    (void)printf(
+        "local: of what memory evicted: written %.0f, %s; there already %.0f; not read %.0f; "
+        "over the write budget %.0f; busy %.0f; failed %.0f\n",
+        status_number(local, "demoted"), status_bytes(status_number(local, "demoted_bytes"), bytes),
+        status_number(local, "kept"), status_number(local, "unread"),
+        status_number(local, "refused"), status_number(local, "shed"),
+        status_number(local, "failed_writes"));
+    (void)printf("local: loads: answered %.0f, %s; asked of the pod: late %.0f, busy %.0f, failed "
+                 "%.0f\n",
+                 status_number(local, "promoted"),
+                 status_bytes(status_number(local, "promoted_bytes"), bytes),
+                 status_number(local, "given_up"), status_number(local, "passed"),
+                 status_number(local, "failed_reads"));
+}
+
 static void status_users(const json_t *users)
 {
     char in[32], out[32];
@@ -263,6 +310,7 @@ static int status_print(const struct cli *cli, const json_t *root)
     } else {
         status_head(root);
         status_enclosures(json_object_get(root, "enclosures"));
+        status_tiers(json_object_get(root, "tiers"));
         status_volumes(json_object_get(root, "volumes"));
         status_users(json_object_get(root, "users"));
     }
@@ -301,7 +349,8 @@ const struct cli_command cli_status = {
         "usage: icms status [options]\n"
         "       icms status --target WHERE [--json]\n"
         "Show what the agent knows: whether it is ready, its host NQN, enclosures and their state "
-        "and last\nerror, volumes, hits by tier, misses by reason, and what users did with "
+        "and last\nerror, tiers and what moved between them, volumes, hits by tier, misses by "
+        "reason,\nand what users did with "
         "volumes.\nWith --target, what an icms-target knows: portals, hosts, drives, volumes, "
         "tenants.\n\n"
         "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, "

@@ -92,6 +92,7 @@ _icms() {
                 '--loops[times the trace goes by]:number:' \
                 '--budget[what may be written]:bytes a day or percent:' \
                 '--placement[placement of runs in a pod]:enclosures:' \
+                '--tiers[memory, own drive and pod of one server]:sizes:' \
                 '--block[size of a value]:size:' '--segment[size of a segment]:size:' \
                 '--payload[through the store, with a drive here]:directory:_files -/' \
                 '--space[that the drive may take]:size:' \

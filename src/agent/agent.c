@@ -185,7 +185,8 @@ static icms_err agent_make(struct agent *agent, const struct agent_opts *opts, s
     for (uint32_t i = 0; i < agent->arena_count && err == ICMS_OK; i++)
         err = loop_region_seal(agent->arenas[i].region, why);
     if (err == ICMS_OK && opts->local_path != NULL)
-        err = agent_local_new(agent, why);
+        err = opts->enclosure_count == 0 ? agent_local_new(agent, why)
+                                         : agent_tier_new(agent, opts, why);
     return err;
 }
 
@@ -334,6 +335,7 @@ void agent_free(struct agent **agent_)
     for (uint32_t i = 0; i < agent->reactor_count; i++)
         reactor_parts_fini(&agent->reactors[i]);
     agent_local_free(&agent->local);
+    agent_tier_free(&agent->tier);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
         agent_client_fini(&agent->clients[i]);
     agent_memory_fini(agent);

@@ -66,10 +66,12 @@ struct agent_opts {
     uint64_t memory_bytes; /* for blocks of all volumes; 0: each has its memory_bytes_max */
     uint64_t
         client_bytes; /* staging memory of a client that names none, and the most it may have */
-    const char *local_path; /* a drive of its own instead of a pod; NULL: none               */
+    const char *local_path; /* a drive of its own: beside enclosures under the arena
+                               (agent/tier.h), without them instead of a pod; NULL: none    */
     bool local_sparse;      /* a new file takes space as it is written */
     uint64_t local_bytes;
     uint64_t local_segment_bytes;
+    struct write_budget local_budget; /* of that drive */
     bool own_process; /* no other process maps the arenas: they may hold a drive's records   */
     uint32_t enclosure_count;
     const struct agent_enclosure_opts *enclosures;
@@ -335,19 +337,47 @@ struct agent_user_stats {
 bool agent_user_stats(struct agent *agent, uint32_t place, uint32_t volume,
                       struct agent_user_stats *out_stats);
 
+/* What the own drive beside a pod is good for. */
+enum agent_tier_state {
+    AGENT_TIER_UP,   /* loads look there, evicted blocks go there                              */
+    AGENT_TIER_SLOW, /* reads are late: used only where no enclosure can be asked; probed      */
+    AGENT_TIER_DOWN, /* it failed, or could not be opened; until the next start                */
+};
+
+struct agent_tier_stats {
+    enum agent_tier_state state;
+    char why[LIMIT_REASON_BYTES]; /* it is not UP, or was not lately; a sentence               */
+    uint64_t blocks, bytes, bytes_max;
+    uint64_t promoted, promoted_bytes; /* loads that it answered                               */
+    uint64_t given_up;                 /* loads that went on with the pod: late                */
+    uint64_t passed;                   /* and: it had too much to do                           */
+    uint64_t failed_reads;             /* and: what it had was damaged, or gone                */
+    uint64_t demoted, demoted_bytes;   /* evicted blocks that were written                     */
+    uint64_t kept;                     /* that it had already                                  */
+    uint64_t unread;                   /* that nobody had read                                 */
+    uint64_t refused;                  /* that the write budget refused                        */
+    uint64_t shed;                     /* when it had too much to do                           */
+    uint64_t failed_writes;
+    uint64_t evicted;    /* blocks that it evicted since it was formatted                      */
+    uint64_t forgotten;  /* deleted for puts and removes                                       */
+    uint64_t slow_total; /* times that it became SLOW                                          */
+};
+
 struct agent_stats {
     uint32_t clients;
     uint64_t epoch; /* of the enclosures */
     uint32_t enclosure_count, volume_count;
     uint64_t requests, sheds, deadline_misses, checksum_errors;
-    uint64_t memory_bytes;                           /* for blocks of all volumes         */
-    uint64_t backlog_bytes;                          /* stores in flight                  */
-    uint64_t in_flight;                              /* requests taken and not answered   */
-    uint64_t clients_dropped;                        /* for what they wrote in their ring */
-    uint64_t clients_refused;                        /* users that may use no volume, or have
-                                                        too many clients                  */
-    uint32_t refused_user;                           /* the last of those                 */
-    uint64_t local_load_bytes, local_store_bytes;    /* of the own drive                  */
+    uint64_t memory_bytes;                        /* for blocks of all volumes         */
+    uint64_t backlog_bytes;                       /* stores in flight                  */
+    uint64_t in_flight;                           /* requests taken and not answered   */
+    uint64_t clients_dropped;                     /* for what they wrote in their ring */
+    uint64_t clients_refused;                     /* users that may use no volume, or have
+                                                     too many clients                  */
+    uint32_t refused_user;                        /* the last of those                 */
+    uint64_t local_load_bytes, local_store_bytes; /* of the own drive                  */
+    bool has_tier;                /* there is an own drive beside the pod                  */
+    struct agent_tier_stats tier; /* of it; of one instead of a pod what is there         */
     uint64_t ops[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* answered, by shm_op and icms_err  */
     struct agent_enclosure_stats enclosures[LIMIT_ENCLOSURES];
     struct agent_volume_stats volumes[LIMIT_AGENT_VOLUMES];

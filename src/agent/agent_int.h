@@ -17,6 +17,7 @@
 #include "agent/extent.h"
 #include "agent/keys.h"
 #include "agent/pod.h"
+#include "agent/tier.h"
 #include "agent/wait.h"
 #include "base/bytes.h"
 #include "base/check.h"
@@ -166,6 +167,8 @@ struct agent_op {
     bool too_small;            /* LOAD: the block is larger than the space, by value_bytes     */
     bool moves;                /* STORE: of what the former owner had; no client knows of it   */
     bool lost;                 /* FLUSH: an enclosure with stores of the client left meanwhile */
+    bool at_tier;              /* asked of the own drive beside the pod, now                  */
+    bool from_tier;            /* LOAD: that had it                                            */
     struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */
     uint32_t match_key;        /* which key of it                                           */
     struct agent_shard *shard;
@@ -213,7 +216,9 @@ struct agent_op {
         struct store_delete delete;
         struct store_flush flush;
     } u;
-    struct loop_timer timer; /* local: deadline of a read                                   */
+    struct loop_timer timer;   /* own drive: deadline of a read                               */
+    struct agent_tier_io *own; /* at_tier, LOAD: its read; NULL: waits for a buffer  */
+    struct agent_tier_forget *forget; /* at_tier, DELETE                                    */
 };
 
 /* ---- batches of exists ---------------------------------------------------------------------- */
@@ -330,6 +335,7 @@ struct agent_slot {
     struct list link; /* in shard->free, shard->limbo, or, LIVE and large, shard->large */
     enum agent_slot_state state;
     uint16_t pins;        /* operations that read or write it                              */
+    bool was_read;        /* LIVE: since it was published                                  */
     uint32_t value_bytes; /* LIVE: plain value                                             */
     uint32_t head;        /* LIVE: its chain                                               */
     uint64_t since_ns;    /* LIVE: when it was published                                   */
@@ -530,6 +536,7 @@ struct agent {
     struct agent_arena arenas[LIMIT_AGENT_VOLUMES];
     struct agent_pod pod;            /* the enclosures                                           */
     struct agent_local *local;       /* NULL: a pod                                              */
+    struct agent_tier *tier;         /* the own drive beside a pod; NULL: none                   */
     _Atomic uint64_t backlog_bytes;  /* stores in flight                                         */
     _Atomic uint32_t backlog_weight; /* of the volumes whose they are                           */
     _Atomic bool draining;           /* no new requests                                          */
@@ -608,6 +615,9 @@ uint64_t agent_memory_bytes(const struct agent *agent);
 
 /* Whether the options of the drive go together. No I/O. */
 icms_err agent_local_check(const struct agent_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
+
+/* Of the store on the drive, all but the volumes. */
+void agent_local_store_opts(const struct agent_opts *opts, struct store_opts *out_opts);
 icms_err agent_local_new(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
 void agent_local_free(struct agent_local **local);
 void agent_local_ask(struct agent_local *local, struct agent_op *op);

@@ -160,10 +160,17 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     if (opts->backlog_bytes != 0)
         rig->opts.store_backlog_bytes = opts->backlog_bytes;
     if (opts->enclosures == 0) {
-        rig->opts.local_path = "/drive/0";
+        rig->opts.local_path = RIG_DRIVE;
         rig->opts.local_bytes = 64 << 20;
         rig->opts.local_segment_bytes = 1 << 20;
+    } else if (opts->own_drive_bytes != 0) {
+        rig->opts.local_path = RIG_DRIVE;
+        rig->opts.local_bytes = opts->own_drive_bytes;
+        rig->opts.local_segment_bytes = 256 << 10;
+        rig->opts.local_budget.bytes_day = opts->own_drive_day;
     }
+    if (opts->prepare != NULL)
+        opts->prepare(rig->node);
     if (agent_new(sim_node_env(rig->node), &rig->opts, &why, &rig->agent) != ICMS_OK) {
         fprintf(stderr, "%s\n", why.text);
         check(false);

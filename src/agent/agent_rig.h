@@ -14,6 +14,7 @@
 
 #define RIG_MS          ((uint64_t)1000000)
 #define RIG_ENCLOSURES  4
+#define RIG_DRIVE       "/drive/0" /* the agent's own */
 #define RIG_LINKS       3
 #define RIG_ANSWERS     8192
 #define RIG_REACTORS    3
@@ -43,6 +44,10 @@ struct rig_opts {
     uint32_t members;          /* so many of the enclosures are in the pod; 0: all */
     uint64_t epoch;            /* of them                                       */
     uint32_t links;            /* addresses of each enclosure; 0: 1             */
+    uint64_t own_drive_bytes;  /* beside enclosures; 0: there is none           */
+    uint64_t own_drive_day;    /* its write budget                              */
+    /* Before the agent is made; NULL: nothing is to be done. */
+    void (*prepare)(struct sim_node *node);
 };
 
 struct agent_rig {

@@ -312,13 +312,13 @@ static icms_err local_buffers(struct agent_local *local, struct agent *agent, st
     return ICMS_OK;
 }
 
-/* All but the volumes. */
-static void local_store_opts(const struct agent_opts *opts, struct store_opts *out)
+void agent_local_store_opts(const struct agent_opts *opts, struct store_opts *out)
 {
     store_opts_init(out);
     out->path = opts->local_path;
     out->bytes = opts->local_bytes;
     out->sparse = opts->local_sparse;
+    out->budget = opts->local_budget;
     if (opts->local_segment_bytes != 0)
         out->segment_bytes = opts->local_segment_bytes;
     out->value_bytes_max = LIMIT_DISK_ALIGN;
@@ -332,7 +332,7 @@ icms_err agent_local_check(const struct agent_opts *opts, struct err_why *why)
 {
     struct store_opts store;
 
-    local_store_opts(opts, &store);
+    agent_local_store_opts(opts, &store);
     return store_check(&store, why);
 }
 
@@ -344,7 +344,7 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
 
     for (uint32_t i = 0; i < agent->volume_count; i++)
         volumes[i] = agent->volumes[i].spec.uuid;
-    local_store_opts(&agent->opts, &opts);
+    agent_local_store_opts(&agent->opts, &opts);
     opts.volumes = volumes;
     opts.volume_count = agent->volume_count;
     local->buffer_bytes = store_record_bytes(opts.value_bytes_max);
@@ -390,18 +390,4 @@ void agent_local_free(struct agent_local **local)
     free((*local)->line_memory);
     free(*local);
     *local = NULL;
-}
-
-bool agent_drive_error_take(struct agent *agent, struct store_error *out_error,
-                            uint64_t *out_missed)
-{
-    return agent->local != NULL && store_error_take(agent->local->store, out_error, out_missed);
-}
-
-bool agent_drive_stats(struct agent *agent, struct store_stats *out_stats)
-{
-    if (agent->local == NULL)
-        return false;
-    store_stats(agent->local->store, out_stats);
-    return true;
 }

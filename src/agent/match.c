@@ -195,6 +195,10 @@ static struct line *match_ask(struct agent_match *match, uint32_t i)
         match_known(match, i, agent_local_exists(shard->agent->local, shard, &match->keys[i]));
         return NULL;
     }
+    if (agent_tier_has(shard, &match->keys[i])) {
+        match_known(match, i, ICMS_MISS_NONE);
+        return NULL;
+    }
     enclosure = agent_op_pick(shard, &match->keys[i], &match->searches[i]);
     if (enclosure != NULL && atomic_load_explicit(&enclosure->exist_many, memory_order_relaxed))
         return match_ask_cmd(match, i, enclosure, &match->open[enclosure->number]);

@@ -214,8 +214,8 @@ static icms_err group_plan(struct agent *agent, uint32_t first, uint64_t left, s
 static void volume_init(struct agent *agent, const struct agent_opts *opts, uint32_t number)
 {
     struct agent_volume *volume = &agent->volumes[number];
-    /* a drive of its own writes records from slots */
-    bool records = opts->local_path != NULL && opts->own_process;
+    /* a drive instead of a pod writes records from slots */
+    bool records = opts->local_path != NULL && opts->enclosure_count == 0 && opts->own_process;
     uint64_t least;
 
     volume->spec = opts->volumes[number];

@@ -20,6 +20,9 @@
  * the volume is passed over in the same way, and "absent" elsewhere then is "no_volume"; that
  * nobody has it is an error.
  *
+ * With a drive of the agent's own beside the pod (tier.h), it is asked first: a load that it
+ * answers is over, a remove is over when it and the pod have forgotten the block.
+ *
  * Repair. A block whose trailer fails may be bad where it is stored, and a put that does not
  * replace would find it there for ever. So it is loaded again (suspect), checked here whoever says
  * that it is bad, and a bad record is deleted where it was read, unless another one has replaced
@@ -395,7 +398,7 @@ void agent_op_start(struct agent_op *op)
         op->err = ICMS_PEER_DOWN;
         op->reason = ICMS_MISS_ENCLOSURE_DOWN;
     }
-    if (op_ask(op))
+    if (agent_tier_ask(op) || op_ask(op))
         return;
     if (op->search.owner_lacks && !op->search.owner_down)
         op_says_no_volume(op);
@@ -517,9 +520,39 @@ static bool op_goes_on(struct agent_op *op)
     return false;
 }
 
+/* The own drive has answered, or had its time: what it does not have the pod may have. A block that
+ * it could not forget is as one of an enclosure that is down. */
+static void op_tier_answered(struct agent_op *op)
+{
+    op->at_tier = false;
+    if (op->kind == AGENT_OP_LOAD &&
+        (op->err == ICMS_OK ||
+         (op->err == ICMS_VALUE_SIZE && op->value_bytes <= op->shard->stored_bytes_max))) {
+        op->from_tier = op->err == ICMS_OK;
+        op->reason = ICMS_MISS_NONE;
+        op_done(op);
+        return;
+    }
+    if (op->kind == AGENT_OP_DELETE && op->err == ICMS_OK)
+        op->found = true;
+    else if (op->kind == AGENT_OP_DELETE && op->err != ICMS_MISS)
+        op->search.owner_down = true;
+    op->err = ICMS_PEER_DOWN;
+    op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    if (op_ask(op))
+        return;
+    if (op->search.owner_lacks && !op->search.owner_down)
+        op_says_no_volume(op);
+    op_done(op);
+}
+
 static void op_answered(struct agent_op *op)
 {
     check(op->busy);
+    if (op->at_tier) {
+        op_tier_answered(op);
+        return;
+    }
     if (fault_hit("agent.answer"))
         op->err = ICMS_PEER_DOWN;
     op_answer_read(op);
@@ -590,6 +623,7 @@ struct agent_op *agent_op_suspect(struct agent_shard *shard, struct agent_user_s
     op->counted = counted;
     op->deadline_ns = u64_min(deadline_ns, op_background_ns(shard, IO_CLASS_LOAD));
     agent_op_drop_loads(shard, key); /* they may bring the same */
+    agent_tier_forget(shard, key);
     agent_op_start(op);
     return op;
 }
@@ -786,6 +820,8 @@ static void op_done_store(struct agent_op *op)
     list_remove(&op->client_link);
     if (share != NULL && op->err == ICMS_OK && op->enclosure != NULL)
         share_dirty(share, op->enclosure);
+    if (!op->moves && !op->published && op->err != ICMS_EXISTS)
+        agent_tier_forget(shard, &op->key); /* it may have been replaced */
     if (op->moves) {
         op_done_move(op);
     } else if (op->published) {

@@ -650,7 +650,7 @@ icms_err agent_pod_init(struct agent *agent, const struct agent_opts *opts, stru
 {
     struct pod_draft draft = {
         .enclosures = opts->enclosures,
-        .count = opts->local_path != NULL ? 0 : opts->enclosure_count,
+        .count = opts->enclosure_count,
     };
     struct agent_plan *plan;
     icms_err err;

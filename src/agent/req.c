@@ -88,7 +88,7 @@ static enum step req_wait(struct agent_req *req, enum agent_req_state state, str
 /* For an operation that was started, or that is in flight for the key. */
 static enum step req_wait_op(struct agent_req *req, struct agent_op *op)
 {
-    bool local = req->shard->agent->local != NULL;
+    bool local = req->shard->agent->local != NULL || op->at_tier;
 
     req->waits = op;
     return req_wait(req, local ? AGENT_REQ_LOCAL : AGENT_REQ_POD, &op->waiters);
@@ -224,7 +224,8 @@ static enum step req_new_get(struct agent_req *req)
     if (op != NULL)
         return req_wait_op(req, op);
     if ((req->flags & SHM_FLAG_DIRECT) != 0 && shard->spec.sealed &&
-        !agent_op_may_move(shard, &req->key) && !agent_shard_admits(shard, &req->key))
+        !agent_tier_has(shard, &req->key) && !agent_op_may_move(shard, &req->key) &&
+        !agent_shard_admits(shard, &req->key))
         return req_get_direct(req, io_class);
     space = req_bytes(req);
     slot =
@@ -318,8 +319,10 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     shard->store_bytes += agent_shard_slot_bytes(shard, slot);
     agent_shard_size_seen(shard, stored_bytes);
     agent_op_drop_loads(shard, &req->key);
-    if (accepted)
+    if (accepted) {
+        agent_tier_forget(shard, &req->key);
         agent_shard_publish(shard, slot, &req->key, req->bytes);
+    }
     counter_add(&shard->puts, 1);
     counter_add(&shard->put_bytes, req->bytes);
     agent_op_start(op);
@@ -394,6 +397,11 @@ static enum step req_new_exists(struct agent_req *req)
     if (slot != SHM_SLOT_NONE) {
         req->answer.value_bytes = shard->meta[slot].value_bytes;
         req->answer.source = ICMS_SOURCE_DRAM;
+        return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    }
+    if (agent_tier_has(shard, &req->key)) {
+        req->answer.value_bytes = (uint32_t)volume_carried_bytes_max(&shard->spec);
+        req->answer.source = ICMS_SOURCE_LOCAL;
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     }
     op = agent_op_new(shard, req->qpair->client->user, AGENT_OP_EXIST, &req->key, IO_CLASS_LOAD);
@@ -678,7 +686,8 @@ static void req_op_done(struct agent_req *req, const struct agent_op *op)
                    (op->reason == ICMS_MISS_DEADLINE && op->deadline_ns < req->deadline_ns)) {
             (void)req_retry(req); /* written meanwhile, or this request has more time */
         } else if (op->err == ICMS_OK) {
-            (void)req_get_hit(req, op->slot, local ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD);
+            (void)req_get_hit(req, op->slot,
+                              local || op->from_tier ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD);
         } else {
             (void)req_answer_reason(req, op->err, op->reason);
         }

@@ -46,7 +46,10 @@ bool agent_shard_stores_more(struct agent_shard *shard, uint64_t stored_bytes)
 uint64_t agent_shard_load_bytes(const struct agent_shard *shard, const struct key *key)
 {
     uint64_t bytes = u64_max(shard->sizes_max[0], shard->sizes_max[1]);
+    uint64_t own_bytes = agent_tier_bytes(shard, key);
 
+    if (own_bytes != 0)
+        return u64_min(own_bytes, shard->stored_bytes_max);
     if (shard->agent->local != NULL)
         bytes = u64_max(agent_local_bytes(shard->agent->local, shard, key), 1);
     return bytes == 0 ? shard->stored_bytes_max : u64_min(bytes, shard->stored_bytes_max);
@@ -181,6 +184,7 @@ bool agent_shard_identity_set(struct agent_shard *shard, const struct uuid *uuid
     if (uuid_equal(&shard->spec.uuid, uuid))
         return false;
     shard->spec.uuid = *uuid;
+    agent_tier_volume_set(shard);
     shard_shares_lose(shard);
     if (shard->identity % 2 != 0)
         return true; /* blocks are going already */

@@ -179,6 +179,7 @@ void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct 
     if (agent_shard_is_large(shard, agent_shard_slot_bytes(shard, slot)))
         list_push(&shard->large, &meta->link);
     meta->state = AGENT_SLOT_LIVE;
+    meta->was_read = false;
     meta->value_bytes = value_bytes;
     meta->key = *key;
     meta->head = head;
@@ -290,6 +291,7 @@ static bool shard_may_go(void *arg, uint32_t slot)
 static void shard_evict_slot(struct agent_shard *shard, uint32_t slot)
 {
     hist_add(&shard->evicted_age_ns, reactor_now_ns(shard->reactor) - shard->meta[slot].since_ns);
+    agent_tier_evicted(shard, slot);
     agent_shard_unpublish(shard, slot);
     counter_add(&shard->evictions, 1);
 }
@@ -472,6 +474,7 @@ void agent_shard_unpin(struct agent_shard *shard, uint32_t slot)
 
 void agent_shard_touch(struct agent_shard *shard, uint32_t slot)
 {
+    shard->meta[slot].was_read = true;
     extents_use(&shard->extents, slot);
     if (shard->slabs != NULL)
         slot_slab_used(shard, slot);

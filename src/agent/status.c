@@ -329,6 +329,52 @@ static const char *const state_names[AGENT_REQ_STATES] = {
 _Static_assert(AGENT_REQ_STATES <= AGENT_STATS_STATES && AGENT_REQ_STATES <= TRACE_STATES,
                "space for every state");
 
+/* ---- the own drive -------------------------------------------------------------------------- */
+
+/* The store of the own drive, whatever it is for; NULL: there is none, or it is not open. */
+static struct store *agent_drive(const struct agent *agent)
+{
+    if (agent->local != NULL)
+        return agent->local->store;
+    return agent->tier != NULL ? agent->tier->store : NULL;
+}
+
+bool agent_drive_error_take(struct agent *agent, struct store_error *out_error,
+                            uint64_t *out_missed)
+{
+    struct store *store = agent_drive(agent);
+
+    if (store == NULL || !store_error_take(store, out_error, out_missed))
+        return false;
+    if (agent->tier != NULL)
+        out_error->volume = agent_tier_volume(agent->tier, out_error->volume);
+    return true;
+}
+
+bool agent_drive_stats(struct agent *agent, struct store_stats *out_stats)
+{
+    struct store *store = agent_drive(agent);
+
+    if (store == NULL)
+        return false;
+    store_stats(store, out_stats);
+    return true;
+}
+
+/* Of a drive that stands for a pod: what is there. */
+static void agent_local_stats(struct agent *agent, struct agent_tier_stats *out)
+{
+    struct store_stats store;
+
+    if (!agent_drive_stats(agent, &store))
+        return;
+    out->state = store.down ? AGENT_TIER_DOWN : AGENT_TIER_UP;
+    out->blocks = store.blocks;
+    out->bytes = store.used_bytes;
+    out->bytes_max = store.capacity_bytes;
+    out->evicted = store.evictions;
+}
+
 void agent_stats(struct agent *agent, struct agent_stats *out_stats)
 {
     memset(out_stats, 0, sizeof(*out_stats));
@@ -362,6 +408,13 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     if (agent->local != NULL) {
         out_stats->local_load_bytes = counter_get(&agent->local->load_bytes);
         out_stats->local_store_bytes = counter_get(&agent->local->store_bytes);
+        agent_local_stats(agent, &out_stats->tier);
+    }
+    out_stats->has_tier = agent->tier != NULL;
+    if (out_stats->has_tier) {
+        agent_tier_stats(agent->tier, &out_stats->tier);
+        out_stats->local_load_bytes = out_stats->tier.promoted_bytes;
+        out_stats->local_store_bytes = out_stats->tier.demoted_bytes;
     }
 }
 
@@ -453,6 +506,12 @@ bool agent_ready(struct agent *agent, double memory_percent_max, struct err_why 
     }
     return true;
 }
+
+static const char *const tier_states[] = {
+    [AGENT_TIER_UP] = "up",
+    [AGENT_TIER_SLOW] = "slow",
+    [AGENT_TIER_DOWN] = "down",
+};
 
 /* ---- status text ---------------------------------------------------------------------------- */
 
@@ -613,6 +672,78 @@ static void status_users(struct json *json, struct agent *agent, const struct ag
     json_put_end(json);
 }
 
+static void status_tier(struct json *json, const struct agent_tier_stats *tier)
+{
+    json_put_uint(json, "blocks", tier->blocks);
+    json_put_uint(json, "bytes", tier->bytes);
+    json_put_uint(json, "bytes_max", tier->bytes_max);
+    json_put_uint(json, "promoted", tier->promoted);
+    json_put_uint(json, "promoted_bytes", tier->promoted_bytes);
+    json_put_uint(json, "given_up", tier->given_up);
+    json_put_uint(json, "passed", tier->passed);
+    json_put_uint(json, "failed_reads", tier->failed_reads);
+    json_put_uint(json, "demoted", tier->demoted);
+    json_put_uint(json, "demoted_bytes", tier->demoted_bytes);
+    json_put_uint(json, "kept", tier->kept);
+    json_put_uint(json, "unread", tier->unread);
+    json_put_uint(json, "refused", tier->refused);
+    json_put_uint(json, "shed", tier->shed);
+    json_put_uint(json, "failed_writes", tier->failed_writes);
+    json_put_uint(json, "evicted", tier->evicted);
+    json_put_uint(json, "forgotten", tier->forgotten);
+    json_put_uint(json, "slow_total", tier->slow_total);
+}
+
+/* Where blocks are, what came from there, and what moved why; what is not of single volumes only
+ * for who may know all of them. */
+static void status_tiers(struct json *json, const struct agent_stats *stats, uint64_t volumes,
+                         bool all)
+{
+    uint64_t hits[3] = {0}, blocks = 0, bytes = 0, evicted = 0, in = 0, out = 0;
+
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
+        const struct agent_volume_stats *volume = &stats->volumes[i];
+
+        if ((volumes >> i & 1) == 0)
+            continue;
+        hits[0] += volume->hits_dram;
+        hits[1] += volume->hits_local;
+        hits[2] += volume->hits_pod;
+        blocks += volume->slots_used;
+        bytes += volume->arena_used_bytes;
+        evicted += volume->arena_evictions;
+    }
+    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
+        in += stats->enclosures[i].load_bytes;
+        out += stats->enclosures[i].store_bytes;
+    }
+    json_put_object(json, "tiers");
+    json_put_object(json, "dram");
+    json_put_uint(json, "hits", hits[0]);
+    json_put_uint(json, "blocks", blocks);
+    json_put_uint(json, "bytes", bytes);
+    json_put_uint(json, "bytes_max", stats->memory_bytes);
+    json_put_uint(json, "evicted", evicted);
+    json_put_end(json);
+    if (stats->has_tier || stats->enclosure_count == 0) {
+        json_put_object(json, "local");
+        json_put_string(json, "state", tier_states[stats->tier.state]);
+        json_put_string(json, "why", all ? stats->tier.why : "");
+        json_put_uint(json, "hits", hits[1]);
+        if (all)
+            status_tier(json, &stats->tier);
+        json_put_end(json);
+    }
+    if (stats->enclosure_count > 0) {
+        json_put_object(json, "pod");
+        json_put_uint(json, "hits", hits[2]);
+        json_put_uint(json, "load_bytes", in);
+        json_put_uint(json, "store_bytes", out);
+        json_put_end(json);
+    }
+    json_put_end(json);
+}
+
 static void status_write(struct json *json, struct agent *agent, const struct agent_user *user,
                          const struct agent_stats *stats)
 {
@@ -638,6 +769,7 @@ static void status_write(struct json *json, struct agent *agent, const struct ag
     for (uint32_t i = 0; i < stats->enclosure_count; i++)
         status_enclosure(json, stats, &stats->enclosures[i], volumes, all);
     json_put_end(json);
+    status_tiers(json, stats, volumes, all);
     json_put_array(json, "volumes");
     for (uint32_t i = 0; i < stats->volume_count; i++)
         if ((volumes >> i & 1) != 0)

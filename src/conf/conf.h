@@ -178,11 +178,12 @@ struct conf_agent {
     uint64_t client_bytes;           /* staging memory of a client, and the most it may ask for */
     double ready_memory_percent_max; /* readiness limit on its use; 0: off                 */
     struct conf_http http;
-    char local_path[LIMIT_PATH_BYTES]; /* dir: a drive of its own instead of a pod; ""       */
+    char local_path[LIMIT_PATH_BYTES]; /* a drive of its own, beside a pod or instead; ""    */
     uint64_t local_bytes;              /* its size                                           */
     uint64_t local_segment_bytes;
-    char pod[LIMIT_PATH_BYTES]; /* file of the pod map (conf/pod.h); "": enclosures   */
-    uint32_t enclosure_count;   /* with a pod map: none until conf_pod_join           */
+    struct write_budget local_budget; /* what may be written to it a day                     */
+    char pod[LIMIT_PATH_BYTES];       /* file of the pod map (conf/pod.h); "": enclosures   */
+    uint32_t enclosure_count;         /* with a pod map: none until conf_pod_join           */
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
     uint32_t enclosure_key_count; /* with a pod map: the keys of single enclosures      */
     struct conf_enclosure enclosure_keys[LIMIT_ENCLOSURES];

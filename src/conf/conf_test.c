@@ -392,7 +392,6 @@ static void test_what_may_be_listed_once_is_listed_once(void **state)
     agent_refused("enclosures:\n- {name: a, address: 127.0.0.1:1}\n"
                   "- {name: b, address: 127.0.0.1:1}\nvolumes: [{name: v}]\n",
                   "a.yaml:3: address: ", "'a'");
-    agent_refused("local: {path: x}\n" AGENT_MIN, "a.yaml:1: local: ", "either");
 }
 
 static void test_tenants_are_listed_once_and_volumes_name_them(void **state)

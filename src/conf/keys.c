@@ -393,6 +393,14 @@ static const struct conf_key local_keys[] = {
     {"segment", CONF_BYTES, false, AT(struct conf_agent, local_segment_bytes), .min = SEGMENT_MIN,
      .max = SEGMENT_MAX, .fallback = "64MiB",
      .doc = "Unit of reclaim, when the drive is formatted. A power of two."},
+    {"write_budget", CONF_BUDGET, false, AT(struct conf_agent, local_budget), .fallback = "0",
+     .doc =
+         "What may be written to the drive a day, as for a drive of icms-target: 1DWPD, or bytes, "
+         "like 500GiB. When it runs short, blocks that come for the first time are not written, "
+         "and those that were refused or evicted lately are. 0 is no limit."},
+    {"write_burst", CONF_BYTES, false, AT(struct conf_agent, local_budget.burst_bytes), .min = 0,
+     .max = 1024 * TIB, .fallback = "0",
+     .doc = "Maximum accumulated burst of the write budget. 0 is the budget of a day."},
 };
 static const struct conf_table local_table = {"local", KEYS(local_keys)};
 
@@ -652,7 +660,10 @@ static const struct conf_key agent_keys[] = {
      .doc = "Metrics and health."},
     {"local", CONF_MAP, false, .offset = 0, .size = (uint32_t)sizeof(struct conf_agent),
      .table = &local_table, .computed = "none",
-     .doc = "A drive of the agent's own, instead of a pod: for one machine alone."},
+     .doc = "A drive of the agent's own. Beside enclosures or pod it is a cache between memory and "
+            "pod: blocks that memory evicts, and that were read, are written there, and loads look "
+            "there first. Without them it stands for a pod: for one machine alone. An agent with "
+            "such a drive has one loop."},
     {"enclosures", CONF_MAPS, false, LIST_AT(struct conf_agent, enclosures, enclosure_count),
      .min = 1, .max = LIMIT_ENCLOSURES, .table = &enclosure_table,
      .example = "[{name: enclosure0, address: 127.0.0.1:4420}]",

@@ -329,10 +329,11 @@ icms_err conf_agent_pod_rules(const struct conf_source *source, const struct con
     if (is_listed && is_map)
         return conf_fail(source, conf_node_line(map, "pod"),
                          "pod: the map lists the enclosures: write either it or enclosures");
-    if ((is_listed || is_map) && local != NULL)
-        return conf_fail(source, local->key_line,
-                         "local: it stands for a pod of its own: write either it or %s",
-                         is_map ? "pod" : "enclosures");
+    if ((is_listed || is_map) && local != NULL && agent->loops > 1)
+        return conf_fail(
+            source, conf_node_line(map, "loops"),
+            "loops: an agent with a drive of its own (local) has one: write 1, or leave "
+            "local out");
     if (agent->enclosure_key_count > 0 && !is_map)
         return conf_fail(source, conf_node_line(map, "enclosure_keys"),
                          "enclosure_keys: they are for the enclosures of a pod map: write pod, or "

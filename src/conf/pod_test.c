@@ -320,11 +320,27 @@ static void test_a_map_stands_for_the_list(void **state)
 {
     agent_refused("pod: /p\nenclosures: [{name: a, address: 127.0.0.1:1}]\n" REST, "a.yaml:1: pod",
                   "either it or enclosures");
-    agent_refused("pod: /p\nlocal: {path: /l}\n" REST, "a.yaml:2: local", "either it or pod");
+    agent_refused("pod: /p\nlocal: {path: /l}\nloops: 2\n" REST, "a.yaml:3: loops", "has one");
     agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\n"
                   "enclosure_keys: [{name: a, psk: /k}]\n" REST,
                   "a.yaml:2: enclosure_keys", "pod map");
     agent_refused(REST, "a.yaml:1: ", "'pod: /etc/icms/pod.yaml'");
+}
+
+#define AGENT_ONE "enclosures: [{name: a, address: 127.0.0.1:1}]\n" REST
+
+static void test_a_drive_beside_the_pod(void **state)
+{
+    assert_int_equal(
+        agent_parse("local: {path: /x, write_budget: 1 DWPD, write_burst: 1GiB}\n" AGENT_ONE),
+        ICMS_OK);
+    assert_true(agent.local_budget.drive_writes == 1 &&
+                agent.local_budget.burst_bytes == (uint64_t)1 << 30);
+    agent_refused("local: {path: /x}\nloops: 2\n" AGENT_ONE, "a.yaml:2: loops: ", "has one");
+    agent_refused("local: {path: /x, write_burst: 1GiB}\n" AGENT_ONE,
+                  "a.yaml:1: write_burst: ", "write_budget");
+    agent_refused("local: {path: /x, write_budget: 8MiB}\n" AGENT_ONE,
+                  "a.yaml:1: write_budget: ", "8196KiB");
 }
 
 /* ---- changes --------------------------------------------------------------------------------- */
@@ -743,6 +759,7 @@ int main(void)
         cmocka_unit_test(test_differences_are_words),
         cmocka_unit_test(test_keys_stay_with_the_agent),
         cmocka_unit_test(test_a_map_stands_for_the_list),
+        cmocka_unit_test(test_a_drive_beside_the_pod),
         cmocka_unit_test(test_an_enclosure_may_have_several_addresses),
         cmocka_unit_test(test_wrong_addresses_are_refused_with_their_line),
         cmocka_unit_test(test_addresses_that_come_and_go_are_words),

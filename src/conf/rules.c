@@ -346,6 +346,15 @@ static uint64_t target_record_bytes(const struct conf_target *target)
     return bytes_align(largest + RECORD_EXTRA_BYTES, LIMIT_DISK_ALIGN);
 }
 
+static uint64_t local_record_bytes(const struct conf_agent *agent)
+{
+    uint64_t largest = 0;
+
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        largest = u64_max(largest, volume_stored_bytes_max(&agent->volumes[i]));
+    return bytes_align(largest + RECORD_EXTRA_BYTES, LIMIT_DISK_ALIGN);
+}
+
 /* A budget has to let the largest block through. Of one in DWPD the drive's size, which is known
  * when it is opened, says more. */
 static icms_err budget_rules(const struct conf_source *source, const struct conf_node *node,
@@ -832,10 +841,13 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
     if (err == ICMS_OK && local != NULL)
         err = segment_rules(source, local, agent->local_segment_bytes, agent->volumes,
                             agent->volume_count);
+    if (err == ICMS_OK && local != NULL)
+        err = budget_rules(source, local, &agent->local_budget, local_record_bytes(agent));
     if (err != ICMS_OK)
         return err;
     http_warn(&agent->warnings, &agent->http);
-    if (local == NULL && agent->silence_ms > agent->load_deadline_ms)
+    if (agent->enclosure_count + strlen(agent->pod) > 0 &&
+        agent->silence_ms > agent->load_deadline_ms)
         warn(&agent->warnings,
              "silence: %u ms is longer than load_deadline, %u ms: loads from an enclosure that "
              "does not answer miss by their deadline until it is marked down; lower silence",

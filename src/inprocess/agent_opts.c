@@ -64,6 +64,7 @@ icms_err agent_opts_from_conf(const struct conf_agent *conf,
     opts.local_path = conf->local_path[0] != 0 ? conf->local_path : NULL;
     opts.local_bytes = conf->local_bytes;
     opts.local_segment_bytes = conf->local_segment_bytes;
+    opts.local_budget = conf->local_budget;
     for (uint32_t i = 0; i < conf->enclosure_count; i++) {
         struct loop_addr addrs[LIMIT_LINKS];
 

@@ -88,8 +88,7 @@ static uint32_t longest(const struct replay_trace *trace)
     return most;
 }
 
-/* The first block of each block's run; NULL: no memory. */
-static uint32_t *runs_make(const struct replay_trace *trace)
+uint32_t *replay_runs_make(const struct replay_trace *trace)
 {
     uint32_t *run = calloc(trace->block_count, sizeof(run[0]));
 
@@ -124,7 +123,7 @@ icms_err replay_run(const struct replay_trace *trace, const struct replay_setup 
         return err_set(why, ICMS_INVALID, "%u loops of %u blocks are too many; take fewer loops",
                        setup->loops, trace->block_count);
     replay.there = calloc(longest(trace), sizeof(replay.there[0]));
-    replay.run = runs_make(trace);
+    replay.run = replay_runs_make(trace);
     err = replay.there == NULL || replay.run == NULL
               ? err_set(why, ICMS_NO_MEMORY, "no memory for a request and the runs of the trace")
               : cache->new (&replay, why, &state);

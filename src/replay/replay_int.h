@@ -27,6 +27,9 @@ static inline uint32_t replay_run_of(const struct replay *replay, uint32_t block
     return block - number + replay->run[number];
 }
 
+/* By block: the first block of its run, for who has to free() it; NULL: no memory. */
+uint32_t *replay_runs_make(const struct replay_trace *trace);
+
 /* A cache: one of these a kind. What new has set *out_cache to is freed, after an error too. */
 struct replay_cache {
     icms_err (*new)(const struct replay *replay, struct err_why *why, void **out_cache);

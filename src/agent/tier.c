@@ -1,0 +1,737 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/tier.c: the own drive under the arena, beside the pod. tier.h has the contract.
+ *
+ * Called by op.c (loads, removes, writers), slot.c (evictions), match.c and req.c (what it has) and
+ * shard.c (volumes), on reactor 0's loop.
+ *
+ * Life of a load here: agent_tier_ask -> tier_read, or first in line for a buffer -> the store ->
+ * tier_read_done -> op->answered; or tier_late, which answers for it: the read goes on for nobody,
+ * in its buffer. Of an eviction: agent_tier_evicted -> tier_write -> tier_write_done.
+ *
+ * Invariants: a buffer is the store's until done, whatever timed out, and no read or write of the
+ * store touches an arena. An operation is in one read, in line, in one deletion, or not here
+ * (at_tier). No load finds a key whose record is being deleted.
+ */
+#include "agent/agent_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/crc.h"
+#include "base/fault.h"
+#include "policy/tier.h"
+#include "wire/sealed.h"
+
+#define NO_NUMBER UINT32_MAX
+
+static enum agent_tier_state tier_state(const struct agent_tier *tier)
+{
+    return (enum agent_tier_state)atomic_load_explicit(&tier->state, memory_order_relaxed);
+}
+
+static void tier_state_set(struct agent_tier *tier, enum agent_tier_state state)
+{
+    atomic_store_explicit(&tier->state, state, memory_order_relaxed);
+}
+
+static void tier_text(struct agent_tier *tier, const char *text)
+{
+    pthread_mutex_lock(&tier->text_lock);
+    (void)snprintf(tier->text, sizeof(tier->text), "%s", text);
+    pthread_mutex_unlock(&tier->text_lock);
+}
+
+static void tier_down(struct agent_tier *tier, const char *text)
+{
+    if (tier_state(tier) == AGENT_TIER_DOWN)
+        return;
+    tier_text(tier, text);
+    loop_timer_stop(tier->reactor->loop, &tier->timer);
+    tier_state_set(tier, AGENT_TIER_DOWN);
+}
+
+/* Whether some enclosure can be asked. */
+static bool tier_pod_is_up(const struct agent_tier *tier)
+{
+    return (tier->reactor->view->members & ~agent_reactor_down(tier->reactor)) != 0;
+}
+
+static uint32_t tier_number(const struct agent_tier *tier, const struct agent_shard *shard)
+{
+    return atomic_load_explicit(&tier->numbers[shard->number], memory_order_relaxed);
+}
+
+/* ---- what it has ---------------------------------------------------------------------------- */
+
+/* Whether a record of the key may be there, or come there, apart from what its health is. */
+static bool tier_may_hold(const struct agent_tier *tier, uint32_t volume, const struct key *key)
+{
+    if (volume == NO_NUMBER)
+        return false;
+    if (store_exists(tier->store, volume, key, NULL))
+        return true;
+    list_for_each (link, &tier->busy) {
+        const struct agent_tier_io *io = container_of(link, struct agent_tier_io, link);
+
+        if (io->is_write && io->volume == volume && key_equal(&io->key, key))
+            return true;
+    }
+    return false;
+}
+
+static bool tier_is_forgetting(const struct agent_tier *tier, uint32_t volume,
+                               const struct key *key)
+{
+    list_for_each (link, &tier->forgets_busy) {
+        const struct agent_tier_forget *forget = container_of(link, struct agent_tier_forget, link);
+
+        if (forget->delete.volume == volume && key_equal(&forget->delete.key, key))
+            return true;
+    }
+    return false;
+}
+
+uint64_t agent_tier_bytes(const struct agent_shard *shard, const struct key *key)
+{
+    const struct agent_tier *tier = shard->agent->tier;
+    uint64_t bytes = 0;
+    uint32_t volume;
+
+    if (tier == NULL || tier_state(tier) == AGENT_TIER_DOWN ||
+        (tier_state(tier) == AGENT_TIER_SLOW && tier_pod_is_up(tier)))
+        return 0;
+    volume = tier_number(tier, shard);
+    if (volume == NO_NUMBER || !store_exists(tier->store, volume, key, &bytes) ||
+        tier_is_forgetting(tier, volume, key))
+        return 0;
+    return bytes;
+}
+
+bool agent_tier_has(const struct agent_shard *shard, const struct key *key)
+{
+    return agent_tier_bytes(shard, key) != 0;
+}
+
+/* ---- buffers -------------------------------------------------------------------------------- */
+
+static struct agent_tier_io *tier_io_take(struct agent_tier *tier, struct agent_shard *shard,
+                                          const struct key *key)
+{
+    struct agent_tier_io *io = container_of(list_pop(&tier->free), struct agent_tier_io, link);
+
+    list_push(&tier->busy, &io->link);
+    io->op = NULL;
+    io->shard = shard;
+    io->volume = tier_number(tier, shard);
+    io->key = *key;
+    io->is_write = false;
+    return io;
+}
+
+static void tier_answer(struct agent_op *op, icms_err err, enum icms_miss reason);
+static bool tier_read(struct agent_tier *tier, struct agent_op *op);
+
+static void tier_io_give(struct agent_tier_io *io)
+{
+    struct agent_tier *tier = io->tier;
+    struct agent_op *next;
+    struct list *link;
+    uint32_t share;
+
+    tier->writes -= io->is_write;
+    list_remove(&io->link);
+    list_push(&tier->free, &io->link);
+    link = line_pop(&tier->waiting, &share);
+    if (link == NULL)
+        return;
+    next = container_of(link, struct agent_op, link);
+    line_charge(&tier->waiting, share, next->space);
+    if (!tier_read(tier, next))
+        tier_answer(next, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+}
+
+/* ---- slow ----------------------------------------------------------------------------------- */
+
+static void tier_probe_arm(struct agent_tier *tier)
+{
+    uint64_t probe_ns = (uint64_t)tier->agent->opts.probe_ms * 1000000;
+
+    loop_timer_start(tier->reactor->loop, &tier->timer,
+                     reactor_now_ns(tier->reactor) + tier->hold * probe_ns);
+}
+
+static void tier_slow_begins(struct agent_tier *tier)
+{
+    char text[LIMIT_REASON_BYTES];
+    uint64_t now_ns = reactor_now_ns(tier->reactor);
+
+    (void)snprintf(text, sizeof(text), "%d reads in a row took longer than a load may wait for it",
+                   AGENT_TIER_LATE_MAX);
+    tier_text(tier, text);
+    if (tier->recovered_ns != 0 && now_ns - tier->recovered_ns < AGENT_TIER_AGAIN_NS)
+        tier->hold = (uint32_t)u64_min(2 * (uint64_t)tier->hold, AGENT_TIER_HOLD_MAX);
+    else
+        tier->hold = 1;
+    counter_add(&tier->slow_total, 1);
+    tier_state_set(tier, AGENT_TIER_SLOW);
+    tier_probe_arm(tier);
+}
+
+static void tier_probe_done(struct store_probe *probe)
+{
+    struct agent_tier *tier = container_of(probe, struct agent_tier, probe);
+    uint64_t now_ns = reactor_now_ns(tier->reactor);
+
+    tier->is_probing = false;
+    if (tier_state(tier) != AGENT_TIER_SLOW)
+        return;
+    if (probe->err == ICMS_OK && now_ns - tier->probe_ns < AGENT_TIER_WAIT_NS) {
+        tier->late = 0;
+        tier->recovered_ns = now_ns;
+        tier_state_set(tier, AGENT_TIER_UP);
+    } else {
+        tier_probe_arm(tier);
+    }
+}
+
+static void tier_probe(struct loop_timer *timer)
+{
+    struct agent_tier *tier = container_of(timer, struct agent_tier, timer);
+
+    check(!tier->is_probing);
+    tier->probe_ns = reactor_now_ns(tier->reactor);
+    tier->probe.done = tier_probe_done;
+    tier->is_probing = store_probe(tier->store, &tier->probe) == ICMS_OK;
+    if (!tier->is_probing)
+        tier_down(tier, "the drive failed");
+}
+
+/* A read was not over in its time. */
+static void tier_was_late(struct agent_tier *tier, uint64_t begun_ns)
+{
+    if (agent_reactor_stalled(tier->reactor, begun_ns) || tier_state(tier) != AGENT_TIER_UP)
+        return;
+    if (++tier->late >= AGENT_TIER_LATE_MAX)
+        tier_slow_begins(tier);
+}
+
+/* ---- loads ---------------------------------------------------------------------------------- */
+
+static void tier_answer(struct agent_op *op, icms_err err, enum icms_miss reason)
+{
+    loop_timer_stop(op->shard->reactor->loop, &op->timer);
+    op->own = NULL;
+    op->err = err;
+    op->reason = reason;
+    op->answered(op);
+}
+
+/* Copies what was read into the slot, and verifies the trailer in that pass. */
+static icms_err tier_deliver(struct agent_op *op, const struct store_read *read)
+{
+    struct agent_shard *shard = op->shard;
+    const struct sealed_place place = agent_shard_sealed_place(shard, &op->key);
+    uint8_t *to = agent_shard_memory(shard, op->slot);
+    uint64_t plain = read->value_bytes - (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    uint32_t crc;
+
+    op->value_bytes = read->value_bytes;
+    if (read->value_bytes > op->space)
+        return ICMS_VALUE_SIZE;
+    if (!shard->spec.sealed) {
+        memcpy(to, read->value, read->value_bytes);
+        return ICMS_OK;
+    }
+    if (read->value_bytes <= LIMIT_TRAILER_BYTES)
+        return ICMS_CORRUPT;
+    crc = crc32c_copy(0, to, read->value, plain);
+    memcpy(to + plain, read->value + plain, LIMIT_TRAILER_BYTES);
+    if (fault_hit("agent.tier"))
+        crc++;
+    return sealed_trailer_check(&place, (uint32_t)plain, crc, to + plain) == ICMS_OK ? ICMS_OK
+                                                                                     : ICMS_CORRUPT;
+}
+
+static void tier_read_done(struct store_read *read)
+{
+    struct agent_tier_io *io = container_of(read, struct agent_tier_io, u.read);
+    struct agent_tier *tier = io->tier;
+    struct agent_op *op = io->op;
+    icms_err err = read->err;
+
+    if (op == NULL) { /* late */
+        tier_io_give(io);
+        return;
+    }
+    tier->late = 0;
+    if (err == ICMS_OK)
+        err = tier_deliver(op, read);
+    if (err == ICMS_OK) {
+        counter_add(&tier->promoted, 1);
+        counter_add(&tier->promoted_bytes, read->value_bytes);
+    } else if (err != ICMS_VALUE_SIZE) {
+        counter_add(&tier->failed_reads, 1);
+    }
+    if (err == ICMS_CORRUPT) {
+        counter_add(&op->shard->checksum_errors, 1);
+        agent_tier_forget(op->shard, &op->key);
+    }
+    tier_io_give(io);
+    tier_answer(op, err, ICMS_MISS_NONE);
+}
+
+/* How long the drive may take for a load: part of the time that is left, when the pod can be asked
+ * after that. */
+static uint64_t tier_wait_until(const struct agent_tier *tier, const struct agent_op *op)
+{
+    uint64_t now_ns = reactor_now_ns(tier->reactor), part_ns;
+
+    if (!tier_pod_is_up(tier) || op->deadline_ns <= now_ns)
+        return op->deadline_ns;
+    part_ns = (op->deadline_ns - now_ns) / AGENT_TIER_SHARE;
+    return now_ns + u64_min(part_ns, AGENT_TIER_WAIT_NS);
+}
+
+/* It took too long, for a buffer or for the drive. */
+static void tier_late(struct loop_timer *timer)
+{
+    struct agent_op *op = container_of(timer, struct agent_op, timer);
+    struct agent_tier *tier = op->shard->agent->tier;
+
+    if (op->kind == AGENT_OP_DELETE) {
+        op->forget->op = NULL;
+        op->forget = NULL;
+        tier_answer(op, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+        return;
+    }
+    if (op->own == NULL) {
+        line_leave(&tier->waiting, agent_share(op->shard, op->user), &op->link);
+    } else {
+        tier_was_late(tier, op->own->begun_ns);
+        if (reactor_now_ns(tier->reactor) < op->deadline_ns && !tier_pod_is_up(tier)) {
+            loop_timer_start(tier->reactor->loop, timer, op->deadline_ns);
+            return;
+        }
+        op->own->op = NULL;
+    }
+    counter_add(&tier->given_up, 1);
+    tier_answer(op, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+}
+
+/* There is a buffer. False: the drive refused. */
+static bool tier_read(struct agent_tier *tier, struct agent_op *op)
+{
+    struct agent_tier_io *io = tier_io_take(tier, op->shard, &op->key);
+
+    io->begun_ns = reactor_now_ns(tier->reactor);
+    io->u.read = (struct store_read){.volume = io->volume,
+                                     .key = op->key,
+                                     .memory = io->buffer,
+                                     .memory_bytes = tier->buffer_bytes,
+                                     .done = tier_read_done};
+    if (io->volume == NO_NUMBER || store_read(tier->store, &io->u.read) != ICMS_OK) {
+        list_remove(&io->link);
+        list_push(&tier->free, &io->link);
+        return false;
+    }
+    io->op = op;
+    op->own = io;
+    loop_timer_stop(tier->reactor->loop, &op->timer);
+    loop_timer_start(tier->reactor->loop, &op->timer, tier_wait_until(tier, op));
+    return true;
+}
+
+static bool tier_ask_load(struct agent_tier *tier, struct agent_op *op)
+{
+    if (op->direct != NULL || op->suspect || !agent_tier_has(op->shard, &op->key))
+        return false;
+    if (list_empty(&tier->free) && tier_pod_is_up(tier)) {
+        counter_add(&tier->passed, 1);
+        return false;
+    }
+    loop_timer_init(&op->timer, tier_late);
+    if (!list_empty(&tier->free))
+        return tier_read(tier, op);
+    line_push(&tier->waiting, agent_share(op->shard, op->user), &op->link);
+    loop_timer_start(tier->reactor->loop, &op->timer, op->deadline_ns);
+    return true;
+}
+
+/* ---- evictions ------------------------------------------------------------------------------ */
+
+static void tier_write_done(struct store_write *write)
+{
+    struct agent_tier_io *io = container_of(write, struct agent_tier_io, u.write);
+    struct agent_tier *tier = io->tier;
+
+    if (write->err == ICMS_OK) {
+        counter_add(&tier->demoted, 1);
+        counter_add(&tier->demoted_bytes, io->bytes);
+    } else if (write->err == ICMS_BUSY) {
+        counter_add(&tier->refused, 1);
+    } else if (write->err == ICMS_EXISTS) {
+        counter_add(&tier->kept, 1);
+    } else {
+        counter_add(&tier->failed_writes, 1);
+    }
+    tier_io_give(io);
+}
+
+static void tier_write(struct agent_tier *tier, struct agent_shard *shard, uint32_t slot)
+{
+    const struct agent_slot *meta = &shard->meta[slot];
+    struct agent_tier_io *io = tier_io_take(tier, shard, &meta->key);
+
+    io->bytes = meta->value_bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    memcpy(io->buffer + STORE_HEADER_BYTES, agent_shard_memory(shard, slot), io->bytes);
+    io->u.write = (struct store_write){.volume = io->volume,
+                                       .key = meta->key,
+                                       .memory = io->buffer,
+                                       .value_bytes = io->bytes,
+                                       .options = STORE_WRITE_IF_ABSENT,
+                                       .done = tier_write_done};
+    if (store_write(tier->store, &io->u.write) != ICMS_OK) {
+        counter_add(&tier->failed_writes, 1);
+        list_remove(&io->link);
+        list_push(&tier->free, &io->link);
+        return;
+    }
+    io->is_write = true;
+    tier->writes++;
+}
+
+void agent_tier_evicted(struct agent_shard *shard, uint32_t slot)
+{
+    struct agent_tier *tier = shard->agent->tier;
+    const struct agent_slot *meta = &shard->meta[slot];
+    enum policy_evicted what;
+    uint32_t volume;
+    bool is_there;
+
+    /* with an odd identity the block is of the UUID that goes */
+    if (tier == NULL || tier_state(tier) != AGENT_TIER_UP || shard->identity % 2 != 0)
+        return;
+    volume = tier_number(tier, shard);
+    if (volume == NO_NUMBER)
+        return;
+    is_there = store_exists(tier->store, volume, &meta->key, NULL);
+    what = policy_evicted_to(meta->was_read, is_there);
+    if (what == POLICY_EVICTED_TOUCH)
+        store_touch(tier->store, volume, &meta->key);
+    if (is_there) {
+        counter_add(&tier->kept, 1);
+    } else if (what == POLICY_EVICTED_LEAVE) {
+        counter_add(&tier->unread, 1);
+    } else if (tier->writes >= AGENT_TIER_WRITES || list_empty(&tier->free) ||
+               line_first(&tier->waiting) != NULL) {
+        counter_add(&tier->shed, 1);
+    } else {
+        tier_write(tier, shard, slot);
+    }
+}
+
+/* ---- writers -------------------------------------------------------------------------------- */
+
+static void tier_forget_done(struct store_delete *delete)
+{
+    struct agent_tier_forget *forget = container_of(delete, struct agent_tier_forget, delete);
+    struct agent_op *op = forget->op;
+
+    if (delete->err == ICMS_OK)
+        counter_add(&forget->tier->forgotten, 1);
+    forget->op = NULL;
+    list_remove(&forget->link);
+    list_push(&forget->tier->forgets_free, &forget->link);
+    if (op == NULL)
+        return;
+    op->forget = NULL;
+    tier_answer(op, delete->err, delete->err == ICMS_MISS ? ICMS_MISS_ABSENT : ICMS_MISS_NONE);
+}
+
+/* Deletes its record, if there can be one: false, there is none. */
+static bool tier_forget(struct agent_tier *tier, const struct agent_shard *shard,
+                        const struct key *key, struct agent_op *op)
+{
+    uint32_t volume = tier_number(tier, shard);
+    struct agent_tier_forget *forget;
+    struct list *link;
+
+    if (tier_state(tier) == AGENT_TIER_DOWN || !tier_may_hold(tier, volume, key))
+        return false;
+    link = list_pop(&tier->forgets_free);
+    if (link == NULL) {
+        tier_down(tier, "it does not answer deletions, so it could return what was replaced");
+        return false;
+    }
+    forget = container_of(link, struct agent_tier_forget, link);
+    forget->op = op;
+    forget->delete = (struct store_delete){.volume = volume, .key = *key, .done = tier_forget_done};
+    if (store_delete(tier->store, &forget->delete) != ICMS_OK) {
+        list_push(&tier->forgets_free, &forget->link);
+        tier_down(tier, "the drive failed");
+        return false;
+    }
+    list_push(&tier->forgets_busy, &forget->link);
+    if (op != NULL)
+        op->forget = forget;
+    return true;
+}
+
+void agent_tier_forget(struct agent_shard *shard, const struct key *key)
+{
+    if (shard->agent->tier != NULL)
+        (void)tier_forget(shard->agent->tier, shard, key, NULL);
+}
+
+static bool tier_ask_delete(struct agent_tier *tier, struct agent_op *op)
+{
+    uint64_t now_ns = reactor_now_ns(tier->reactor);
+
+    if (op->record != 0 || !tier_forget(tier, op->shard, &op->key, op))
+        return false;
+    loop_timer_init(&op->timer, tier_late);
+    if (op->deadline_ns > now_ns)
+        now_ns += (op->deadline_ns - now_ns) / 2;
+    loop_timer_start(tier->reactor->loop, &op->timer, now_ns);
+    return true;
+}
+
+bool agent_tier_ask(struct agent_op *op)
+{
+    struct agent_tier *tier = op->shard->agent->tier;
+
+    if (tier == NULL || agent_op_is_stale(op))
+        return false;
+    op->at_tier = (op->kind == AGENT_OP_LOAD && tier_ask_load(tier, op)) ||
+                  (op->kind == AGENT_OP_DELETE && tier_ask_delete(tier, op));
+    return op->at_tier;
+}
+
+/* ---- volumes -------------------------------------------------------------------------------- */
+
+/* The number of a UUID in the store, which has it from now on; NONE, with a sentence. */
+static uint32_t tier_volume_begin(struct agent_tier *tier, const struct volume_spec *spec,
+                                  struct err_why *why)
+{
+    uint32_t number = 0;
+
+    while (number < tier->uuid_count && !uuid_equal(&tier->uuids[number], &spec->uuid))
+        number++;
+    if (number == AGENT_TIER_VOLUMES) {
+        (void)err_set(why, ICMS_LIMIT, "volumes had %d UUIDs since the start: restart the agent",
+                      AGENT_TIER_VOLUMES);
+        return NO_NUMBER;
+    }
+    if (store_volume_begin(tier->store, number, &spec->uuid, why) != ICMS_OK ||
+        store_volume_limit(tier->store, number, spec->quota_bytes, NULL, why) != ICMS_OK)
+        return NO_NUMBER;
+    tier->uuids[number] = spec->uuid;
+    if (number == tier->uuid_count)
+        tier->uuid_count++;
+    return number;
+}
+
+/* Whether another volume has the number by now: their UUIDs changed places. */
+static bool tier_number_is_used(const struct agent_tier *tier, uint32_t number, uint32_t but)
+{
+    for (uint32_t i = 0; i < tier->agent->volume_count; i++)
+        if (i != but && atomic_load_explicit(&tier->numbers[i], memory_order_relaxed) == number)
+            return true;
+    return false;
+}
+
+void agent_tier_volume_set(struct agent_shard *shard)
+{
+    struct agent_tier *tier = shard->agent->tier;
+    struct err_why why = {""};
+    uint32_t number;
+
+    if (tier == NULL || tier->store == NULL)
+        return;
+    number = tier_number(tier, shard);
+    if (number != NO_NUMBER && !tier_number_is_used(tier, number, shard->number))
+        store_volume_retire(tier->store, number);
+    number =
+        uuid_is_nil(&shard->spec.uuid) ? NO_NUMBER : tier_volume_begin(tier, &shard->spec, &why);
+    atomic_store_explicit(&tier->numbers[shard->number], number, memory_order_relaxed);
+    if (why.text[0] != '\0')
+        tier_text(tier, why.text);
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static void tier_store_down(void *arg)
+{
+    tier_down(arg, "the drive failed");
+}
+
+static icms_err tier_buffers(struct agent_tier *tier, struct err_why *why)
+{
+    uint64_t bytes = AGENT_TIER_IOS * tier->buffer_bytes + LIMIT_DISK_ALIGN;
+    icms_err err = loop_region_new(tier->agent->env, "icms-tier", bytes, false, why, &tier->region);
+    uint8_t *base;
+
+    if (err != ICMS_OK)
+        return err;
+    /* Without locked pages it works unpinned. */
+    (void)!loop_region_register(tier->reactor->loop, tier->region, NULL);
+    base = loop_region_base(tier->region);
+    for (uint32_t i = 0; i < AGENT_TIER_IOS; i++) {
+        tier->ios[i].tier = tier;
+        tier->ios[i].buffer = base + i * tier->buffer_bytes;
+        list_push(&tier->free, &tier->ios[i].link);
+    }
+    tier->probe.memory = base + AGENT_TIER_IOS * tier->buffer_bytes;
+    return ICMS_OK;
+}
+
+/* A drive with a note belongs to an enclosure, which has blocks there that are not ours. */
+static icms_err tier_owner(struct agent_tier *tier, const char *path, struct err_why *why)
+{
+    uint8_t note[STORE_NOTE_BYTES];
+    struct uuid drive;
+    bool lost = false;
+    icms_err err = store_note_read(tier->agent->env, path, why, &drive, note, &lost);
+
+    for (uint32_t i = 0; err == ICMS_OK && i < sizeof(note); i++)
+        if (note[i] != 0)
+            return err_set(why, ICMS_FOREIGN,
+                           "%s is a drive of an enclosure; give the agent another one", path);
+    return err;
+}
+
+static icms_err tier_open(struct agent_tier *tier, const struct agent_opts *opts,
+                          struct err_why *why)
+{
+    struct store_opts store;
+    icms_err err;
+
+    agent_local_store_opts(opts, &store);
+    store.volumes = tier->uuids;
+    store.volume_count = tier->uuid_count;
+    err = store_format(tier->agent->env, &store, false, why);
+    if (err == ICMS_EXISTS)
+        err = tier_owner(tier, opts->local_path, why);
+    if (err == ICMS_OK)
+        err = store_open(tier->reactor->loop, &store, why, &tier->store);
+    for (uint32_t i = 0; i < opts->volume_count && err == ICMS_OK; i++)
+        if (!uuid_is_nil(&opts->volumes[i].uuid))
+            err = store_volume_limit(tier->store,
+                                     atomic_load_explicit(&tier->numbers[i], memory_order_relaxed),
+                                     opts->volumes[i].quota_bytes, NULL, why);
+    return err;
+}
+
+uint32_t agent_tier_volume(const struct agent_tier *tier, uint32_t number)
+{
+    for (uint32_t i = 0; number != NO_NUMBER && i < tier->agent->volume_count; i++)
+        if (atomic_load_explicit(&tier->numbers[i], memory_order_relaxed) == number)
+            return i;
+    return STORE_ERROR_NO_BLOCK;
+}
+
+void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out)
+{
+    struct store_stats store = {0};
+
+    *out = (struct agent_tier_stats){
+        .state = tier_state(tier),
+        .promoted = counter_get(&tier->promoted),
+        .promoted_bytes = counter_get(&tier->promoted_bytes),
+        .given_up = counter_get(&tier->given_up),
+        .passed = counter_get(&tier->passed),
+        .failed_reads = counter_get(&tier->failed_reads),
+        .demoted = counter_get(&tier->demoted),
+        .demoted_bytes = counter_get(&tier->demoted_bytes),
+        .kept = counter_get(&tier->kept),
+        .unread = counter_get(&tier->unread),
+        .refused = counter_get(&tier->refused),
+        .shed = counter_get(&tier->shed),
+        .failed_writes = counter_get(&tier->failed_writes),
+        .forgotten = counter_get(&tier->forgotten),
+        .slow_total = counter_get(&tier->slow_total),
+    };
+    pthread_mutex_lock(&tier->text_lock);
+    memcpy(out->why, tier->text, sizeof(out->why));
+    pthread_mutex_unlock(&tier->text_lock);
+    if (tier->store == NULL)
+        return;
+    store_stats(tier->store, &store);
+    out->blocks = store.blocks;
+    out->bytes = store.used_bytes;
+    out->bytes_max = store.capacity_bytes;
+    out->evicted = store.evictions;
+}
+
+static void tier_init(struct agent_tier *tier, struct agent *agent, const struct agent_opts *opts)
+{
+    tier->agent = agent;
+    tier->reactor = &agent->reactors[0];
+    tier_state_set(tier, AGENT_TIER_DOWN);
+    check(pthread_mutex_init(&tier->text_lock, NULL) == 0);
+    list_init(&tier->free);
+    list_init(&tier->busy);
+    list_init(&tier->forgets_free);
+    list_init(&tier->forgets_busy);
+    loop_timer_init(&tier->timer, tier_probe);
+    for (uint32_t i = 0; i < AGENT_TIER_FORGETS; i++) {
+        tier->forgets[i].tier = tier;
+        list_push(&tier->forgets_free, &tier->forgets[i].link);
+    }
+    for (uint32_t i = 0; i < opts->volume_count; i++) {
+        bool is_there = !uuid_is_nil(&opts->volumes[i].uuid);
+
+        atomic_store_explicit(&tier->numbers[i], is_there ? tier->uuid_count : NO_NUMBER,
+                              memory_order_relaxed);
+        if (is_there)
+            tier->uuids[tier->uuid_count++] = opts->volumes[i].uuid;
+    }
+}
+
+icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts, struct err_why *why)
+{
+    struct agent_tier *tier = calloc(1, sizeof(*tier));
+    struct store_opts store;
+    icms_err err;
+
+    if (tier == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the drive %s", opts->local_path);
+    agent->tier = tier;
+    tier_init(tier, agent, opts);
+    agent_local_store_opts(opts, &store);
+    tier->buffer_bytes = store_record_bytes(store.value_bytes_max);
+    tier->line_memory = malloc(line_bytes(agent->volume_count, AGENT_MEMBERS));
+    if (tier->line_memory == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the users of the drive %s",
+                       opts->local_path);
+    line_init(&tier->waiting, tier->line_memory, agent->volume_count, AGENT_MEMBERS,
+              agent->weights);
+    err = tier_buffers(tier, why);
+    if (err != ICMS_OK)
+        return err;
+    err = tier_open(tier, opts, why);
+    if (err == ICMS_NO_MEMORY)
+        return err;
+    if (err != ICMS_OK) {
+        tier_text(tier, why->text);
+        return ICMS_OK;
+    }
+    store_on_down(tier->store, tier_store_down, tier);
+    tier_state_set(tier, AGENT_TIER_UP);
+    return ICMS_OK;
+}
+
+void agent_tier_free(struct agent_tier **tier_)
+{
+    struct agent_tier *tier = *tier_;
+
+    *tier_ = NULL;
+    if (tier == NULL)
+        return;
+    store_close(&tier->store);
+    loop_region_free(&tier->region);
+    pthread_mutex_destroy(&tier->text_lock);
+    free(tier->line_memory);
+    free(tier);
+}

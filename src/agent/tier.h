@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/tier.h: a drive of the server's own under its memory, beside the pod.
+ *
+ *   DRAM (the arena)  --evicted, and read since it was stored-->  own drive
+ *        ^   ^                                                        |
+ *        |   +------------------------- loads look here first --------+
+ *        +----------------------------- and else in the pod
+ *
+ * What it is. A cache of what the arena evicts, with the store of src/store on a file or device.
+ * Every store goes to the pod as without it, so nothing is lost with the drive, and no other server
+ * sees it. Blocks are as they were stored: sealed values stay sealed. An agent that has a drive and
+ * no pod (local.c) is something else: there the drive has the only copy.
+ *
+ * Loads. A key that the drive's index has is read there, into a buffer, verified (record, and
+ * trailer of sealed volumes) and copied into its slot. The pod is asked instead when the read
+ * fails, is damaged, or is not over after a quarter of the time that is left, at most
+ * AGENT_TIER_WAIT_NS; a read that is late then ends for nobody, in its buffer. Without a buffer the
+ * pod is asked at once. When no enclosure can be asked, the drive is waited for until the deadline.
+ * Exists and match know what the index has.
+ *
+ * Evictions. A block is offered when it was read since it came (a load is a read, a put is none),
+ * and is not there already; if it is, that counts as an access there. It is copied into a buffer
+ * and written behind the eviction. Reads come first: writes have half of the buffers, and none
+ * while a load waits. The store's write budget decides which blocks are written when it is short.
+ * What is not written is counted by its reason, and lost to this tier alone.
+ *
+ * Writers. Who puts or removes a key makes the drive forget it: a put goes on meanwhile, and loads
+ * pass the drive over for the key until its record is dead; a remove waits, and fails if the drive
+ * does not answer in half of its time. Volumes follow the pod: a UUID is a volume of the store, so
+ * what was reset never comes back.
+ *
+ * Health. AGENT_TIER_LATE_MAX reads in a row that were given up make the drive SLOW: it is passed
+ * over while an enclosure can be asked, and probed. A drive that fails, or could not be opened at
+ * the start, is DOWN until the next start; the agent goes on with the pod.
+ *
+ * On reactor 0, the only one of an agent with a drive; statistics from any thread.
+ */
+#ifndef AGENT_TIER_H
+#define AGENT_TIER_H
+
+#include <pthread.h>
+
+#include "agent/agent.h"
+#include "base/limits.h"
+#include "base/line.h"
+#include "store/store.h"
+
+#define AGENT_TIER_IOS     16 /* reads and writes in flight, each with a buffer                   */
+#define AGENT_TIER_WRITES  8  /* of these, writes                                                 */
+#define AGENT_TIER_FORGETS 64 /* records that are being deleted; more put the drive DOWN */
+#define AGENT_TIER_SHARE   4 /* of the time that a load has left: the part that the drive has     */
+#define AGENT_TIER_WAIT_NS                                                                         \
+    ((uint64_t)100 * 1000 * 1000) /* and at most                            */
+#define AGENT_TIER_LATE_MAX                                                                        \
+    4 /* reads in a row                                                    */
+#define AGENT_TIER_VOLUMES                                                                         \
+    1024 /* UUIDs that volumes of the store have had, of one start          */
+
+/* A drive that is SLOW again within this time after it recovered is passed over twice as long. */
+#define AGENT_TIER_AGAIN_NS ((uint64_t)60 * 1000 * 1000 * 1000)
+#define AGENT_TIER_HOLD_MAX                                                                        \
+    64 /* probe intervals                                                  */
+
+struct agent;
+struct agent_op;
+struct agent_reactor;
+struct agent_shard;
+struct agent_tier;
+
+/* A read or a write at the store, and its buffer. */
+struct agent_tier_io {
+    struct agent_tier *tier;
+    struct agent_op *op;       /* read: who waits; NULL: gave up, or it is a write              */
+    struct agent_shard *shard; /* of its volume                                                 */
+    struct key key;
+    bool is_write;
+    uint32_t volume;   /* its number in the store                                             */
+    uint8_t *buffer;   /* a record                                                            */
+    uint64_t begun_ns; /* read: when                                                          */
+    uint32_t bytes;    /* write: stored value                                                 */
+    struct list link;  /* in tier->free or tier->busy                                         */
+    union {
+        struct store_read read;
+        struct store_write write;
+    } u;
+};
+
+/* A record that is being deleted. */
+struct agent_tier_forget {
+    struct agent_tier *tier;
+    struct agent_op *op; /* a remove that waits; NULL: nobody does                              */
+    struct list link;    /* in tier->forgets_free or tier->forgets_busy                         */
+    struct store_delete delete;
+};
+
+struct agent_tier {
+    struct agent *agent;
+    struct agent_reactor *reactor;
+    _Atomic int state;   /* enum agent_tier_state                                               */
+    struct store *store; /* NULL: it could not be opened                                        */
+    struct loop_region *region; /* buffers, and a page for probes                               */
+    uint64_t buffer_bytes;      /* of one                                                       */
+    struct agent_tier_io ios[AGENT_TIER_IOS];
+    struct list free, busy; /* struct agent_tier_io                                             */
+    uint32_t writes;        /* of busy                                                          */
+    struct line waiting;    /* struct agent_op: loads that no enclosure can be asked for        */
+    void *line_memory;      /* its                                                              */
+    struct agent_tier_forget forgets[AGENT_TIER_FORGETS];
+    struct list forgets_free, forgets_busy; /* struct agent_tier_forget                         */
+    _Atomic uint32_t numbers[LIMIT_AGENT_VOLUMES]; /* of volumes in the store; NONE           */
+    struct uuid uuids[AGENT_TIER_VOLUMES]; /* by number in the store                           */
+    uint32_t uuid_count;
+    uint32_t late;            /* reads in a row that were given up                              */
+    uint32_t hold;            /* SLOW: probe intervals until the next probe                     */
+    uint64_t recovered_ns;    /* when it was SLOW last; 0: never                                */
+    struct loop_timer timer;  /* SLOW: the next probe                                           */
+    struct store_probe probe; /* in flight with is_probing                                      */
+    bool is_probing;
+    uint64_t probe_ns; /* when it was sent                                                      */
+    pthread_mutex_t text_lock;
+    char text[LIMIT_REASON_BYTES]; /* why it is not UP, or was not lately; text_lock            */
+    /* counters */
+    uint64_t promoted, promoted_bytes; /* loads that it answered                                */
+    uint64_t given_up;                 /* loads that went on with the pod: late                 */
+    uint64_t passed;                   /* and: no buffer                                        */
+    uint64_t failed_reads;             /* and: it was not what the index said                   */
+    uint64_t demoted, demoted_bytes;   /* evicted blocks that were written                      */
+    uint64_t kept;                     /* that were there already                               */
+    uint64_t unread;                   /* that nobody had read                                  */
+    uint64_t refused;                  /* that the write budget refused                         */
+    uint64_t shed;                     /* for which there was no buffer                         */
+    uint64_t failed_writes;
+    uint64_t forgotten; /* records deleted for puts and removes                                 */
+    uint64_t slow_total;
+};
+
+/* Opens the drive, or says why not (agent_tier_stats): that is no error. NO_MEMORY. */
+icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts,
+                        struct err_why *why) ICMS_MUST_CHECK;
+void agent_tier_free(struct agent_tier **tier);
+
+/* Whether a load would look there now: it has the key, and may be asked. False without a drive. */
+bool agent_tier_has(const struct agent_shard *shard, const struct key *key);
+
+/* Bytes of the key's stored block at most; 0: it has none. */
+uint64_t agent_tier_bytes(const struct agent_shard *shard, const struct key *key);
+
+/* Asks it for what a LOAD or a DELETE wants. True: ends with op->answered, never inside this call.
+ * False: it has nothing to do with it. */
+bool agent_tier_ask(struct agent_op *op);
+
+/* The key is being written: what the drive has of it must not be found any more. */
+void agent_tier_forget(struct agent_shard *shard, const struct key *key);
+
+/* The arena evicts this slot, which is LIVE. */
+void agent_tier_evicted(struct agent_shard *shard, uint32_t slot);
+
+/* The volume has another UUID. */
+void agent_tier_volume_set(struct agent_shard *shard);
+
+/* Any thread. The agent's number of a volume of the store; STORE_ERROR_NO_BLOCK: it has none. */
+uint32_t agent_tier_volume(const struct agent_tier *tier, uint32_t number);
+void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out_stats);
+
+#endif

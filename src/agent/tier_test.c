@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/tier_test.c: a drive of the agent's own under its memory, beside one enclosure, on
+ * simulated machines: what it takes, what it answers, and what its faults cost.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "agent/agent_rig.h"
+#include "base/fault_arm.h"
+#include "icms/icms.h"
+
+#define VALUE   60000u
+#define SLOTS   16
+#define DRIVE   ((uint64_t)32 << 20)
+#define TIMEOUT (2000 * RIG_MS)
+
+struct world {
+    struct agent_rig *rig;
+    struct rig_client *client;
+};
+
+static struct world world_with(struct rig_opts opts)
+{
+    struct world world;
+
+    opts.seed = 11;
+    opts.enclosures = 1;
+    opts.slots = SLOTS;
+    if (opts.own_drive_bytes == 0)
+        opts.own_drive_bytes = DRIVE;
+    world.rig = rig_new(&opts);
+    world.client = rig_client_new(world.rig);
+    for (uint32_t n = 1; n <= 4 * SLOTS; n++)
+        rig_flash(world.rig, 0, 0, n, VALUE);
+    return world;
+}
+
+static struct world world_new(void)
+{
+    return world_with((struct rig_opts){0});
+}
+
+static void world_free(struct world *world)
+{
+    rig_client_free(world->client);
+    rig_free(world->rig);
+}
+
+static const struct agent_tier_stats *tier(struct world *world)
+{
+    const struct agent_stats *stats = rig_stats(world->rig);
+
+    assert_true(stats->has_tier);
+    return &stats->tier;
+}
+
+/* Loads a block; returns where it came from, or -1 for a miss. The bytes are right. */
+static int load_bytes(struct world *world, uint32_t n, uint32_t bytes)
+{
+    const struct shm_complete *answer =
+        rig_wait(world->client, rig_get(world->client, 0, n, 9, TIMEOUT));
+    int source;
+
+    assert_non_null(answer);
+    if (answer->status != ICMS_OK) {
+        /* the enclosure does not know a UUID that a volume has after a reset */
+        assert_true(answer->status == ICMS_MISS || answer->status == ICMS_NO_VOLUME);
+        return -1;
+    }
+    source = answer->source;
+    assert_true(rig_value_is(world->client, 0, n, bytes, answer));
+    rig_lease_give(world->client, 9);
+    return source;
+}
+
+static int load(struct world *world, uint32_t n)
+{
+    return load_bytes(world, n, VALUE);
+}
+
+/* Loads blocks, one after the other, with time for what is written behind them. */
+static void load_all(struct world *world, uint32_t first, uint32_t last)
+{
+    for (uint32_t n = first; n <= last; n++) {
+        assert_true(load(world, n) >= 0);
+        rig_run(world->rig, 20 * RIG_MS);
+    }
+}
+
+/* The first blocks are on the drive, and not in memory. */
+static void fill(struct world *world)
+{
+    load_all(world, 1, 3 * SLOTS);
+    assert_true(tier(world)->demoted >= SLOTS);
+}
+
+static uint64_t pod_loads(struct world *world)
+{
+    return rig_stats(world->rig)->enclosures[0].op_ns[AGENT_LATENCY_LOAD].total;
+}
+
+static void evicted_blocks_that_were_read_come_from_the_drive(void **state)
+{
+    struct world world = world_new();
+    uint64_t pod;
+
+    fill(&world);
+    pod = pod_loads(&world);
+    for (uint32_t n = 1; n <= 8; n++)
+        assert_int_equal(load(&world, n), ICMS_SOURCE_LOCAL);
+    assert_int_equal(pod_loads(&world), pod);
+    assert_int_equal(tier(&world)->promoted, 8);
+    assert_int_equal(rig_stats(world.rig)->volumes[0].hits_local, 8);
+    assert_int_equal(load(&world, 8), ICMS_SOURCE_DRAM);
+    world_free(&world);
+}
+
+static void a_block_on_the_drive_is_not_written_again(void **state)
+{
+    struct world world = world_new();
+    uint64_t demoted;
+
+    fill(&world);
+    load_all(&world, 3 * SLOTS + 1, 4 * SLOTS); /* all before are on the drive */
+    load_all(&world, 1, SLOTS);
+    load_all(&world, SLOTS + 1, 2 * SLOTS);
+    demoted = tier(&world)->demoted;
+    load_all(&world, 1, SLOTS);
+    assert_int_equal(tier(&world)->demoted, demoted);
+    assert_true(tier(&world)->kept >= SLOTS);
+    world_free(&world);
+}
+
+static void what_nobody_read_is_not_written(void **state)
+{
+    struct world world = world_new();
+
+    for (uint32_t n = 100; n < 100 + 3 * SLOTS; n++) {
+        assert_int_equal(
+            rig_wait(world.client, rig_put(world.client, 0, n, VALUE, 0, TIMEOUT))->status,
+            ICMS_OK);
+        rig_run(world.rig, 20 * RIG_MS);
+    }
+    assert_int_equal(tier(&world)->demoted, 0);
+    assert_true(tier(&world)->unread >= SLOTS);
+    world_free(&world);
+}
+
+static void exists_knows_what_the_drive_has(void **state)
+{
+    struct world world = world_new();
+    const struct shm_complete *answer;
+
+    fill(&world);
+    sim_net_cut(world.rig->sim, world.rig->node, world.rig->fake_node[0], true);
+    rig_run(world.rig, 3000 * RIG_MS);
+    answer = rig_wait(world.client, rig_op(world.client, SHM_OP_EXISTS, 0, 1, TIMEOUT));
+    assert_int_equal(answer->status, ICMS_OK);
+    assert_int_equal(answer->source, ICMS_SOURCE_LOCAL);
+    answer = rig_wait(world.client, rig_op(world.client, SHM_OP_EXISTS, 0, 4 * SLOTS, TIMEOUT));
+    assert_int_equal(answer->status, ICMS_MISS);
+    world_free(&world);
+}
+
+static void without_the_pod_the_drive_answers(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    sim_net_cut(world.rig->sim, world.rig->node, world.rig->fake_node[0], true);
+    rig_run(world.rig, 3000 * RIG_MS);
+    for (uint32_t n = 1; n <= 8; n++)
+        assert_int_equal(load(&world, n), ICMS_SOURCE_LOCAL);
+    assert_int_equal(load(&world, 4 * SLOTS), -1);
+    world_free(&world);
+}
+
+/* More loads at a time than there are buffers: without the pod they wait for one. */
+static void without_the_pod_loads_wait_for_the_drive(void **state)
+{
+    struct world world = world_new();
+    uint64_t tags[SLOTS + 8];
+
+    load_all(&world, 1, 4 * SLOTS);
+    sim_net_cut(world.rig->sim, world.rig->node, world.rig->fake_node[0], true);
+    rig_run(world.rig, 3000 * RIG_MS);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 100);
+    for (uint32_t i = 0; i < 12; i++)
+        tags[i] = rig_get(world.client, 0, 1 + i, SHM_SLOT_NONE, TIMEOUT);
+    for (uint32_t i = 0; i < 12; i++)
+        assert_int_equal(rig_wait(world.client, tags[i])->status, ICMS_OK);
+    world_free(&world);
+}
+
+static void a_late_drive_does_not_eat_the_deadline(void **state)
+{
+    struct world world = world_new();
+    uint64_t begun_ns;
+
+    fill(&world);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 1000000);
+    begun_ns = rig_now_ns(world.rig);
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_POD);
+    assert_true(rig_now_ns(world.rig) - begun_ns < 150 * RIG_MS);
+    assert_int_equal(tier(&world)->given_up, 1);
+    for (uint32_t n = 2; n <= 4; n++)
+        assert_int_equal(load(&world, n), ICMS_SOURCE_POD);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_SLOW);
+    assert_string_not_equal(tier(&world)->why, "");
+    begun_ns = rig_now_ns(world.rig); /* it is not waited for any more */
+    for (uint32_t n = 5; n <= 8; n++)
+        assert_int_equal(load(&world, n), ICMS_SOURCE_POD);
+    assert_true(rig_now_ns(world.rig) - begun_ns < 50 * RIG_MS);
+    assert_int_equal(tier(&world)->given_up, 4);
+    world_free(&world);
+}
+
+static void a_slow_drive_is_used_again(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 3000);
+    for (uint32_t n = 1; n <= 4; n++)
+        assert_int_equal(load(&world, n), ICMS_SOURCE_POD);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_SLOW);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 1);
+    rig_run(world.rig, 5000 * RIG_MS);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_UP);
+    assert_int_equal(load(&world, 5), ICMS_SOURCE_LOCAL);
+    world_free(&world);
+}
+
+static void a_dead_drive_costs_no_block(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    sim_disk_dead(world.rig->node, RIG_DRIVE, true);
+    for (int round = 0; round < 3; round++)
+        load_all(&world, 1, 4 * SLOTS);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_DOWN);
+    assert_int_equal(tier(&world)->promoted, 0);
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_POD);
+    world_free(&world);
+}
+
+static void a_full_drive_costs_no_block(void **state)
+{
+    struct world world = world_new();
+
+    sim_disk_full(world.rig->node, RIG_DRIVE, true);
+    load_all(&world, 1, 4 * SLOTS);
+    assert_int_equal(tier(&world)->demoted, 0);
+    assert_true(tier(&world)->failed_writes + tier(&world)->shed > 0);
+    sim_disk_full(world.rig->node, RIG_DRIVE, false);
+    rig_run(world.rig, 10000 * RIG_MS);
+    load_all(&world, 1, 4 * SLOTS);
+    assert_true(tier(&world)->demoted > 0);
+    world_free(&world);
+}
+
+/* Something that is no store lies where the drive should be. */
+static void foreign_prepare(struct sim_node *node)
+{
+    struct loop_file_opts opts = {.path = RIG_DRIVE, .create = true, .write = true, .bytes = DRIVE};
+    struct loop_file *file;
+    static uint8_t page[4096] = {'x'};
+
+    assert_int_equal(loop_file_open(sim_node_env(node), &opts, NULL, &file), ICMS_OK);
+    assert_int_equal(loop_file_write_now(file, 0, page, sizeof(page)), ICMS_OK);
+    loop_file_close(&file);
+}
+
+static void a_foreign_drive_is_left_alone(void **state)
+{
+    struct world world = world_with((struct rig_opts){.prepare = foreign_prepare});
+    uint64_t bytes;
+
+    load_all(&world, 1, 2 * SLOTS);
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_POD);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_DOWN);
+    assert_non_null(strstr(tier(&world)->why, RIG_DRIVE));
+    assert_int_equal(sim_file_medium(world.rig->node, RIG_DRIVE, &bytes)[0], 'x');
+    world_free(&world);
+}
+
+static void a_removed_block_does_not_come_back(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    assert_int_equal(
+        rig_wait(world.client, rig_op(world.client, SHM_OP_REMOVE, 0, 1, TIMEOUT))->status,
+        ICMS_OK);
+    assert_int_equal(load(&world, 1), -1);
+    assert_int_equal(tier(&world)->forgotten, 1);
+    world_free(&world);
+}
+
+static void a_remove_that_the_drive_does_not_answer_fails_in_time(void **state)
+{
+    struct world world = world_new();
+    uint64_t begun_ns;
+
+    fill(&world);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 1000000);
+    begun_ns = rig_now_ns(world.rig);
+    assert_int_equal(
+        rig_wait(world.client, rig_op(world.client, SHM_OP_REMOVE, 0, 1, 1000 * RIG_MS))->status,
+        ICMS_PEER_DOWN);
+    assert_true(rig_now_ns(world.rig) - begun_ns < 1000 * RIG_MS);
+    assert_int_equal(load(&world, 1), -1); /* it is being forgotten, and the pod has */
+    world_free(&world);
+}
+
+static void a_replaced_block_is_the_new_one(void **state)
+{
+    static const uint8_t flags[] = {0, SHM_FLAG_ON_FLASH};
+
+    for (int i = 0; i < 2; i++) {
+        struct world world = world_new();
+
+        fill(&world);
+        assert_int_equal(
+            rig_wait(world.client, rig_put(world.client, 0, 1, VALUE - 100, flags[i], TIMEOUT))
+                ->status,
+            ICMS_OK);
+        rig_run(world.rig, 100 * RIG_MS);
+        load_all(&world, 2, 2 * SLOTS); /* out of memory */
+        assert_int_not_equal(load_bytes(&world, 1, VALUE - 100), ICMS_SOURCE_DRAM);
+        world_free(&world);
+    }
+}
+
+static void a_reset_volume_has_nothing_there(void **state)
+{
+    struct world world = world_new();
+    struct agent_identity identities[RIG_VOLUMES] = {0};
+    struct err_why why = {""};
+
+    fill(&world);
+    for (int i = 0; i < RIG_VOLUMES; i++)
+        identities[i] = (struct agent_identity){world.rig->volumes[i].uuid, 0};
+    identities[0].uuid.bytes[3] ^= 0x55;
+    world.rig->identities = identities;
+    assert_int_equal(rig_pod(world.rig, 1, world.rig->enclosures, 1, &why), ICMS_OK);
+    rig_run(world.rig, 100 * RIG_MS);
+    rig_identify(world.client);
+    for (uint32_t n = 1; n <= SLOTS; n++)
+        assert_int_equal(load(&world, n), -1);
+    assert_int_equal(tier(&world)->promoted, 0);
+    identities[0].uuid = world.rig->volumes[0].uuid; /* what it was: known again */
+    assert_int_equal(rig_pod(world.rig, 2, world.rig->enclosures, 1, &why), ICMS_OK);
+    rig_run(world.rig, 100 * RIG_MS);
+    rig_identify(world.client);
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_LOCAL);
+    world_free(&world);
+}
+
+static void a_write_budget_is_kept(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_day = 1 << 20});
+
+    load_all(&world, 1, 4 * SLOTS);
+    load_all(&world, 1, 4 * SLOTS);
+    assert_true(tier(&world)->demoted_bytes <= 1 << 20);
+    assert_true(tier(&world)->refused > 0);
+    world_free(&world);
+}
+
+static void a_damaged_block_comes_from_the_pod(void **state)
+{
+    struct world world = world_new();
+    uint64_t bytes;
+    uint8_t *medium;
+
+    fill(&world);
+    medium = sim_file_medium(world.rig->node, RIG_DRIVE, &bytes);
+    for (uint64_t at = 65536; at + 4096 <= bytes; at += 4096) /* no value is whole */
+        medium[at + 1000] ^= 1;
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_POD);
+    assert_int_equal(tier(&world)->failed_reads, 1);
+    world_free(&world);
+}
+
+static void a_block_with_a_bad_trailer_is_forgotten(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    assert_int_equal(fault_arm("agent.tier:1:fail", NULL), ICMS_OK);
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_POD);
+    rig_run(world.rig, 100 * RIG_MS);
+    assert_int_equal(tier(&world)->forgotten, 1);
+    assert_int_equal(rig_stats(world.rig)->checksum_errors, 1);
+    world_free(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(evicted_blocks_that_were_read_come_from_the_drive),
+        cmocka_unit_test(a_block_on_the_drive_is_not_written_again),
+        cmocka_unit_test(what_nobody_read_is_not_written),
+        cmocka_unit_test(exists_knows_what_the_drive_has),
+        cmocka_unit_test(without_the_pod_the_drive_answers),
+        cmocka_unit_test(without_the_pod_loads_wait_for_the_drive),
+        cmocka_unit_test(a_late_drive_does_not_eat_the_deadline),
+        cmocka_unit_test(a_slow_drive_is_used_again),
+        cmocka_unit_test(a_dead_drive_costs_no_block),
+        cmocka_unit_test(a_full_drive_costs_no_block),
+        cmocka_unit_test(a_foreign_drive_is_left_alone),
+        cmocka_unit_test(a_removed_block_does_not_come_back),
+        cmocka_unit_test(a_remove_that_the_drive_does_not_answer_fails_in_time),
+        cmocka_unit_test(a_replaced_block_is_the_new_one),
+        cmocka_unit_test(a_reset_volume_has_nothing_there),
+        cmocka_unit_test(a_write_budget_is_kept),
+        cmocka_unit_test(a_damaged_block_comes_from_the_pod),
+        cmocka_unit_test(a_block_with_a_bad_trailer_is_forgotten),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
