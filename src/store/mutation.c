@@ -244,12 +244,32 @@ static void mutation_kill(struct store_mutation *mutation, const struct store_lo
     store_kill_add(mutation);
 }
 
+/* Whether the one record that was to be replaced is gone: its segment was evicted while the write
+ * or the kill was under way, and the block counts as evicted. */
+static bool write_is_late(struct store_mutation *mutation)
+{
+    struct store_location old;
+
+    return mutation_write(mutation)->only_record != 0 &&
+           !store_index_find(mutation->store->index, mutation->volume, &mutation->key, &old);
+}
+
+/* The new record is not to count. */
+static void write_kill_own(struct store_mutation *mutation, icms_err err)
+{
+    struct store_location own = {.segment =
+                                     store_segment_number(mutation->store, mutation->segment),
+                                 .page = mutation->page,
+                                 .pages = mutation->pages};
+
+    mutation->err = err;
+    mutation_kill(mutation, &own);
+}
+
 static void write_written(struct store_mutation *mutation, icms_err err)
 {
     struct store *store = mutation->store;
-    struct store_location own = {.segment = store_segment_number(store, mutation->segment),
-                                 .page = mutation->page,
-                                 .pages = mutation->pages};
+    uint32_t number = store_segment_number(store, mutation->segment);
     struct store_location old;
 
     check(mutation->magic == STORE_MUTATION_MAGIC && mutation->state == MUTATION_DEVICE);
@@ -258,12 +278,13 @@ static void write_written(struct store_mutation *mutation, icms_err err)
     store_write_outcome(
         store, err,
         (struct store_error){.what = "write of a value",
-                             .offset = store_segment_offset(store, own.segment, own.page),
+                             .offset = store_segment_offset(store, number, mutation->page),
                              .volume = mutation->volume,
                              .key = mutation->key});
-    mutation->err = err;
     if (err != ICMS_OK)
-        mutation_kill(mutation, &own);
+        write_kill_own(mutation, err);
+    else if (write_is_late(mutation))
+        write_kill_own(mutation, ICMS_MISS);
     else if (store_index_find(store->index, mutation->volume, &mutation->key, &old))
         mutation_kill(mutation, &old);
     else
@@ -310,7 +331,9 @@ static void mutation_killed(struct store_mutation *mutation, icms_err err)
         mutation->err = err;
     else if (!mutation->placed)
         killed_removed(mutation);
-    if (mutation->placed)
+    if (mutation->placed && mutation->err == ICMS_OK && write_is_late(mutation))
+        write_kill_own(mutation, ICMS_MISS);
+    else if (mutation->placed)
         write_end(mutation);
     else
         mutation_end(mutation);

@@ -107,6 +107,127 @@ static void a_mutation_meanwhile_wins(void **state)
     rig_verify(rig);
 }
 
+/* Block 0, which is stored again while its segment is evicted. */
+struct evicted {
+    struct store_write write;
+    uint8_t *memory;
+    atomic_bool done;
+};
+
+static void evicted_done(struct store_write *write)
+{
+    struct evicted *evicted = container_of(write, struct evicted, write);
+
+    atomic_store(&evicted->done, true);
+}
+
+static void evicted_write(struct rig *rig, void *arg)
+{
+    struct evicted *evicted = arg;
+    struct key key = rig_key(0);
+
+    evicted->write = (struct store_write){.volume = 0,
+                                          .key = key,
+                                          .memory = evicted->memory,
+                                          .value_bytes = BYTES,
+                                          .only_record = store_record_now(rig->store, 0, &key),
+                                          .done = evicted_done};
+    assert_int_equal(store_write(rig->store, &evicted->write), ICMS_OK);
+    assert_int_equal(rig->store->writes, 1); /* with the device */
+}
+
+/* As reclaim does it. */
+static void evicted_evict(struct rig *rig, void *arg)
+{
+    struct store_block block = {.volume = 0, .key = rig_key(0)};
+
+    (void)arg;
+    assert_true(store_index_find(rig->store->index, 0, &block.key, &block.location));
+    store_segment_evict(rig->store, &block);
+}
+
+static void evicted_write_and_evict(struct rig *rig, void *arg)
+{
+    evicted_write(rig, arg);
+    evicted_evict(rig, NULL);
+}
+
+static bool evicted_ended(void *arg)
+{
+    struct evicted *evicted = arg;
+
+    return atomic_load(&evicted->done);
+}
+
+/* The segment of block 0 gets a new life, which kills of its records wait for. */
+static void evicted_renew(struct rig *rig, void *arg)
+{
+    struct store_location location;
+    struct key key = rig_key(0);
+
+    assert_true(store_index_find(rig->store->index, 0, &key, &location));
+    rig->store->segments[location.segment].state = SEGMENT_RENEWING;
+    evicted_write(rig, arg);
+}
+
+static void evicted_renewed(struct rig *rig, void *arg)
+{
+    bool *waits = arg;
+    struct store_location location;
+    struct key key = rig_key(0);
+
+    *waits = !list_empty(&rig->store->kill.waiting);
+    if (!*waits)
+        return;
+    assert_true(store_index_find(rig->store->index, 0, &key, &location));
+    evicted_evict(rig, NULL);
+    rig->store->segments[location.segment].state = SEGMENT_SEALED;
+    rig->store->run(rig->store);
+}
+
+static void evicted_check(struct rig *rig, struct evicted *evicted)
+{
+    struct store_stats stats;
+
+    assert_true(rig_until(rig, evicted_ended, evicted));
+    assert_int_equal(evicted->write.err, ICMS_MISS);
+    assert_false(rig_exists(rig, 0, 0));
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.evictions, 1);
+    rig_down(rig); /* not compared with flash, where the segment was not evicted */
+    free(evicted->memory);
+}
+
+/* A block that counts as evicted is not there: what would have kept it comes too late. */
+static void an_eviction_during_the_write_counts(void **state)
+{
+    struct rig *rig = *state;
+    struct evicted evicted = {.memory = aligned_alloc(STORE_PAGE_BYTES, store_record_bytes(BYTES))};
+
+    assert_non_null(evicted.memory);
+    relocate_rig(rig);
+    assert_int_equal(rig_put(rig, 0, 0, BYTES, 0, 0), ICMS_OK);
+    rig_call(rig, evicted_write_and_evict, &evicted);
+    evicted_check(rig, &evicted);
+}
+
+static void an_eviction_during_the_kill_counts(void **state)
+{
+    struct rig *rig = *state;
+    struct evicted evicted = {.memory = aligned_alloc(STORE_PAGE_BYTES, store_record_bytes(BYTES))};
+    bool waits = false;
+
+    assert_non_null(evicted.memory);
+    relocate_rig(rig);
+    for (uint64_t i = 0; i < 20; i++)
+        assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
+    rig_wait_sealed(rig, 0, 0);
+    rig_call(rig, evicted_renew, &evicted);
+    while (!waits)
+        rig_call(rig, evicted_renewed, &waits);
+    evicted_check(rig, &evicted);
+}
+
 #define RELOCATE_TEST(test, backend)                                                               \
     {                                                                                              \
 #backend ": " #test, test, rig_##backend##_setup, rig_##backend##_teardown, NULL           \
@@ -118,6 +239,8 @@ int main(void)
         RELOCATE_TEST(the_block_that_is_read_stays_alone, uring),
         RELOCATE_TEST(the_block_that_is_read_stays_alone, sim),
         RELOCATE_TEST(a_mutation_meanwhile_wins, sim),
+        RELOCATE_TEST(an_eviction_during_the_write_counts, sim),
+        RELOCATE_TEST(an_eviction_during_the_kill_counts, sim),
     };
 
     return cmocka_run_group_tests_name("store-relocate", tests, NULL, NULL);
