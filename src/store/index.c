@@ -201,14 +201,22 @@ bool store_index_find(const struct store_index *index, uint32_t volume, const st
 }
 
 void store_index_prefetch(const struct store_index *index, uint32_t volume, const struct key *key,
-                          bool entry)
+                          uint32_t entries)
 {
-    const uint32_t *head = index_head(index, index_identity(volume, key), key);
+    const uint32_t *link = index_head(index, index_identity(volume, key), key);
+    const struct store_index_entry *entry;
 
-    if (!entry)
-        __builtin_prefetch(head, 1);
-    else if (*head != 0)
-        __builtin_prefetch(&index->entries[*head - 1], 1);
+    if (entries == 0) {
+        __builtin_prefetch(link, 1);
+        return;
+    }
+    for (uint32_t i = 1; i < entries && *link != 0; i++)
+        link = &index->entries[*link - 1].next;
+    if (*link == 0)
+        return;
+    entry = &index->entries[*link - 1];
+    __builtin_prefetch(entry, 1);
+    __builtin_prefetch(&entry->next, 1); /* which may lie in another line */
 }
 
 bool store_index_put(struct store_index *index, uint32_t volume, const struct key *key,

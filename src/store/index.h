@@ -49,10 +49,11 @@ void store_index_unreserve(struct store_index *index);
 bool store_index_find(const struct store_index *index, uint32_t volume, const struct key *key,
                       struct store_location *out_location);
 
-/* Lets the memory that the next call for this block touches come nearer: the head of its chain, or
- * with entry set, some time after that, the chain's first entry. */
+/* Lets the memory that the next call for this block touches come nearer: with 0 entries the head of
+ * its chain, and each some time after the one before, with 1 the chain's first entry, with 2 its
+ * second. */
 void store_index_prefetch(const struct store_index *index, uint32_t volume, const struct key *key,
-                          bool entry);
+                          uint32_t entries);
 
 /* Sets the place of a block; it uses up one promise. True when the block was there before:
  * out_old is then where. */

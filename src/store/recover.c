@@ -256,13 +256,14 @@ static void recover_summary_page(struct recover *recover, const struct store_sum
         one->record.damaged |= dead == STORE_DEAD_UNKNOWN;
         one->volume = recover->rows[row];
         if (one->volume >= 0)
-            store_index_prefetch(store->index, (uint32_t)one->volume, &one->record.key, false);
+            store_index_prefetch(store->index, (uint32_t)one->volume, &one->record.key, 0);
         live++;
     }
-    for (uint32_t i = 0; i < live; i++) {
-        if (entry[i].volume >= 0)
-            store_index_prefetch(store->index, (uint32_t)entry[i].volume, &entry[i].record.key,
-                                 true);
+    for (uint32_t entries = 1; entries <= 2; entries++) {
+        for (uint32_t i = 0; i < live; i++)
+            if (entry[i].volume >= 0)
+                store_index_prefetch(store->index, (uint32_t)entry[i].volume, &entry[i].record.key,
+                                     entries);
     }
     for (uint32_t i = 0; i < live; i++)
         recover_record(recover, &entry[i].record, entry[i].page, entry[i].volume);
