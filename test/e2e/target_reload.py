@@ -21,7 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
-from judge import expect  # noqa: E402, Load, wait_until
+from judge import Load, expect, wait_until  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
 VOLUME = {"name": "kv", "value_max": "64KiB", "generation": 0}
