@@ -50,7 +50,9 @@ extern "C" {
     XX(FORKED,        29,   "handle was opened by another process",             0,   0x006)        \
     XX(CLOSED,        30,   "handle is closed",                                 0,   0x008)        \
     XX(ADDRESS_IN_USE,31,   "address is in use",                                1,   0x006)        \
-    XX(NO_KEY,        32,   "the volume is encrypted, and there is no key",     0,   0x006)
+    XX(NO_KEY,        32,   "the volume is encrypted, and there is no key",     0,   0x006)        \
+    XX(NOT_REGISTERED,33,   "this device memory is not registered",             0,   0x006)        \
+    XX(DEVICE,        34,   "the device's driver reported an error",            0,   0x006)
 
 /* Why a block is not available. 0 is "no miss".
  *    name          number  text */

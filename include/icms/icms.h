@@ -51,6 +51,9 @@
  * Sizes are those of plain values. A lease is a copy in private memory. Direct transfers into the
  * caller's memory (pod:, dir:) are not used: a value passes the agent's memory.
  *
+ * Memory of devices (GPUs) is registered with icms_memory_register; then puts and gets take it as
+ * they take host memory.
+ *
  * Errors. `why`, where given, receives one sentence for people: what was tried, what happened, what
  * to do. It may be NULL.
  */
@@ -86,8 +89,9 @@ struct icms_options {
                                 is also the most; pod: and dir: as much as is asked for      */
     uint64_t directory_bytes; /* dir: size of the cache, whole MiB; 0: as it is, a new one 1 GiB  */
     uint64_t value_bytes_max; /* dir: largest value of volumes made there; 0: 8 MiB               */
-    void (*log)(void *log_arg, const char *line); /* unix: gets the line that says that a handle
-                                was closed, see above, on the thread that found out; it may use
+    void (*log)(void *log_arg, const char *line); /* gets one line when a handle is closed after
+                                an internal error (unix:, see above), and one for each context of a
+                                device whose driver fails; on the thread that found out. It may use
                                 icms, but for icms_close of this handle. NULL: standard error */
     void *log_arg;    /* for log                                                             */
     const char *keys; /* path of the list of keys of encrypted volumes, icms-keys.yaml(5);
@@ -255,6 +259,9 @@ struct icms_request_options {
     uint32_t put_ack;       /* enum icms_put_ack                                                */
     uint32_t put_if_absent; /* 1: status EXISTS where the key is present; 0: replaces its value */
     void *tag;              /* icms_request_tag gives it back                                   */
+    void *stream;           /* device memory: copies are ordered on this stream, see "device memory"
+                               below; a CUstream or hipStream_t. NULL: the caller has waited for
+                               whatever used the memory before                                  */
 };
 
 ICMS_API void icms_request_options_init(struct icms_request_options *options);
@@ -370,6 +377,72 @@ ICMS_API void icms_lease_give(struct icms_lease *lease);
 ICMS_API icms_err icms_buffer_take(struct icms *icms, uint64_t bytes,
                                    void **out_data) ICMS_MUST_CHECK;
 ICMS_API void icms_buffer_give(struct icms *icms, void *data);
+
+/* ---- device memory -------------------------------------------------------------------------- */
+
+/* Memory of a GPU is registered first. A put and a get whose block.data points into it then copy
+ * between the device and pinned memory of the handle, on streams of the handle and beside other
+ * requests; blocks of one batch may be in host memory and in memory of several devices. Host memory
+ * needs no registration.
+ *
+ * What is checked. A value is verified, and in an encrypted volume decrypted, before its copy to
+ * the device is given to the driver: device memory never gets bytes that failed a check.
+ *
+ * Order. Without a stream, the caller has waited until nothing uses the memory, and when a block is
+ * done its copy is done: any stream may use it. With `stream` of the request's options
+ *   - copies begin behind everything that was on the stream when the call was made;
+ *   - a get is over once its copies are with the driver, and what is put on the stream after that
+ *     runs behind them: nobody waits on the CPU for a copy. A copy that fails later is an error of
+ *     the context, which the driver reports for whatever follows on the stream;
+ *   - a put is over when its value is stored, as ever; the memory may be written to then.
+ * The stream belongs to the device of all device memory of the batch (else INVALID), and stays
+ * until the request is over. It is not the per-thread default stream (CU_STREAM_PER_THREAD:
+ * INVALID); the legacy default stream is CU_STREAM_LEGACY, 1.
+ *
+ * Layers. Requests end in any order, each on its own: with a request for each layer, asked for in
+ * the order in which they are computed, the first layer computes while others arrive. Copies are
+ * given to the device in the order in which their values arrived and were verified.
+ *
+ * Deadlines. No call waits for the driver past its deadline. Where a copy has not ended by then the
+ * status of the block is MISS with reason deadline (get) or DEADLINE (put). A copy that the driver
+ * has already cannot be taken back: the memory is the caller's again when icms_memory_unregister
+ * is not BUSY. Pinned memory of such a copy is not used again before the copy has ended.
+ *
+ * Errors of a block. NOT_REGISTERED: data is memory of a device that this handle does not know; it
+ * is noticed when the driver's library was in the process before the volume was opened or memory
+ * registered. DEVICE: the driver refused the copy, the context is gone, or the memory was freed;
+ * `log` of the handle's options gets the driver's words once a context. INVALID: the block is
+ * partly outside of what was registered.
+ *
+ * After fork() the child gets FORKED, as everywhere; CUDA itself does not work in a child of a
+ * process that used it. */
+enum icms_memory_kind {
+    ICMS_MEMORY_HOST = 0, /* memory of this process: taken as it is, and never asked about */
+    ICMS_MEMORY_CUDA = 1, /* of an NVIDIA GPU: cuMemAlloc and what builds on it (libcuda.so.1) */
+    ICMS_MEMORY_HIP = 2,  /* of an AMD GPU: hipMalloc (libamdhip64.so)                        */
+};
+
+/* Ranges that a handle may have registered at a time, and contexts of devices that they are in. */
+#define ICMS_MEMORIES_MAX 4096
+#define ICMS_DEVICES_MAX  16
+
+struct icms_memory;
+
+/* Registers bytes from address on: a whole allocation or a part of one, not overlapping what this
+ * handle has registered. The first range of a context takes pinned memory (64 MiB, or less where
+ * the machine does not give it) and a thread; this may take as long as the driver does. Any thread.
+ * UNSUPPORTED: no driver of this kind, or one that is too old. INVALID: no bytes, an overlap, or
+ * not memory of such a device. NO_MEMORY: no pinned memory. DEVICE: the driver fails otherwise.
+ * LIMIT. `why` has the words, with those of the driver. */
+ICMS_API icms_err icms_memory_register(struct icms *icms, enum icms_memory_kind kind, void *address,
+                                       uint64_t bytes, char *why, size_t why_bytes,
+                                       struct icms_memory **out_memory) ICMS_MUST_CHECK;
+
+/* Forgets a range, before its memory is freed and when no request under way has blocks in it. BUSY:
+ * copies of requests that ended at their deadline are still with the driver; *memory stays and it
+ * may be called again. Otherwise sets *memory to NULL; *memory may be NULL. icms_close forgets all
+ * ranges, and waits up to 2 s for such copies. */
+ICMS_API icms_err icms_memory_unregister(struct icms_memory **memory) ICMS_MUST_CHECK;
 
 /* ---- state ---------------------------------------------------------------------------------- */
 

@@ -41,6 +41,8 @@ class Status(enum.IntEnum):
     CLOSED = 30
     ADDRESS_IN_USE = 31
     NO_KEY = 32
+    NOT_REGISTERED = 33
+    DEVICE = 34
 
 
 class Miss(enum.IntEnum):
@@ -316,6 +318,22 @@ class NoKeyError(Error):
     retry = False
 
 
+class NotRegisteredError(Error):
+    """This device memory is not registered."""
+
+    status = Status.NOT_REGISTERED
+    text = "this device memory is not registered"
+    retry = False
+
+
+class DeviceError(Error):
+    """The device's driver reported an error."""
+
+    status = Status.DEVICE
+    text = "the device's driver reported an error"
+    retry = False
+
+
 #: The exception of each status but OK.
 CLASSES: dict[int, type[Error]] = {
     1: MissError,
@@ -350,4 +368,6 @@ CLASSES: dict[int, type[Error]] = {
     30: ClosedError,
     31: AddressInUseError,
     32: NoKeyError,
+    33: NotRegisteredError,
+    34: DeviceError,
 }

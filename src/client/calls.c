@@ -72,6 +72,7 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
         .count = order->count,
         .hole = order->count,
         .tag = options.tag,
+        .stream = options.stream,
     };
     if (order->op == SHM_OP_FLUSH) {
         request->blocks = &request->own;
@@ -86,6 +87,7 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
     request->deadline_ns =
         client_now_ns() +
         (uint64_t)calls_deadline_ms(icms, order->op, options.deadline_ms) * 1000000;
+    list_init(&request->copies);
     list_init(&request->sent);
     list_init(&request->answered);
     list_init(&request->queue);
@@ -136,6 +138,17 @@ static icms_err calls_begin(struct icms_volume *volume, const struct calls_order
     return err == ICMS_OK ? ICMS_OK : calls_fail(order, err);
 }
 
+/* What the copies of a request to and from devices have to wait for. */
+static icms_err calls_mark(struct icms_request *request, const struct calls_order *order)
+{
+    icms_err err;
+
+    if (request->stream == NULL || (request->op != SHM_OP_PUT && request->op != SHM_OP_GET))
+        return ICMS_OK;
+    err = client_copy_mark(request);
+    return err == ICMS_OK ? ICMS_OK : calls_fail(order, err);
+}
+
 /* Runs a synchronous request. */
 static icms_err calls_finish(struct icms_request *request)
 {
@@ -161,7 +174,9 @@ static void calls_run_inside(void *arg)
     if (call->err != ICMS_OK)
         return;
     calls_request_init(call->request, call->volume, call->order);
-    call->err = calls_finish(call->request);
+    call->err = calls_mark(call->request, call->order);
+    if (call->err == ICMS_OK)
+        call->err = calls_finish(call->request);
     client_call_end(call->volume->icms);
 }
 
@@ -173,8 +188,10 @@ static icms_err calls_run(struct icms_volume *volume, const struct calls_order *
 
     if (err != ICMS_OK)
         return err;
-    if (!client_guarded(volume->icms, calls_run_inside, &call))
+    if (!client_guarded(volume->icms, calls_run_inside, &call)) {
+        client_devices_halt(volume->icms);
         return calls_fail(order, ICMS_CLOSED);
+    }
     return call.err;
 }
 
@@ -197,6 +214,16 @@ static icms_err calls_start_one(struct icms_volume *volume, const struct calls_o
     }
     request = container_of(at, struct icms_request, all);
     calls_request_init(request, volume, order);
+    err = calls_mark(request, order);
+    if (err != ICMS_OK) {
+        client_lock(icms);
+        request->state = REQUEST_FREE;
+        request->magic = 0;
+        list_push(&icms->requests_free, &request->all);
+        client_call_leave(icms);
+        client_unlock(icms);
+        return err;
+    }
     client_async_begin(request);
     *out_request = request;
     return ICMS_OK;

@@ -27,6 +27,7 @@
 #include "client/local.h"
 #include "crypt/seal.h"
 #include "crypt/secret.h"
+#include "device/copier.h"
 #include "client/sys.h"
 #include "icms/icms.h"
 #include "loop/loop.h"
@@ -73,6 +74,10 @@
 #define CLIENT_SEALS         64
 #define CLIENT_PRIVATE_BYTES LIMIT_VALUE_BYTES
 
+/* Blocks of a put whose values come from a device ahead of the one that is sent. */
+#define CLIENT_AHEAD 16
+
+#define CLIENT_MEMORY_MAGIC  0x6d656d6fu
 #define CLIENT_ICMS_MAGIC    0x69636d73u
 #define CLIENT_VOLUME_MAGIC  0x766f6c75u
 #define CLIENT_REQUEST_MAGIC 0x72657175u
@@ -200,6 +205,7 @@ enum client_room {
     ROOM_OPS,     /* exists, remove, flush: an operation              */
     ROOM_LEASES,  /* get: an operation and a lease entry              */
     ROOM_STAGING, /* put: an operation and staging memory             */
+    ROOM_COPIES,  /* device memory: a copy with its pinned memory     */
     ROOM_COUNT,
 };
 
@@ -211,47 +217,55 @@ struct icms_request {
     const struct volume_view *view; /* of the volume, when it began                          */
     struct client_link *link_used;  /* the handle's link when it began                        */
     enum shm_op op;
-    uint8_t flags;               /* enum shm_flag                                          */
-    bool async;                  /* from the pool, reported by icms_poll                   */
-    bool held;                   /* a thread runs it; lock                                 */
-    bool waited;                 /* icms_request_wait owns it, icms_poll keeps off; lock   */
-    bool started;                /* async: its caller has it; lock                         */
-    bool returned;               /* async: icms_poll or icms_request_wait said it is over; lock */
-    bool closed;                 /* the handle failed before it was over                   */
-    bool canceled;               /* lock                                                   */
-    bool lease_wanted;           /* icms_lease_take: the lease is kept in lease_index      */
-    uint32_t lease_index;        /* the kept entry, or CLIENT_LEASE_NONE                   */
-    const uint8_t *lease_data;   /* where the leased block lies                            */
-    uint64_t private_bytes;      /* lease of an encrypted volume: memory that it takes; 0  */
-    uint64_t private_offset;     /* and where: in icms.crypt                               */
-    struct icms_block *blocks;   /* the caller's; NULL for match                           */
-    const struct icms_key *keys; /* match: the caller's                                    */
-    size_t count;                /* blocks or keys                                         */
-    size_t next;                 /* first block that was neither sent nor answered         */
-    size_t done;                 /* blocks that have their status                          */
-    size_t hole;                 /* match: the first key that is not there                 */
-    size_t before;               /* match: keys of it in requests before this one, all there */
-    size_t behind;               /* match: keys of it in requests after this one           */
-    size_t not_ok;               /* blocks whose status is not OK                          */
-    size_t missed;               /* of them, misses                                        */
-    size_t hits;                 /* gets: blocks that were read from the mapped arena      */
-    uint64_t hit_bytes;          /* their values                                           */
-    size_t collisions;           /* gets: blocks that were not the one asked for           */
-    size_t tag_errors;           /* gets: blocks that were whole, and did not open          */
-    size_t no_keys;              /* gets: blocks under a key that this handle lacks         */
-    size_t peer_down;            /* blocks given up because the agent is gone              */
-    size_t direct;               /* operations whose memory the agent or the network may touch */
-    uint32_t turn;               /* blocks it may send before it queues again              */
-    uint64_t deadline_ns;        /* absolute                                               */
-    uint64_t expiry_ns;          /* when icms_poll has to look at it; lock                 */
-    uint64_t flush_puts;         /* flush: puts of the account when it began               */
-    uint64_t room_epoch;         /* icms.room_epoch when it last found no room; lock       */
-    void *tag;                   /* the caller's                                           */
-    struct icms_block own;       /* of flush and lease: no caller's block                  */
-    struct list sent, answered;  /* its operations; lock                                   */
-    struct list queue;           /* in icms.rooms; lock                                    */
-    struct list all;             /* in icms.under_way, or icms.requests_free; lock         */
-    struct list ready;           /* in icms.ready or icms.over; lock                       */
+    uint8_t flags;                /* enum shm_flag                                          */
+    bool async;                   /* from the pool, reported by icms_poll                   */
+    bool held;                    /* a thread runs it; lock                                 */
+    bool waited;                  /* icms_request_wait owns it, icms_poll keeps off; lock   */
+    bool started;                 /* async: its caller has it; lock                         */
+    bool returned;                /* async: icms_poll or icms_request_wait said it is over; lock */
+    bool closed;                  /* the handle failed before it was over                   */
+    bool canceled;                /* lock                                                   */
+    bool lease_wanted;            /* icms_lease_take: the lease is kept in lease_index      */
+    uint32_t lease_index;         /* the kept entry, or CLIENT_LEASE_NONE                   */
+    const uint8_t *lease_data;    /* where the leased block lies                            */
+    uint64_t private_bytes;       /* lease of an encrypted volume: memory that it takes; 0  */
+    uint64_t private_offset;      /* and where: in icms.crypt                               */
+    struct icms_block *blocks;    /* the caller's; NULL for match                           */
+    const struct icms_key *keys;  /* match: the caller's                                    */
+    size_t count;                 /* blocks or keys                                         */
+    size_t next;                  /* first block that was neither sent nor answered         */
+    size_t done;                  /* blocks that have their status                          */
+    size_t hole;                  /* match: the first key that is not there                 */
+    size_t before;                /* match: keys of it in requests before this one, all there */
+    size_t behind;                /* match: keys of it in requests after this one           */
+    size_t not_ok;                /* blocks whose status is not OK                          */
+    size_t missed;                /* of them, misses                                        */
+    size_t hits;                  /* gets: blocks that were read from the mapped arena      */
+    uint64_t hit_bytes;           /* their values                                           */
+    size_t collisions;            /* gets: blocks that were not the one asked for           */
+    size_t tag_errors;            /* gets: blocks that were whole, and did not open          */
+    size_t no_keys;               /* gets: blocks under a key that this handle lacks         */
+    size_t peer_down;             /* blocks given up because the agent is gone              */
+    size_t direct;                /* operations whose memory the agent or the network may touch */
+    uint32_t turn;                /* blocks it may send before it queues again              */
+    uint64_t deadline_ns;         /* absolute                                               */
+    uint64_t expiry_ns;           /* when icms_poll has to look at it; lock                 */
+    uint64_t flush_puts;          /* flush: puts of the account when it began               */
+    uint64_t room_epoch;          /* icms.room_epoch when it last found no room; lock       */
+    void *tag;                    /* the caller's                                           */
+    void *stream;                 /* of a device, the caller's; NULL                        */
+    void *mark;                   /* what was on it when the call was made; NULL            */
+    struct device_copier *marked; /* whose mark it is                                      */
+    struct list copies;           /* device_copy.link: blocks in device memory; its thread's */
+    _Atomic uint32_t copy_count;  /* of them                                                */
+    bool copying;                 /* put: the next block is on its way from the device      */
+    bool copy_wanted;             /* it waits in ROOM_COPIES                                */
+    bool copies_given;            /* some were given back: others may wait for them         */
+    struct icms_block own;        /* of flush and lease: no caller's block                  */
+    struct list sent, answered;   /* its operations; lock                                   */
+    struct list queue;            /* in icms.rooms; lock                                    */
+    struct list all;              /* in icms.under_way, or icms.requests_free; lock         */
+    struct list ready;            /* in icms.ready or icms.over; lock                       */
 };
 
 /* What a handle put into a volume and has not flushed: lost, perhaps, when its agent dies, and the
@@ -302,6 +316,26 @@ enum icms_state {
     ICMS_STATE_CLOSING, /* icms_close waits for requests; calls answer CLOSED                 */
 };
 
+/* Memory that the caller registered. */
+struct icms_memory {
+    uint32_t magic;
+    enum icms_memory_kind kind;
+    struct icms *icms;
+    uint64_t address, bytes;
+    uint64_t id;                  /* of its allocation; 0: several, or the driver has none  */
+    struct client_device *device; /* NULL: host memory                                      */
+    _Atomic uint32_t users;       /* copies to and from it that have not ended              */
+};
+
+/* A context of a device in which memory is registered. */
+struct client_device {
+    enum icms_memory_kind kind;
+    struct device_place place;    /* as the driver named it                                */
+    uint32_t memories;            /* 0: the entry is free; lock                            */
+    bool changing;                /* a thread makes or frees the copier; lock              */
+    struct device_copier *copier; /* NULL while it is made                                 */
+};
+
 struct icms {
     uint32_t magic;
     uint32_t fork_generation; /* of the process that opened it                          */
@@ -339,6 +373,10 @@ struct icms {
     struct client_account accounts[LIMIT_AGENT_VOLUMES]; /* one a volume that was opened */
     struct list retired; /* links of agents that are gone, with leases or buffers  */
     uint64_t retry_ns;   /* no attempt to reattach before; lock                    */
+    struct client_device devices[ICMS_DEVICES_MAX]; /* lock                        */
+    struct icms_memory *
+        *memories; /* [ICMS_MEMORIES_MAX] by address; NULL: there never was one; lock */
+    _Atomic uint32_t memory_count; /* changes with the lock                        */
 };
 
 /* ---- fork.c: handles belong to the process that opened them --------------------------------- */
@@ -405,6 +443,9 @@ void client_reap(struct icms *icms);
 /* Wakes threads that wait in client_request_finish. Lock. */
 void client_wake(struct icms *icms);
 
+/* The same, and requests that wait for copies, since some are over. Lock. */
+void client_copies_landed(struct icms *icms);
+
 /* From now on deadlines make the event readable, too. Lock. */
 void client_event_ask(struct icms *icms);
 
@@ -441,6 +482,53 @@ uint32_t client_reactor(const struct icms_request *request, const struct icms_ke
 
 /* Publishes what was pushed and wakes the agent if it sleeps. Lock. */
 void client_publish(struct icms *icms);
+
+/* ---- memory.c: what is registered; copy.c: values to and from devices --------------------------
+ */
+
+/* The registered range that has this address; NULL: none. Lock. */
+struct icms_memory *client_memory_find(const struct icms *icms, const void *address);
+
+/* From now on nothing is copied; waits a little for what the drivers have. */
+void client_devices_halt(struct icms *icms);
+
+/* Frees all that was registered; the last thing of a handle but its own memory. */
+void client_memories_free(struct icms *icms);
+
+/* Remembers what is on the stream of the request's options. OK, INVALID, DEVICE, LIMIT. */
+icms_err client_copy_mark(struct icms_request *request) ICMS_MUST_CHECK;
+
+/* The copy of a block that is in device memory; NULL: it is in host memory, or none was taken. */
+struct device_copy *client_copy_find(const struct icms_request *request, size_t index);
+
+/* Where a block's value is read or written by the CPU: the caller's memory, or the copy's. */
+static inline uint8_t *client_block_memory(const struct icms_request *request, size_t index)
+{
+    struct device_copy *copy =
+        list_empty(&request->copies) ? NULL : client_copy_find(request, index);
+
+    return copy != NULL ? copy->memory : request->blocks[index].data;
+}
+
+/* Takes a copy for a block in registered memory. OK with *out_copy NULL: there is no room. Lock. */
+icms_err client_copy_take(struct icms_request *request, size_t index, struct icms_memory *memory,
+                          struct device_copy **out_copy) ICMS_MUST_CHECK;
+
+/* Begins to copy a value of so many bytes. Its thread. */
+void client_copy_start(struct icms_request *request, struct device_copy *copy, uint64_t bytes);
+
+/* A block is to have this status. True: it has to wait for its copy to the device. Its thread. */
+bool client_copy_hold(struct icms_request *request, size_t index, icms_err status);
+
+/* Whether copies that the request waits for are over. Its thread. */
+bool client_copies_are_over(const struct icms_request *request);
+
+/* Ends the blocks of a get whose copies are over; gives those up that are not. Its thread. */
+void client_copies_take(struct icms_request *request);
+void client_copies_lose(struct icms_request *request);
+
+/* The request is over: its mark goes back, and room that it gave back is told. Its thread; lock. */
+void client_copies_end(struct icms_request *request);
 
 /* ---- take.c: one answer on its way in ------------------------------------------------------- */
 

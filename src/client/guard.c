@@ -11,7 +11,8 @@
  * - It leaves frames of libicms only: nothing in there calls back into the program.
  * - setjmp() stands in guard_run() alone, which has no variable of its own that changes.
  * - The handle's lock is the only lock that is held across a check, and its holder is known
- *   (client_guard.locked). libicms makes no thread for a unix: handle.
+ *   (client_guard.locked). libicms makes no thread for a unix: handle, but for those that copy to
+ *   devices (src/device), which come here as any thread does, to say that copies are over.
  * - What the frames held lies in the handle: a link that is being made (icms.attaching), the socket
  *   of a status. What they left half changed is not looked at again: who finds the handle failed
  *   uses none of its lists, operations, rings or staging memory.
@@ -251,6 +252,7 @@ struct icms_request *client_failed_poll(struct icms *icms)
 
     if (!guard_idle(icms))
         return NULL; /* the event stays readable */
+    client_devices_halt(icms);
     client_lock(icms);
     for (uint32_t i = 0; i < CLIENT_REQUESTS && found == NULL; i++) {
         struct icms_request *request = &icms->requests[i];
@@ -278,6 +280,7 @@ bool client_failed_wait(struct icms_request *request, uint64_t until_ns)
     request->waited = true; /* icms_poll keeps off */
     client_unlock(icms);
     over = client_idle_wait(icms, until_ns);
+    client_devices_halt(icms); /* what may still be copied is in the caller's memory */
     client_lock(icms);
     request->waited = false;
     if (over) {
@@ -295,6 +298,7 @@ bool client_failed_over(struct icms_request *request)
     struct icms *icms = request->icms;
     bool over = guard_idle(icms);
 
+    client_devices_halt(icms);
     client_lock(icms);
     if (over)
         failed_request_over(request);

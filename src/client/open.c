@@ -322,6 +322,7 @@ void icms_close(struct icms **icms)
 
         client_volume_free(volume);
     }
+    client_memories_free(i);
     open_free(i);
 }
 

@@ -62,6 +62,17 @@ void client_wake(struct icms *icms)
     }
 }
 
+void client_copies_landed(struct icms *icms)
+{
+    list_for_each (at, &icms->under_way) {
+        struct icms_request *request = container_of(at, struct icms_request, all);
+
+        if (atomic_load_explicit(&request->copy_count, memory_order_relaxed) != 0)
+            client_request_ready(request);
+    }
+    client_wake(icms);
+}
+
 /* Sets timer_fd to icms.expiry_ns when somebody polls. */
 static void request_timer_set(struct icms *icms)
 {
@@ -367,6 +378,7 @@ void client_request_run(struct icms_request *request)
 
     check(request->magic == CLIENT_REQUEST_MAGIC && request->state == REQUEST_RUN);
     run_take_answers(request);
+    client_copies_take(request);
     do {
         now = client_now_ns();
         client_lock(icms);
@@ -374,6 +386,7 @@ void client_request_run(struct icms_request *request)
         if (now >= request->deadline_ns + CLIENT_GRACE_NS) {
             client_reap(icms);
             run_lose_sent(request, now);
+            client_copies_lose(request);
         }
         client_unlock(icms);
         if (obstacle != ICMS_OK)
@@ -384,6 +397,7 @@ void client_request_run(struct icms_request *request)
                 break;
         }
         run_take_answers(request);
+        client_copies_take(request);
     } while (request->next < request->count && step == STEP_NEXT);
 
     if (request->done == request->count)
@@ -392,8 +406,10 @@ void client_request_run(struct icms_request *request)
     if (request->next == request->count)
         run_leave_queue(request);
     client_publish(icms);
+    client_copies_end(request);
     if (request->done == request->count) {
         check(list_empty(&request->sent) && list_empty(&request->answered));
+        check(list_empty(&request->copies));
         request->state = REQUEST_OVER;
         list_remove(&request->ready);
     }
@@ -407,12 +423,14 @@ static void async_run_ready(struct icms *icms, bool until_over);
 /* True when the request's thread has something to do. Lock. */
 static bool wait_is_over(const struct icms_request *request, uint64_t now)
 {
-    if (!list_empty(&request->answered))
+    if (!list_empty(&request->answered) || client_copies_are_over(request))
         return true;
     if (now >= request->deadline_ns + CLIENT_GRACE_NS)
         return !request_waits_on(request, now);
     if (request->next == request->count)
         return false;
+    if (request->copying)
+        return run_obstacle(request, now) != ICMS_OK;
     return list_empty(&request->queue) || request->room_epoch != request->icms->room_epoch ||
            run_obstacle(request, now) != ICMS_OK;
 }

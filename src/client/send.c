@@ -54,6 +54,8 @@ uint32_t client_reactor(const struct icms_request *request, const struct icms_ke
 
 static enum client_room send_room(const struct icms_request *request)
 {
+    if (request->copy_wanted)
+        return ROOM_COPIES;
     if (request->op == SHM_OP_GET)
         return ROOM_LEASES;
     return request->op == SHM_OP_PUT ? ROOM_STAGING : ROOM_OPS;
@@ -176,7 +178,7 @@ static void send_push(struct icms_request *request, struct client_op *op)
     }
     if (op->direct) {
         entry.flags |= SHM_FLAG_DIRECT;
-        entry.offset = (uint64_t)(uintptr_t)request->blocks[op->block].data;
+        entry.offset = (uint64_t)(uintptr_t)client_block_memory(request, op->block);
         entry.bytes = (uint32_t)op->room;
         entry.aside = (uint64_t)(uintptr_t)(request->op == SHM_OP_PUT ? key->digest : op->trailer);
     }
@@ -283,8 +285,9 @@ static void send_put_encrypt(struct icms_request *request, const struct client_o
 
     sys_random(cipher.salt, sizeof(cipher.salt));
     memcpy(bound.salt, cipher.salt, sizeof(bound.salt));
-    crc = seal_value(seal, secret_bytes(volume_key->secret), &bound, block->data,
-                     (uint32_t)block->bytes, client_seal_memory(request), to);
+    crc = seal_value(seal, secret_bytes(volume_key->secret), &bound,
+                     client_block_memory(request, op->block), (uint32_t)block->bytes,
+                     client_seal_memory(request), to);
     client_seal_give(request->icms->crypt, number);
     sealed_trailer_make_encrypted(&arena->uuid, &key, block->key.digest, carried, crc, &cipher,
                                   to + carried);
@@ -295,6 +298,7 @@ static void send_put_copy(struct icms_request *request, struct client_op *op)
 {
     const struct icms_block *block = &request->blocks[op->block];
     const struct shm_arena *arena = &request->view->arena;
+    const uint8_t *from = client_block_memory(request, op->block);
     uint8_t *to = request->icms->link->rings[0].staging + op->staging_offset;
 
     if (request->volume->keys != NULL) {
@@ -306,11 +310,11 @@ static void send_put_copy(struct icms_request *request, struct client_op *op)
         if (op->buffer != NULL)
             crc = crc32c(to, block->bytes);
         else
-            crc = crc32c_copy_steady(0, to, block->data, block->bytes);
+            crc = crc32c_copy_steady(0, to, from, block->bytes);
         sealed_trailer_make(&arena->uuid, &key, block->key.digest, (uint32_t)block->bytes, crc,
                             to + block->bytes);
     } else if (op->buffer == NULL) {
-        memcpy(to, block->data, block->bytes);
+        memcpy(to, from, block->bytes);
     }
 }
 
@@ -363,13 +367,14 @@ static bool send_get_local(struct icms_request *request, size_t index, uint32_t 
     struct key key = client_key(icms_key);
     uint32_t reactor = client_reactor(request, icms_key), slot, value_bytes;
     const struct shm_arena *shard = &request->view->shards[reactor];
+    size_t not_ok = request->not_ok;
     uint64_t version;
 
     atomic_store_explicit(&link->rings[0].lease_shards[lease], shard->shard, memory_order_release);
     if (!shm_arena_lease(shard, &key, &link->rings[0].leases[lease], &slot, &version, &value_bytes))
         return false;
     client_block_load(request, index, slot, value_bytes, ICMS_SOURCE_DRAM);
-    if (request->blocks[index].status == ICMS_OK) {
+    if (request->not_ok == not_ok) {
         request->hits++;
         request->hit_bytes += value_bytes;
     }
@@ -611,6 +616,103 @@ static enum client_step send_exists(struct icms_request *request)
     return STEP_NEXT;
 }
 
+/* ---- device memory -------------------------------------------------------------------------- */
+
+/* A copy for a block in a range of device memory, in turns with other requests. Lock. */
+static enum client_step send_copy_room(struct icms_request *request, size_t index,
+                                       struct icms_memory *memory, icms_err *out_err)
+{
+    struct device_copy *copy = NULL;
+
+    request->copy_wanted = true;
+    if (!send_may_take(request))
+        return STEP_WAIT;
+    *out_err = client_copy_take(request, index, memory, &copy);
+    if (*out_err == ICMS_OK && copy == NULL)
+        return send_wait(request);
+    send_room_taken(request);
+    request->copy_wanted = false;
+    return STEP_NEXT;
+}
+
+/* The memory of the block: a copy is taken if it is a device's. A host's: *out_err stays OK, and
+ * nothing is taken. */
+static enum client_step send_copy_take(struct icms_request *request, size_t index,
+                                       icms_err *out_err)
+{
+    const struct icms_block *block = &request->blocks[index];
+    struct icms *icms = request->icms;
+    enum client_step step = STEP_NEXT;
+    struct icms_memory *memory;
+
+    client_lock(icms);
+    memory = client_memory_find(icms, block->data);
+    if (memory != NULL && memory->device != NULL)
+        step = send_copy_room(request, index, memory, out_err);
+    client_unlock(icms);
+    if (memory == NULL && device_is_foreign(block->data))
+        *out_err = ICMS_NOT_REGISTERED;
+    return step;
+}
+
+/* Values of blocks behind this one come from their devices meanwhile, as long as nobody waits for
+ * the room. */
+static void send_copy_ahead(struct icms_request *request, size_t index)
+{
+    struct icms *icms = request->icms;
+
+    for (size_t i = index + 1; i < request->count && i <= index + CLIENT_AHEAD; i++) {
+        const struct icms_block *block = &request->blocks[i];
+        struct device_copy *copy = NULL;
+        struct icms_memory *memory;
+        icms_err err = ICMS_OK;
+
+        if (client_copy_find(request, i) != NULL)
+            continue;
+        if (send_check(request, i) != ICMS_OK)
+            break;
+        client_lock(icms);
+        memory = client_memory_find(icms, block->data);
+        if (memory != NULL && memory->device != NULL && list_empty(&icms->rooms[ROOM_COPIES]))
+            err = client_copy_take(request, i, memory, &copy);
+        client_unlock(icms);
+        if (err != ICMS_OK || copy == NULL)
+            break; /* it is asked for again when it is its turn */
+        client_copy_start(request, copy, block->bytes);
+    }
+}
+
+/* What a put or get needs before its block can go: nothing in host memory; a copy, for a get where
+ * its value is received, for a put that has brought the value. */
+static enum client_step send_copy(struct icms_request *request, size_t index, icms_err *out_err)
+{
+    const struct icms_block *block = &request->blocks[index];
+    struct device_copy *copy = client_copy_find(request, index);
+    enum client_step step;
+
+    request->copying = false;
+    if (copy == NULL &&
+        atomic_load_explicit(&request->icms->memory_count, memory_order_relaxed) == 0)
+        *out_err = device_is_foreign(block->data) ? ICMS_NOT_REGISTERED : ICMS_OK;
+    else if (copy == NULL) {
+        step = send_copy_take(request, index, out_err);
+        if (step == STEP_WAIT)
+            return step;
+        copy = client_copy_find(request, index);
+    }
+    if (*out_err != ICMS_OK || copy == NULL || request->op == SHM_OP_GET)
+        return STEP_NEXT;
+    if (!copy->started)
+        client_copy_start(request, copy, block->bytes);
+    send_copy_ahead(request, index);
+    if (device_copy_is_over(copy) == COPY_NOT_OVER) {
+        request->copying = true;
+        return STEP_WAIT;
+    }
+    *out_err = device_copy_is_over(copy) == COPY_DONE ? ICMS_OK : ICMS_DEVICE;
+    return STEP_NEXT;
+}
+
 /* ---- the next block ------------------------------------------------------------------------- */
 
 enum client_step client_send_next(struct icms_request *request)
@@ -619,6 +721,9 @@ enum client_step client_send_next(struct icms_request *request)
     icms_err err = send_check(request, index);
 
     check(index < request->count);
+    if (err == ICMS_OK && (request->op == SHM_OP_PUT || request->op == SHM_OP_GET) &&
+        request->blocks[index].data != NULL && send_copy(request, index, &err) == STEP_WAIT)
+        return STEP_WAIT;
     if (err != ICMS_OK) {
         request->next++;
         client_block_done(request, index, err, ICMS_MISS_NONE);

@@ -24,6 +24,8 @@
 void client_block_done(struct icms_request *request, size_t index, icms_err status,
                        enum icms_miss reason)
 {
+    if (!list_empty(&request->copies) && client_copy_hold(request, index, status))
+        return; /* client_copies_take comes back */
     if (status == ICMS_OK || (unsigned)reason >= ICMS_MISS_COUNT)
         reason = ICMS_MISS_NONE;
     if (status == ICMS_MISS && reason == ICMS_MISS_NONE)
@@ -249,7 +251,7 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
                            uint32_t value_bytes)
 {
     struct icms_block *block = &request->blocks[index];
-    struct take_plain plain = {.to = block->data,
+    struct take_plain plain = {.to = client_block_memory(request, index),
                                .bytes = (uint32_t)sealed_plain_bytes(value_bytes)};
     enum icms_miss wrong = ICMS_MISS_NONE;
     uint64_t room = block->bytes;
@@ -304,7 +306,8 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
             client_block_done(request, index, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
             return;
         }
-        wrong = take_copy(request, &block->key, block->data, value, value_bytes);
+        wrong = take_copy(request, &block->key, client_block_memory(request, index), value,
+                          value_bytes);
     }
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
@@ -335,16 +338,16 @@ static void take_direct(struct icms_request *request, struct client_op *op)
     struct icms_block *block = &request->blocks[op->block];
     uint32_t value_bytes = op->answer.value_bytes;
     uint64_t inside = u64_min(op->room - value_bytes, LIMIT_TRAILER_BYTES);
+    const uint8_t *memory = client_block_memory(request, op->block);
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     enum icms_miss wrong;
 
-    memcpy(trailer, (const uint8_t *)block->data + value_bytes, inside);
+    memcpy(trailer, memory + value_bytes, inside);
     memcpy(trailer + inside, op->trailer, LIMIT_TRAILER_BYTES - inside);
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
     else if (op->answer.checked == 0)
-        wrong = take_check(request, &block->key, value_bytes, crc32c(block->data, value_bytes),
-                           trailer);
+        wrong = take_check(request, &block->key, value_bytes, crc32c(memory, value_bytes), trailer);
     else
         wrong =
             sealed_trailer_is(trailer, block->key.digest) ? ICMS_MISS_NONE : ICMS_MISS_COLLISION;

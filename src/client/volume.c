@@ -428,6 +428,7 @@ icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t
                       "this process");
     else if (icms->keys_path[0] != 0)
         err = client_keys_load(icms->keys_path, name, &sentence, &keys);
+    device_drivers_look();
     if (err == ICMS_OK)
         err = volume_open_guarded(icms, name, keys, &sentence, out_volume);
     if (err != ICMS_OK)

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/copy.c: blocks in device memory: their values lie in pinned memory of a copier
+ * (src/device) on the way.
+ *
+ * A get takes its copy before anything else (send.c); its value is received, verified and decrypted
+ * in the copy's memory as in a caller's; when the block would be done with OK, it is copied to the
+ * device instead (client_copy_hold), and done when that is over (client_copies_take). A put starts
+ * its copy first, and its value goes on from the copy's memory when that is over. Each end of a
+ * block gives its copy back; what the driver still has then is the copier's to wait for.
+ *
+ * Runs on the request's thread. A driver is asked for nothing here but to record an event on the
+ * stream that the call named.
+ */
+#include "base/check.h"
+#include "client/client_int.h"
+
+struct device_copy *client_copy_find(const struct icms_request *request, size_t index)
+{
+    list_for_each (at, &request->copies) {
+        struct device_copy *copy = container_of(at, struct device_copy, link);
+
+        if (copy->index == index)
+            return copy;
+    }
+    return NULL;
+}
+
+/* The copier of all device memory of a request. OK with NULL: it has none. Lock. */
+static icms_err mark_copier(const struct icms_request *request, struct device_copier **out_copier)
+{
+    struct client_device *device = NULL;
+
+    *out_copier = NULL;
+    for (size_t i = 0; i < request->count; i++) {
+        const struct icms_memory *memory =
+            client_memory_find(request->icms, request->blocks[i].data);
+
+        if (memory == NULL || memory->device == NULL)
+            continue;
+        if (device != NULL && memory->device != device)
+            return ICMS_INVALID;
+        device = memory->device;
+    }
+    if (device != NULL)
+        *out_copier = device->copier;
+    return ICMS_OK;
+}
+
+icms_err client_copy_mark(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+    struct device_copier *copier = NULL;
+    icms_err err;
+    int code;
+
+    if ((uintptr_t)request->stream == DEVICE_STREAM_PER_THREAD)
+        return ICMS_INVALID;
+    client_lock(icms);
+    err = mark_copier(request, &copier);
+    client_unlock(icms);
+    if (err != ICMS_OK || copier == NULL)
+        return err;
+    request->marked = copier;
+    if (device_mark_take(copier, request->stream, &request->mark, &code))
+        return ICMS_OK;
+    return code == 0 ? ICMS_LIMIT : ICMS_DEVICE;
+}
+
+icms_err client_copy_take(struct icms_request *request, size_t index, struct icms_memory *memory,
+                          struct device_copy **out_copy)
+{
+    const struct icms_block *block = &request->blocks[index];
+    struct device_copier *copier = memory->device->copier;
+    uint64_t address = (uint64_t)(uintptr_t)block->data, bytes = block->bytes;
+    struct device_copy *copy;
+
+    *out_copy = NULL;
+    if (bytes > memory->bytes - (address - memory->address))
+        return ICMS_INVALID;
+    if (device_copier_is_failed(copier))
+        return ICMS_DEVICE;
+    if (request->marked != NULL && request->marked != copier)
+        return ICMS_INVALID; /* registered after the call began */
+    if (bytes > client_value_bytes_max(request->volume))
+        bytes = client_value_bytes_max(request->volume);
+    if (bytes > device_copier_bytes(copier))
+        return ICMS_LIMIT;
+    copy = device_copy_take(copier, bytes, &memory->users);
+    if (copy == NULL)
+        return ICMS_OK;
+    copy->index = index;
+    copy->order = (struct device_order){
+        .direction = request->op == SHM_OP_PUT ? DEVICE_OUT : DEVICE_IN,
+        .address = address,
+        .id = memory->id,
+        .mark = request->mark,
+        .stream = request->op == SHM_OP_PUT ? NULL : request->stream,
+    };
+    list_push(&request->copies, &copy->link);
+    atomic_fetch_add(&request->copy_count, 1);
+    *out_copy = copy;
+    return ICMS_OK;
+}
+
+void client_copy_start(struct icms_request *request, struct device_copy *copy, uint64_t bytes)
+{
+    struct device_order order = copy->order;
+
+    check(client_copy_find(request, copy->index) == copy);
+    order.bytes = bytes;
+    device_copy_start(copy, &order);
+}
+
+bool client_copy_hold(struct icms_request *request, size_t index, icms_err status)
+{
+    struct device_copy *copy = client_copy_find(request, index);
+
+    if (copy == NULL)
+        return false;
+    if (request->op == SHM_OP_GET && status == ICMS_OK && !copy->started) {
+        client_copy_start(request, copy, request->blocks[index].bytes);
+        return true;
+    }
+    list_remove(&copy->link);
+    atomic_fetch_sub(&request->copy_count, 1);
+    device_copy_give(copy);
+    request->copies_given = true;
+    return false;
+}
+
+bool client_copies_are_over(const struct icms_request *request)
+{
+    list_for_each (at, &request->copies) {
+        const struct device_copy *copy = container_of(at, struct device_copy, link);
+
+        if (!copy->started || device_copy_is_over(copy) == COPY_NOT_OVER)
+            continue;
+        if (request->op == SHM_OP_GET || (request->copying && copy->index == request->next))
+            return true;
+    }
+    return false;
+}
+
+void client_copies_take(struct icms_request *request)
+{
+    if (request->op != SHM_OP_GET)
+        return; /* client_send_next looks itself */
+    list_for_each_safe (at, &request->copies) {
+        const struct device_copy *copy = container_of(at, struct device_copy, link);
+        enum device_copy_over over = device_copy_is_over(copy);
+        size_t index = copy->index;
+
+        if (!copy->started || over == COPY_NOT_OVER)
+            continue;
+        if (over == COPY_FAILED)
+            request->blocks[index].source = ICMS_SOURCE_NONE;
+        client_block_done(request, index, over == COPY_DONE ? ICMS_OK : ICMS_DEVICE,
+                          ICMS_MISS_NONE);
+    }
+}
+
+void client_copies_lose(struct icms_request *request)
+{
+    if (request->op != SHM_OP_GET)
+        return; /* blocks of a put that were not sent are given up with the others */
+    list_for_each_safe (at, &request->copies) {
+        const struct device_copy *copy = container_of(at, struct device_copy, link);
+
+        if (copy->started && device_copy_is_over(copy) == COPY_NOT_OVER)
+            client_block_give_up(request, copy->index, ICMS_DEADLINE);
+    }
+}
+
+void client_copies_end(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+
+    if (request->copies_given && !list_empty(&icms->rooms[ROOM_COPIES])) {
+        icms->room_epoch++;
+        client_wake(icms);
+    }
+    request->copies_given = false;
+    if (request->done == request->count && request->mark != NULL) {
+        device_mark_give(request->marked, request->mark);
+        request->mark = NULL;
+    }
+}

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/memory.c: memory of devices that the caller registered, and the devices it lies on.
+ *
+ * Any thread. Ranges are a table by address; each has its entry of icms.devices, a context of a
+ * device, whose copier (src/device) is made with the first range there and freed with the last.
+ * A driver is asked without the handle's lock: meanwhile the entry is `changing`, and who wants it
+ * waits. An entry owns its copier from the moment it exists, so that it is not lost when a check
+ * fails.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "client/client_int.h"
+
+/* Allocations that one range may lie in, one behind the other (memory that cuMemMap puts together).
+ */
+#define MEMORY_ALLOCATIONS 65536
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+/* How many ranges begin at or before the address. Lock. */
+static uint32_t memory_place(const struct icms *icms, uint64_t address)
+{
+    uint32_t low = 0, high = atomic_load_explicit(&icms->memory_count, memory_order_relaxed);
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (icms->memories[middle]->address <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct icms_memory *client_memory_find(const struct icms *icms, const void *address)
+{
+    uint64_t at = (uint64_t)(uintptr_t)address;
+    uint32_t place = memory_place(icms, at);
+    struct icms_memory *memory = place == 0 ? NULL : icms->memories[place - 1];
+
+    return memory != NULL && at - memory->address < memory->bytes ? memory : NULL;
+}
+
+/* Why a range cannot be registered; OK: it can. Lock. */
+static icms_err memory_obstacle(const struct icms *icms, const struct icms_memory *memory,
+                                struct err_why *why)
+{
+    uint32_t count = atomic_load(&icms->memory_count);
+    uint32_t place = memory_place(icms, memory->address + memory->bytes - 1);
+    const struct icms_memory *other = place == 0 ? NULL : icms->memories[place - 1];
+
+    if (other != NULL && other->address + other->bytes > memory->address)
+        return err_set(why, ICMS_INVALID,
+                       "cannot register %" PRIu64 " bytes at 0x%" PRIx64
+                       ": they overlap with the %" PRIu64 " bytes at 0x%" PRIx64
+                       " that are registered; unregister those first",
+                       memory->bytes, memory->address, other->bytes, other->address);
+    if (count == ICMS_MEMORIES_MAX)
+        return err_set(why, ICMS_LIMIT,
+                       "cannot register more than %d ranges of memory; register whole allocations",
+                       ICMS_MEMORIES_MAX);
+    return ICMS_OK;
+}
+
+/* Lock. */
+static void memory_insert(struct icms *icms, struct icms_memory *memory)
+{
+    uint32_t count = atomic_load(&icms->memory_count);
+    uint32_t place = memory_place(icms, memory->address);
+
+    memmove(&icms->memories[place + 1], &icms->memories[place],
+            (count - place) * sizeof(icms->memories[0]));
+    icms->memories[place] = memory;
+    atomic_store(&icms->memory_count, count + 1);
+    if (memory->device != NULL)
+        memory->device->memories++;
+}
+
+/* Lock. */
+static void memory_remove(struct icms *icms, const struct icms_memory *memory)
+{
+    uint32_t count = atomic_load(&icms->memory_count);
+    uint32_t place = memory_place(icms, memory->address);
+
+    check(place > 0 && icms->memories[place - 1] == memory);
+    memmove(&icms->memories[place - 1], &icms->memories[place],
+            (count - place) * sizeof(icms->memories[0]));
+    atomic_store(&icms->memory_count, count - 1);
+}
+
+/* ---- what the driver says -------------------------------------------------------------------- */
+
+/* Looks at the whole range: allocations of one context of one device, without a gap. */
+static icms_err memory_look(const struct device_driver *driver, struct icms_memory *memory,
+                            struct device_place *out_place, struct err_why *why)
+{
+    const char *name = device_ops(driver)->name;
+    uint64_t at = memory->address, end = memory->address + memory->bytes;
+
+    for (uint32_t i = 0; at < end; i++) {
+        struct device_pointer pointer;
+
+        if (i == MEMORY_ALLOCATIONS || !device_ops(driver)->look(driver, at, &pointer))
+            return err_set(why, ICMS_INVALID,
+                           "cannot register %" PRIu64 " bytes at 0x%" PRIx64 ": 0x%" PRIx64
+                           " is not %s memory; register memory that the driver "
+                           "allocated, of a context that is alive",
+                           memory->bytes, memory->address, at, name);
+        if (!pointer.on_device)
+            return err_set(why, ICMS_INVALID,
+                           "cannot register 0x%" PRIx64 " as %s memory: it is host memory, which "
+                           "needs no registration",
+                           at, name);
+        if (i == 0) {
+            *out_place =
+                (struct device_place){.context = pointer.context, .ordinal = pointer.ordinal};
+            memory->id = pointer.id;
+        } else {
+            memory->id = 0;
+        }
+        if (pointer.context != out_place->context || pointer.ordinal != out_place->ordinal)
+            return err_set(why, ICMS_INVALID,
+                           "cannot register %" PRIu64 " bytes at 0x%" PRIx64
+                           ": they belong to several devices or contexts",
+                           memory->bytes, memory->address);
+        if (pointer.base + pointer.bytes <= at)
+            break; /* the driver does not say where it ends: every address is asked at its use */
+        at = pointer.base + pointer.bytes;
+        if (pointer.bytes == 1)
+            break;
+    }
+    return ICMS_OK;
+}
+
+/* ---- devices -------------------------------------------------------------------------------- */
+
+static void device_landed_inside(void *arg)
+{
+    struct icms *icms = arg;
+
+    client_lock(icms);
+    icms->room_epoch++;
+    client_copies_landed(icms);
+    client_unlock(icms);
+}
+
+/* On a copier's thread. */
+static void device_landed(void *arg)
+{
+    (void)!client_guarded(arg, device_landed_inside, arg); /* failed: nobody waits any more */
+}
+
+static void device_failed(void *arg, const char *line)
+{
+    const struct icms *icms = arg;
+
+    if (icms->options.log != NULL)
+        icms->options.log(icms->options.log_arg, line);
+    else
+        (void)fprintf(stderr, "icms: %s\n", line);
+}
+
+/* The entry of a place, which may be changing; one whose driver failed is none. NULL. Lock. */
+static struct client_device *device_find(struct icms *icms, enum icms_memory_kind kind,
+                                         const struct device_place *place)
+{
+    for (int i = 0; i < ICMS_DEVICES_MAX; i++) {
+        struct client_device *device = &icms->devices[i];
+
+        if ((device->memories != 0 || device->changing) && device->kind == kind &&
+            device->place.context == place->context && device->place.ordinal == place->ordinal &&
+            (device->copier == NULL || !device_copier_is_failed(device->copier)))
+            return device;
+    }
+    return NULL;
+}
+
+/* Lock. */
+static struct client_device *device_free(struct icms *icms)
+{
+    for (int i = 0; i < ICMS_DEVICES_MAX; i++)
+        if (icms->devices[i].memories == 0 && !icms->devices[i].changing)
+            return &icms->devices[i];
+    return NULL;
+}
+
+/* Makes the copier of an entry. Lock; not held meanwhile. */
+static icms_err device_make(struct icms *icms, struct client_device *device,
+                            const struct device_driver *driver, struct err_why *why)
+{
+    const struct device_copier_options options = {
+        .driver = driver,
+        .place = device->place,
+        .landed = device_landed,
+        .failed = device_failed,
+        .arg = icms,
+    };
+    icms_err err;
+
+    device->changing = true;
+    client_unlock(icms);
+    err = device_copier_new(&options, why, &device->copier);
+    client_lock(icms);
+    device->changing = false;
+    check(pthread_cond_broadcast(&icms->changed) == 0);
+    return err;
+}
+
+/* The entry for a range, with a copier. Lock; not held while it is made. */
+static icms_err device_take(struct icms *icms, enum icms_memory_kind kind,
+                            const struct device_driver *driver, const struct device_place *place,
+                            struct err_why *why, struct client_device **out_device)
+{
+    struct client_device *device;
+    icms_err err = ICMS_OK;
+
+    while ((device = device_find(icms, kind, place)) != NULL && device->changing)
+        client_wait(icms);
+    if (device == NULL) {
+        device = device_free(icms);
+        if (device == NULL)
+            return err_set(why, ICMS_LIMIT, "cannot use memory of more than %d devices",
+                           ICMS_DEVICES_MAX);
+        *device = (struct client_device){.kind = kind, .place = *place};
+        err = device_make(icms, device, driver, why);
+    }
+    if (err == ICMS_OK)
+        *out_device = device;
+    return err;
+}
+
+/* Frees the copier of an entry that no range needs. Lock; not held meanwhile. */
+static void device_drop(struct icms *icms, struct client_device *device)
+{
+    struct device_copier *copier = device->copier;
+
+    if (device->memories != 0)
+        return;
+    device->changing = true;
+    device->copier = NULL;
+    client_unlock(icms);
+    (void)device_copier_free(&copier); /* false: it stays behind; no copy is ours any more */
+    client_lock(icms);
+    device->changing = false;
+    check(pthread_cond_broadcast(&icms->changed) == 0);
+}
+
+void client_devices_halt(struct icms *icms)
+{
+    for (int i = 0; i < ICMS_DEVICES_MAX; i++)
+        if (icms->devices[i].copier != NULL)
+            (void)device_copier_halt(icms->devices[i].copier);
+}
+
+void client_memories_free(struct icms *icms)
+{
+    bool all = true;
+
+    for (int i = 0; i < ICMS_DEVICES_MAX; i++)
+        all = device_copier_free(&icms->devices[i].copier) && all;
+    /* A driver that does not let go of a copy says so in the range, some day. */
+    for (uint32_t i = 0; i < atomic_load(&icms->memory_count) && all; i++)
+        free(icms->memories[i]);
+    free(icms->memories);
+    icms->memories = NULL;
+    atomic_store(&icms->memory_count, 0);
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+struct memory_call {
+    struct icms *icms;
+    struct icms_memory *memory;
+    struct err_why *why;
+    icms_err err;
+};
+
+/* Lock. */
+static icms_err memory_add(struct memory_call *call, const struct device_driver *driver,
+                           const struct device_place *place)
+{
+    struct icms *icms = call->icms;
+    struct icms_memory *memory = call->memory;
+    icms_err err;
+
+    if (icms->memories == NULL)
+        icms->memories = calloc(ICMS_MEMORIES_MAX, sizeof(*icms->memories));
+    if (icms->memories == NULL)
+        return err_set(call->why, ICMS_NO_MEMORY, "cannot register memory: out of memory");
+    err = memory_obstacle(icms, memory, call->why);
+    if (err != ICMS_OK || driver == NULL) {
+        if (err == ICMS_OK)
+            memory_insert(icms, memory);
+        return err;
+    }
+    err = device_take(icms, memory->kind, driver, place, call->why, &memory->device);
+    if (err != ICMS_OK)
+        return err;
+    err = memory_obstacle(icms, memory, call->why); /* the lock was not held all the time */
+    if (err == ICMS_OK)
+        memory_insert(icms, memory);
+    else
+        device_drop(icms, memory->device);
+    return err;
+}
+
+static void register_inside(void *arg)
+{
+    struct memory_call *call = arg;
+    struct icms *icms = call->icms;
+    const struct device_driver *driver = NULL;
+    struct device_place place = {0};
+
+    call->err = ICMS_OK;
+    if (call->memory->kind != ICMS_MEMORY_HOST) {
+        call->err = device_driver_get(
+            call->memory->kind == ICMS_MEMORY_CUDA ? DEVICE_CUDA : DEVICE_HIP, call->why, &driver);
+        if (call->err == ICMS_OK)
+            call->err = memory_look(driver, call->memory, &place, call->why);
+    }
+    if (call->err != ICMS_OK)
+        return;
+    client_lock(icms);
+    if (icms->state == ICMS_STATE_CLOSING)
+        call->err = ICMS_CLOSED;
+    else
+        call->err = memory_add(call, driver, &place);
+    client_unlock(icms);
+}
+
+/* What is wrong with a call before anything is asked. */
+static icms_err register_wrong(const struct icms *icms, enum icms_memory_kind kind,
+                               const void *address, uint64_t bytes, struct err_why *why)
+{
+    if (client_forked(icms))
+        return err_set(why, ICMS_FORKED,
+                       "cannot register memory: the handle was opened by another "
+                       "process; open one in this process");
+    if (kind != ICMS_MEMORY_HOST && kind != ICMS_MEMORY_CUDA && kind != ICMS_MEMORY_HIP)
+        return err_set(why, ICMS_INVALID, "cannot register memory: no such kind of memory: %d",
+                       (int)kind);
+    if (address == NULL || bytes == 0 || (uint64_t)(uintptr_t)address + bytes < bytes)
+        return err_set(why, ICMS_INVALID,
+                       "cannot register %" PRIu64 " bytes at 0x%" PRIxPTR ": that is no range",
+                       bytes, (uintptr_t)address);
+    return ICMS_OK;
+}
+
+icms_err icms_memory_register(struct icms *icms, enum icms_memory_kind kind, void *address,
+                              uint64_t bytes, char *why, size_t why_bytes,
+                              struct icms_memory **out_memory)
+{
+    struct err_why sentence = {{0}};
+    struct memory_call call = {.icms = icms, .why = &sentence};
+
+    if (icms == NULL || icms->magic != CLIENT_ICMS_MAGIC || out_memory == NULL)
+        return ICMS_INVALID;
+    call.err = register_wrong(icms, kind, address, bytes, &sentence);
+    if (call.err == ICMS_OK) {
+        call.memory = calloc(1, sizeof(*call.memory));
+        if (call.memory == NULL)
+            call.err = ICMS_NO_MEMORY;
+    }
+    if (call.err == ICMS_OK) {
+        *call.memory = (struct icms_memory){.magic = CLIENT_MEMORY_MAGIC,
+                                            .kind = kind,
+                                            .icms = icms,
+                                            .address = (uint64_t)(uintptr_t)address,
+                                            .bytes = bytes};
+        if (!client_guarded(icms, register_inside, &call))
+            call.err = ICMS_CLOSED;
+    }
+    if (call.err == ICMS_OK) {
+        *out_memory = call.memory;
+        return ICMS_OK;
+    }
+    free(call.memory);
+    if (sentence.text[0] == 0)
+        (void)err_set(&sentence, call.err, "cannot register memory: %s", icms_err_text(call.err));
+    client_why(&sentence, why, why_bytes);
+    return call.err;
+}
+
+static void unregister_inside(void *arg)
+{
+    struct memory_call *call = arg;
+    struct icms *icms = call->icms;
+    struct icms_memory *memory = call->memory;
+    struct client_device *device = memory->device;
+
+    client_lock(icms);
+    call->err = atomic_load(&memory->users) == 0 ? ICMS_OK : ICMS_BUSY;
+    if (call->err == ICMS_OK) {
+        memory_remove(icms, memory);
+        if (device != NULL) {
+            device->memories--;
+            device_drop(icms, device);
+        }
+    }
+    client_unlock(icms);
+}
+
+icms_err icms_memory_unregister(struct icms_memory **memory)
+{
+    struct icms_memory *m = memory == NULL ? NULL : *memory;
+    struct memory_call call = {.memory = m};
+
+    if (m == NULL)
+        return ICMS_OK;
+    if (m->magic != CLIENT_MEMORY_MAGIC)
+        return ICMS_INVALID;
+    if (client_forked(m->icms))
+        return ICMS_FORKED;
+    call.icms = m->icms;
+    if (!client_guarded(m->icms, unregister_inside, &call)) {
+        *memory = NULL; /* icms_close frees it */
+        return ICMS_OK;
+    }
+    if (call.err != ICMS_OK)
+        return call.err;
+    m->magic = 0;
+    free(m);
+    *memory = NULL;
+    return ICMS_OK;
+}

@@ -1,0 +1,731 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/copier.c: the thread that copies to and from one context of a device.
+ *
+ * copier_run() takes copies off the queue in the order in which they were started, gives each to
+ * the driver on the stream of its direction with an event behind it (copier_order), and asks for
+ * the oldest event of each stream until it has happened (copier_reap). In between it sleeps a
+ * little: a driver has no descriptor to wait for.
+ *
+ * QUEUED -> ORDERED -> HELD (over, its owner's), or ORDERED -> LOST -> FREE. When the driver fails
+ * to say whether a copy has ended, the copier has failed: all that it had become STUCK, and their
+ * owners see them as over and failed.
+ *
+ * The pinned memory is our own mapping that the driver pins, never memory of the driver: a context
+ * that is destroyed takes its memory along. It is not inherited by fork(), so that no page of it is
+ * copied on a write, and not dumped.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "device/copier.h"
+
+#define PINNED_GRANULES_MAX (DEVICE_PINNED_BYTES / DEVICE_PINNED_GRANULE)
+
+/* How long the thread sleeps between two looks at an event: an eighth of the copy's age, within
+ * these. */
+#define LOOK_NS_MIN ((uint64_t)20 * 1000)
+#define LOOK_NS_MAX ((uint64_t)1000 * 1000)
+
+/* No code of a driver: an address is not what it was when it was registered. */
+#define DEVICE_GONE (-1)
+
+struct device_mark {
+    void *event; /* NULL: not made yet */
+    bool taken;
+};
+
+struct device_copier {
+    struct device_copier_options options;
+    bool is_held;     /* the place: rele when it is freed                           */
+    void *streams[2]; /* by direction                                               */
+    uint8_t *memory;  /* pinned                                                     */
+    uint64_t bytes;   /* of it                                                      */
+    pthread_t thread;
+    pthread_mutex_t lock;   /* all below                                                  */
+    pthread_cond_t changed; /* something to do, or nothing left, or ended                 */
+    bool halted;            /* no copy starts                                             */
+    bool closed;            /* the thread ends, and calls nobody                          */
+    bool ended;             /* the thread has left the driver for good                    */
+    bool calling;           /* the thread is in landed() or failed()                      */
+    bool refused;           /* failed() was called                                        */
+    _Atomic bool failed;    /* the driver does not say any more what ended                */
+    uint32_t stuck;         /* copies in state STUCK                                      */
+    uint32_t busy;          /* copies in states ORDERED and LOST                          */
+    uint64_t since_ns;      /* when the oldest of them was ordered, about                 */
+    struct list free_;      /* copies                                                     */
+    struct list queue;      /* QUEUED                                                     */
+    struct list ordered[2]; /* ORDERED and LOST, by direction, oldest first               */
+    uint8_t taken[PINNED_GRANULES_MAX]; /* of the memory                                   */
+    struct device_copy copies[DEVICE_COPIES];
+    struct device_mark marks[DEVICE_MARKS];
+};
+
+static uint64_t copier_now_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void copier_lock(struct device_copier *copier)
+{
+    (void)pthread_mutex_lock(&copier->lock); /* it does not fail: no owner takes it twice */
+}
+
+static void copier_unlock(struct device_copier *copier)
+{
+    (void)pthread_mutex_unlock(&copier->lock);
+}
+
+static void copier_sleep(struct device_copier *copier, uint64_t until_ns)
+{
+    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                             .tv_nsec = (long)(until_ns % 1000000000u)};
+
+    (void)pthread_cond_timedwait(&copier->changed, &copier->lock, &until);
+}
+
+/* ---- pinned memory --------------------------------------------------------------------------- */
+
+static uint32_t pinned_granules(uint64_t bytes)
+{
+    uint64_t granules = (bytes + DEVICE_PINNED_GRANULE - 1) / DEVICE_PINNED_GRANULE;
+
+    return granules == 0 ? 1 : (uint32_t)granules;
+}
+
+/* First fit. Lock. */
+static uint8_t *pinned_take(struct device_copier *copier, uint64_t bytes)
+{
+    uint32_t total = (uint32_t)(copier->bytes / DEVICE_PINNED_GRANULE), run = 0;
+    uint32_t wanted = pinned_granules(bytes);
+
+    for (uint32_t i = 0; i < total; i++) {
+        run = copier->taken[i] != 0 ? 0 : run + 1;
+        if (run < wanted)
+            continue;
+        memset(&copier->taken[i + 1 - wanted], 1, wanted);
+        return copier->memory + (i + 1 - wanted) * DEVICE_PINNED_GRANULE;
+    }
+    return NULL;
+}
+
+/* Lock. */
+static void pinned_give(struct device_copier *copier, const uint8_t *memory, uint64_t bytes)
+{
+    size_t first = (size_t)(memory - copier->memory) / DEVICE_PINNED_GRANULE;
+
+    memset(&copier->taken[first], 0, pinned_granules(bytes));
+}
+
+/* ---- states of a copy ------------------------------------------------------------------------ */
+
+/* Any state -> FREE; nothing uses its memory. Lock. */
+static void copy_free(struct device_copy *copy)
+{
+    struct device_copier *copier = copy->copier;
+
+    list_remove(&copy->queue);
+    pinned_give(copier, copy->memory, copy->bytes);
+    copy->state = COPY_FREE;
+    if (copy->users != NULL)
+        (void)atomic_fetch_sub(copy->users, 1);
+    copy->users = NULL;
+    list_push_front(&copier->free_, &copy->queue);
+}
+
+/* Its owner sees that it is over. */
+static void copy_over(struct device_copy *copy, enum device_copy_over over)
+{
+    atomic_store_explicit(&copy->over, (int)over, memory_order_release);
+}
+
+/* ORDERED or LOST, and has ended. Lock. */
+static void copy_ended(struct device_copy *copy)
+{
+    struct device_copier *copier = copy->copier;
+
+    copier->busy--;
+    copier->since_ns = copier_now_ns();
+    if (copy->state == COPY_LOST) {
+        copy_free(copy);
+        return;
+    }
+    list_remove(&copy->queue);
+    copy->state = COPY_HELD;
+    if (device_copy_is_over(copy) == COPY_NOT_OVER)
+        copy_over(copy, COPY_DONE);
+}
+
+/* The driver never had it. Lock. */
+static void copy_refused(struct device_copy *copy)
+{
+    list_remove(&copy->queue);
+    copy->state = COPY_HELD;
+    copy_over(copy, COPY_FAILED);
+}
+
+/* Nobody knows whether it has ended. Lock. */
+static void copy_stuck(struct device_copy *copy)
+{
+    struct device_copier *copier = copy->copier;
+
+    copier->busy--;
+    copier->stuck++;
+    list_remove(&copy->queue);
+    if (copy->users != NULL) /* the context is gone: it writes nowhere */
+        (void)atomic_fetch_sub(copy->users, 1);
+    copy->users = NULL;
+    copy->state = COPY_STUCK;
+    if (device_copy_is_over(copy) == COPY_NOT_OVER)
+        copy_over(copy, COPY_FAILED);
+}
+
+struct device_copy *device_copy_take(struct device_copier *copier, uint64_t bytes,
+                                     _Atomic uint32_t *users)
+{
+    struct device_copy *copy = NULL;
+    struct list *at;
+    uint8_t *memory = NULL;
+
+    copier_lock(copier);
+    at = list_first(&copier->free_);
+    if (at != NULL && bytes <= copier->bytes && !copier->halted && !copier->failed)
+        memory = pinned_take(copier, bytes);
+    if (memory != NULL) {
+        copy = container_of(at, struct device_copy, queue);
+        list_remove(&copy->queue);
+        list_init(&copy->link);
+        copy->index = 0;
+        copy->started = false;
+        copy->memory = memory;
+        copy->bytes = bytes;
+        copy->state = COPY_HELD;
+        copy->users = users;
+        (void)atomic_fetch_add(users, 1);
+        copy_over(copy, COPY_NOT_OVER);
+    }
+    copier_unlock(copier);
+    return copy;
+}
+
+void device_copy_start(struct device_copy *copy, const struct device_order *order)
+{
+    struct device_copier *copier = copy->copier;
+
+    check(!copy->started && order->bytes <= copy->bytes); /* never with the lock held */
+    copier_lock(copier);
+    copy->started = true;
+    copy->order = *order;
+    if (copier->halted || atomic_load(&copier->failed)) {
+        copy_refused(copy);
+    } else {
+        copy->state = COPY_QUEUED;
+        list_push(&copier->queue, &copy->queue);
+        (void)pthread_cond_broadcast(&copier->changed);
+    }
+    copier_unlock(copier);
+}
+
+void device_copy_give(struct device_copy *copy)
+{
+    struct device_copier *copier = copy->copier;
+
+    copier_lock(copier);
+    if (copy->state == COPY_ORDERED)
+        copy->state = COPY_LOST;
+    else if (copy->state != COPY_STUCK)
+        copy_free(copy);
+    copier_unlock(copier);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Calls landed() or failed(). Lock; not held meanwhile. */
+static void copier_call(struct device_copier *copier, const char *line)
+{
+    if (copier->closed)
+        return;
+    copier->calling = true;
+    copier_unlock(copier);
+    if (line != NULL)
+        copier->options.failed(copier->options.arg, line);
+    else
+        copier->options.landed(copier->options.arg);
+    copier_lock(copier);
+    copier->calling = false;
+    (void)pthread_cond_broadcast(&copier->changed);
+}
+
+/* Says once what the driver said. Lock; not held meanwhile. */
+static void copier_say(struct device_copier *copier, const char *what, int code)
+{
+    const struct device_driver *driver = copier->options.driver;
+    char text[DEVICE_TEXT_BYTES], line[DEVICE_TEXT_BYTES + 160];
+
+    if (copier->refused)
+        return;
+    copier->refused = true;
+    if (code == DEVICE_GONE)
+        (void)snprintf(text, sizeof(text), "it was unregistered too late");
+    else
+        device_ops(driver)->text(driver, code, text, sizeof(text));
+    (void)snprintf(line, sizeof(line),
+                   "device memory: cannot %s on %s device %d: %s; register the memory again, of a "
+                   "context that is alive",
+                   what, device_ops(driver)->name, copier->options.place.ordinal, text);
+    copier_call(copier, line);
+}
+
+/* The driver does not say what has ended: nothing that it has is used again. Lock. */
+static void copier_fail(struct device_copier *copier)
+{
+    struct list *at;
+
+    atomic_store(&copier->failed, true);
+    for (int d = 0; d < 2; d++)
+        while ((at = list_first(&copier->ordered[d])) != NULL)
+            copy_stuck(container_of(at, struct device_copy, queue));
+    while ((at = list_first(&copier->queue)) != NULL)
+        copy_refused(container_of(at, struct device_copy, queue));
+}
+
+/* How far a copy came with the driver. */
+enum copier_reach {
+    REACH_NOTHING, /* the driver does not have it                    */
+    REACH_COPIED,  /* it runs, and nothing tells when it ends        */
+    REACH_ALL,     /* it runs, and its event happens when it ends    */
+};
+
+/* What the driver is asked for one copy. No lock. 0, or its code and *out_what. */
+static int copier_drive(const struct device_copier *copier, const struct device_copy *copy,
+                        const char **out_what, enum copier_reach *out_reach)
+{
+    const struct device_driver *driver = copier->options.driver;
+    const struct device_ops *ops = device_ops(driver);
+    const struct device_order *order = &copy->order;
+    void *stream = copier->streams[order->direction];
+    struct device_pointer pointer;
+    int code;
+
+    *out_reach = REACH_NOTHING;
+    *out_what = "use memory that was freed";
+    if (!ops->look(driver, order->address, &pointer) || (order->id != 0 && pointer.id != order->id))
+        return DEVICE_GONE;
+    *out_what = "wait for the caller's stream";
+    code = order->mark == NULL ? 0 : ops->stream_wait(driver, stream, order->mark);
+    if (code != 0)
+        return code;
+    *out_what = "copy";
+    if (order->direction == DEVICE_IN)
+        code = ops->copy_in(driver, order->address, copy->memory, order->bytes, stream);
+    else
+        code = ops->copy_out(driver, copy->memory, order->address, order->bytes, stream);
+    if (code != 0)
+        return code;
+    *out_reach = REACH_COPIED;
+    *out_what = "follow a copy";
+    code = ops->event_record(driver, copy->event, stream);
+    if (code != 0)
+        return code;
+    *out_reach = REACH_ALL;
+    *out_what = "let the caller's stream wait";
+    return order->stream == NULL ? 0 : ops->stream_wait(driver, order->stream, copy->event);
+}
+
+/* QUEUED -> ORDERED. Lock; not held while the driver is asked. True: it is over already. */
+static bool copier_order(struct device_copier *copier, struct device_copy *copy)
+{
+    enum copier_reach reach;
+    const char *what;
+    int code;
+
+    list_remove(&copy->queue);
+    list_push(&copier->ordered[copy->order.direction], &copy->queue);
+    copy->state = COPY_ORDERED;
+    if (copier->busy++ == 0)
+        copier->since_ns = copier_now_ns();
+    copier_unlock(copier);
+    code = copier_drive(copier, copy, &what, &reach);
+    copier_lock(copier);
+    if (code == 0) {
+        if (copy->order.stream != NULL)
+            copy_over(copy, COPY_DONE);
+        return copy->order.stream != NULL;
+    }
+    if (reach == REACH_ALL) {
+        copy_over(copy, COPY_FAILED); /* its memory is free when its event happens */
+    } else if (reach == REACH_COPIED) {
+        copier_fail(copier);
+    } else {
+        copier->busy--;
+        if (copy->state == COPY_LOST)
+            copy_free(copy);
+        else
+            copy_refused(copy);
+    }
+    copier_say(copier, what, code);
+    return true;
+}
+
+/* Ends copies whose events have happened. Lock; not held while the driver is asked. True: some are
+ * over. */
+static bool copier_reap(struct device_copier *copier)
+{
+    const struct device_driver *driver = copier->options.driver;
+    bool over = false;
+
+    for (int d = 0; d < 2; d++) {
+        struct list *at;
+
+        while ((at = list_first(&copier->ordered[d])) != NULL) {
+            struct device_copy *copy = container_of(at, struct device_copy, queue);
+            int code;
+
+            copier_unlock(copier);
+            code = device_ops(driver)->event_query(driver, copy->event);
+            copier_lock(copier);
+            if (code == DEVICE_NOT_READY)
+                break;
+            over = true;
+            if (code == 0) {
+                copy_ended(copy);
+                continue;
+            }
+            copier_fail(copier);
+            copier_say(copier, "follow a copy", code);
+        }
+    }
+    return over;
+}
+
+/* Until something is to be done. Lock. */
+static void copier_rest(struct device_copier *copier)
+{
+    uint64_t now = copier_now_ns(), rest = (now - copier->since_ns) / 8;
+
+    if (copier->busy == 0) {
+        (void)pthread_cond_wait(&copier->changed, &copier->lock);
+        return;
+    }
+    if (rest < LOOK_NS_MIN)
+        rest = LOOK_NS_MIN;
+    copier_sleep(copier, now + (rest > LOOK_NS_MAX ? LOOK_NS_MAX : rest));
+}
+
+static void *copier_run(void *arg)
+{
+    struct device_copier *copier = arg;
+    const struct device_driver *driver = copier->options.driver;
+    int before, code = device_ops(driver)->enter(driver, &copier->options.place, &before);
+
+    copier_lock(copier);
+    if (code != 0) {
+        copier_fail(copier);
+        copier_say(copier, "enter the context", code);
+    }
+    while (!copier->closed || copier->busy != 0) {
+        struct list *at;
+        bool over = false;
+
+        while ((at = list_first(&copier->queue)) != NULL)
+            over = copier_order(copier, container_of(at, struct device_copy, queue)) || over;
+        over = copier_reap(copier) || over;
+        if (over)
+            copier_call(copier, NULL);
+        (void)pthread_cond_broadcast(&copier->changed); /* who halts it looks at busy */
+        if (list_empty(&copier->queue) && !(copier->closed && copier->busy == 0))
+            copier_rest(copier);
+    }
+    copier_unlock(copier);
+    if (code == 0)
+        device_ops(driver)->leave(driver, before);
+    copier_lock(copier);
+    copier->ended = true;
+    (void)pthread_cond_broadcast(&copier->changed);
+    copier_unlock(copier);
+    return NULL;
+}
+
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+static struct device_mark *mark_find(struct device_copier *copier)
+{
+    struct device_mark *found = NULL;
+
+    copier_lock(copier);
+    for (uint32_t i = 0; i < DEVICE_MARKS && found == NULL; i++)
+        if (!copier->marks[i].taken)
+            found = &copier->marks[i];
+    if (found != NULL)
+        found->taken = true;
+    copier_unlock(copier);
+    return found;
+}
+
+bool device_mark_take(struct device_copier *copier, void *stream, void **out_mark, int *out_code)
+{
+    const struct device_driver *driver = copier->options.driver;
+    const struct device_ops *ops = device_ops(driver);
+    struct device_mark *mark = mark_find(copier);
+    int before;
+
+    *out_code = 0;
+    if (mark == NULL)
+        return false;
+    *out_code = ops->enter(driver, &copier->options.place, &before);
+    if (*out_code == 0) {
+        if (mark->event == NULL)
+            *out_code = ops->event_new(driver, &mark->event);
+        if (*out_code == 0)
+            *out_code = ops->event_record(driver, mark->event, stream);
+        ops->leave(driver, before);
+    }
+    if (*out_code != 0) {
+        device_mark_give(copier, mark->event);
+        return false;
+    }
+    *out_mark = mark->event;
+    return true;
+}
+
+void device_mark_give(struct device_copier *copier, void *mark)
+{
+    copier_lock(copier);
+    for (uint32_t i = 0; i < DEVICE_MARKS; i++)
+        if (copier->marks[i].taken && copier->marks[i].event == mark) {
+            copier->marks[i].taken = false;
+            break;
+        }
+    copier_unlock(copier);
+}
+
+/* ---- the life of a copier -------------------------------------------------------------------- */
+
+bool device_copier_is_failed(const struct device_copier *copier)
+{
+    return atomic_load(&copier->failed);
+}
+
+uint64_t device_copier_bytes(const struct device_copier *copier)
+{
+    return copier->bytes;
+}
+
+/* Maps and pins as much as there is. In the place. */
+static int copier_pin(struct device_copier *copier)
+{
+    const struct device_driver *driver = copier->options.driver;
+    int code = 0;
+
+    for (uint64_t bytes = DEVICE_PINNED_BYTES; bytes >= DEVICE_PINNED_BYTES_MIN; bytes /= 2) {
+        void *memory =
+            mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+        if (memory == MAP_FAILED)
+            continue;
+        (void)madvise(memory, bytes, MADV_DONTFORK);
+        (void)madvise(memory, bytes, MADV_DONTDUMP);
+        code = device_ops(driver)->pin(driver, memory, bytes);
+        if (code == 0) {
+            copier->memory = memory;
+            copier->bytes = bytes;
+            return 0;
+        }
+        (void)munmap(memory, bytes);
+    }
+    return code;
+}
+
+/* Gives back what the driver made. In the place. */
+static void copier_unmake(struct device_copier *copier)
+{
+    const struct device_driver *driver = copier->options.driver;
+    const struct device_ops *ops = device_ops(driver);
+
+    for (uint32_t i = 0; i < DEVICE_COPIES; i++)
+        if (copier->copies[i].event != NULL)
+            ops->event_free(driver, copier->copies[i].event);
+    for (uint32_t i = 0; i < DEVICE_MARKS; i++)
+        if (copier->marks[i].event != NULL)
+            ops->event_free(driver, copier->marks[i].event);
+    for (int d = 0; d < 2; d++)
+        if (copier->streams[d] != NULL)
+            ops->stream_free(driver, copier->streams[d]);
+    if (copier->memory != NULL)
+        (void)ops->unpin(driver, copier->memory);
+}
+
+/* Makes streams, events and pinned memory. In the place. */
+static icms_err copier_make(struct device_copier *copier, struct err_why *why)
+{
+    const struct device_driver *driver = copier->options.driver;
+    const struct device_ops *ops = device_ops(driver);
+    char text[DEVICE_TEXT_BYTES];
+    int code = 0;
+
+    for (int d = 0; d < 2 && code == 0; d++)
+        code = ops->stream_new(driver, &copier->streams[d]);
+    for (uint32_t i = 0; i < DEVICE_COPIES && code == 0; i++)
+        code = ops->event_new(driver, &copier->copies[i].event);
+    if (code != 0) {
+        ops->text(driver, code, text, sizeof(text));
+        return err_set(why, ICMS_DEVICE,
+                       "cannot use memory of %s device %d: %s; look at its driver", ops->name,
+                       copier->options.place.ordinal, text);
+    }
+    code = copier_pin(copier);
+    if (copier->memory != NULL)
+        return ICMS_OK;
+    ops->text(driver, code, text, sizeof(text));
+    return err_set(why, ICMS_NO_MEMORY,
+                   "cannot pin %llu MiB of host memory for %s device %d: %s; free memory, or raise "
+                   "the limit of locked memory (ulimit -l)",
+                   (unsigned long long)(DEVICE_PINNED_BYTES_MIN >> 20), ops->name,
+                   copier->options.place.ordinal, text);
+}
+
+static void copier_delete(struct device_copier *copier)
+{
+    const struct device_driver *driver = copier->options.driver;
+
+    if (copier->is_held)
+        device_ops(driver)->rele(driver, &copier->options.place);
+    if (copier->memory != NULL)
+        (void)munmap(copier->memory, copier->bytes);
+    (void)pthread_mutex_destroy(&copier->lock);
+    (void)pthread_cond_destroy(&copier->changed);
+    free(copier);
+}
+
+static void copier_init(struct device_copier *copier)
+{
+    pthread_condattr_t attributes;
+
+    (void)pthread_mutex_init(&copier->lock, NULL);
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&copier->changed, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    list_init(&copier->free_);
+    list_init(&copier->queue);
+    list_init(&copier->ordered[DEVICE_IN]);
+    list_init(&copier->ordered[DEVICE_OUT]);
+    for (uint32_t i = 0; i < DEVICE_COPIES; i++) {
+        copier->copies[i].copier = copier;
+        list_push(&copier->free_, &copier->copies[i].queue);
+    }
+}
+
+/* Starts the thread; signals of the process are for its own threads. */
+static bool copier_begin(struct device_copier *copier)
+{
+    sigset_t all, before;
+    int error;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&copier->thread, NULL, copier_run, copier);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error == 0;
+}
+
+icms_err device_copier_new(const struct device_copier_options *options, struct err_why *why,
+                           struct device_copier **out_copier)
+{
+    const struct device_ops *ops = device_ops(options->driver);
+    struct device_copier *copier = calloc(1, sizeof(*copier));
+    char text[DEVICE_TEXT_BYTES];
+    icms_err err;
+    int before, code;
+
+    if (copier == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "cannot use memory of a device: out of memory");
+    copier->options = *options;
+    copier_init(copier);
+    copier->is_held = ops->hold(options->driver, &copier->options.place);
+    code = ops->enter(options->driver, &copier->options.place, &before);
+    if (code != 0) {
+        ops->text(options->driver, code, text, sizeof(text));
+        err = err_set(why, ICMS_DEVICE,
+                      "cannot enter the context of %s device %d: %s; look whether "
+                      "it was destroyed",
+                      ops->name, options->place.ordinal, text);
+        copier_delete(copier);
+        return err;
+    }
+    err = copier_make(copier, why);
+    if (err == ICMS_OK && !copier_begin(copier))
+        err =
+            err_set(why, ICMS_NO_MEMORY,
+                    "cannot use memory of %s device %d: no thread can be made; raise the limit of "
+                    "threads (ulimit -u)",
+                    ops->name, options->place.ordinal);
+    if (err != ICMS_OK)
+        copier_unmake(copier);
+    ops->leave(options->driver, before);
+    if (err != ICMS_OK)
+        copier_delete(copier);
+    else
+        *out_copier = copier;
+    return err;
+}
+
+bool device_copier_halt(struct device_copier *copier)
+{
+    uint64_t until_ns = copier_now_ns() + (uint64_t)DEVICE_DRAIN_MS * 1000000;
+    struct list *at;
+    bool quiet;
+
+    copier_lock(copier);
+    copier->halted = true;
+    while ((at = list_first(&copier->queue)) != NULL)
+        copy_refused(container_of(at, struct device_copy, queue));
+    while (copier->busy != 0 && copier_now_ns() < until_ns)
+        copier_sleep(copier, until_ns);
+    quiet = copier->busy == 0;
+    copier_unlock(copier);
+    return quiet;
+}
+
+bool device_copier_free(struct device_copier **copier)
+{
+    struct device_copier *c = *copier;
+    uint64_t until_ns;
+    int before;
+    bool ended;
+
+    *copier = NULL;
+    if (c == NULL)
+        return true;
+    (void)device_copier_halt(c); /* looked at below */
+    copier_lock(c);
+    c->closed = true;
+    (void)pthread_cond_broadcast(&c->changed);
+    while (c->calling) /* it waits for nobody but the owner's locks */
+        (void)pthread_cond_wait(&c->changed, &c->lock);
+    until_ns = copier_now_ns() + (c->busy == 0 ? (uint64_t)DEVICE_DRAIN_MS * 1000000 : 0);
+    while (!c->ended && copier_now_ns() < until_ns)
+        copier_sleep(c, until_ns);
+    ended = c->ended;
+    copier_unlock(c);
+    if (!ended) {
+        (void)pthread_detach(c->thread);
+        return false; /* all of it is the driver's */
+    }
+    (void)pthread_join(c->thread, NULL);
+    if (device_ops(c->options.driver)->enter(c->options.driver, &c->options.place, &before) == 0) {
+        copier_unmake(c);
+        device_ops(c->options.driver)->leave(c->options.driver, before);
+    }
+    copier_delete(c);
+    return true;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/copier.h: copies between pinned host memory and one context of a device.
+ *
+ * A copier has pinned memory, two streams (to the device, from it) and a thread, which alone calls
+ * the driver for copies: whoever wants one never waits for the driver.
+ *
+ *   device_copier_new -> device_copy_take -> [fill its memory] -> device_copy_start
+ *     -> device_copy_is_over -> [read its memory] -> device_copy_give -> device_copier_free
+ *
+ * The driver is believed in nothing that time can tell: a copy that it does not end keeps its
+ * memory (quarantine), and a copier whose thread does not come back from the driver is left behind
+ * with its memory when it is freed.
+ *
+ * Any thread, but a copy belongs to one thread at a time. The copier's lock is a leaf: nothing is
+ * called with it held.
+ */
+#ifndef DEVICE_COPIER_H
+#define DEVICE_COPIER_H
+
+#include <stdatomic.h>
+
+#include "base/list.h"
+#include "device/driver.h"
+
+/* Pinned memory of a copier, and the least it starts with where the machine does not give it. */
+#define DEVICE_PINNED_BYTES     ((uint64_t)64 << 20)
+#define DEVICE_PINNED_BYTES_MIN ((uint64_t)1 << 20)
+#define DEVICE_PINNED_GRANULE   ((uint64_t)64 << 10)
+
+/* Copies of a copier at a time, and requests that wait for a stream of their own. */
+#define DEVICE_COPIES 256
+#define DEVICE_MARKS  1024
+
+/* device_copier_free waits so long for copies that are with the driver. */
+#define DEVICE_DRAIN_MS 2000
+
+struct device_copier;
+
+enum device_copy_state {
+    COPY_FREE,    /* in the free list                                                        */
+    COPY_HELD,    /* its owner fills or reads its memory                                     */
+    COPY_QUEUED,  /* the thread will give it to the driver; woken by device_copy_start       */
+    COPY_ORDERED, /* with the driver; ended by the thread, which asks for its event          */
+    COPY_LOST,    /* with the driver, and given back by its owner: FREE when it has ended    */
+    COPY_STUCK,   /* nothing tells when it ends: its memory is never used again              */
+};
+
+enum device_direction {
+    DEVICE_IN,  /* to the device   */
+    DEVICE_OUT, /* from the device */
+};
+
+/* What is copied. */
+struct device_order {
+    enum device_direction direction;
+    uint64_t address; /* on the device                                                         */
+    uint64_t bytes;   /* at most those taken                                                   */
+    uint64_t id;      /* of the allocation when it was registered: another one is an error; 0   */
+    void *mark;       /* of device_mark_take: the copy begins behind it; NULL                  */
+    void *stream;     /* in: what is put there once the copy is over runs behind it; NULL: it is
+                         over when it has ended                                                */
+};
+
+/* One copy and its piece of pinned memory. Owned by who took it; fields marked "owner" are only
+ * theirs. */
+struct device_copy {
+    struct list link; /* owner                                                     */
+    size_t index;     /* owner                                                     */
+    bool started;     /* owner: device_copy_start was called                       */
+    uint8_t *memory;  /* pinned, of `bytes`                                        */
+    uint64_t bytes;
+    struct device_copier *copier;
+    enum device_copy_state state; /* copier's lock                                             */
+    struct device_order order;    /* set by device_copy_start                                  */
+    _Atomic int over;             /* enum device_copy_over                                     */
+    void *event;                  /* recorded behind it                                        */
+    _Atomic uint32_t *users;      /* counts this copy until it has ended                       */
+    struct list queue;            /* free, queued or ordered; copier's lock                    */
+};
+
+/* Takes pinned memory, streams and events in a place, and starts the thread. landed(arg) is called
+ * on that thread, without a lock, when copies are over; failed(arg, line) once, when the driver
+ * fails. */
+struct device_copier_options {
+    const struct device_driver *driver;
+    struct device_place place;
+    void (*landed)(void *arg);
+    void (*failed)(void *arg, const char *line);
+    void *arg;
+};
+icms_err device_copier_new(const struct device_copier_options *options, struct err_why *why,
+                           struct device_copier **out_copier) ICMS_MUST_CHECK;
+
+/* From now on no copy starts, and what the driver does not have yet is over with an error; then
+ * waits DEVICE_DRAIN_MS at most for what it has. True: nothing is with the driver. */
+bool device_copier_halt(struct device_copier *copier);
+
+/* Halts it and frees everything. False: the driver does not let go; everything that it may still
+ * use stays where it is for ever, and landed and failed are not called any more. NULL is freed. */
+bool device_copier_free(struct device_copier **copier);
+
+/* The driver failed: no copy is taken any more. */
+bool device_copier_is_failed(const struct device_copier *copier);
+
+/* Bytes of pinned memory: no copy is larger. */
+uint64_t device_copier_bytes(const struct device_copier *copier);
+
+/* A copy in state HELD; *users counts it until the device does not use its memory any more. NULL:
+ * there is no room at this moment; landed() tells when there may be. */
+struct device_copy *device_copy_take(struct device_copier *copier, uint64_t bytes,
+                                     _Atomic uint32_t *users);
+
+/* HELD -> QUEUED. */
+void device_copy_start(struct device_copy *copy, const struct device_order *order);
+
+enum device_copy_over {
+    COPY_NOT_OVER,
+    COPY_DONE,   /* the bytes are there; with order.stream: will be, before what follows on it */
+    COPY_FAILED, /* the driver refused or failed                                               */
+};
+
+static inline enum device_copy_over device_copy_is_over(const struct device_copy *copy)
+{
+    return (enum device_copy_over)atomic_load_explicit(&copy->over, memory_order_acquire);
+}
+
+/* Gives the copy back, in any state: what the driver does not have is taken back, what it has is
+ * LOST. */
+void device_copy_give(struct device_copy *copy);
+
+/* Remembers what is on a stream of the caller's at this moment; *out_mark is for device_order.mark
+ * and goes back with device_mark_give. False: the driver refuses the stream (*out_code), or all are
+ * taken (*out_code 0). */
+bool device_mark_take(struct device_copier *copier, void *stream, void **out_mark, int *out_code);
+void device_mark_give(struct device_copier *copier, void *mark);
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device_int.h: what the files of src/device share: a driver with the functions of its library.
+ */
+#ifndef DEVICE_INT_H
+#define DEVICE_INT_H
+
+#include "device/driver.h"
+
+/* Error codes that are the same in CUDA and HIP. */
+#define DEVICE_INVALID_VALUE   1
+#define DEVICE_OUT_OF_MEMORY   2
+#define DEVICE_NOT_INITIALIZED 3
+
+/* Of a symbol of the library, in the driver's own struct. */
+struct device_symbol {
+    const char *name;
+    size_t offset; /* of the pointer to it */
+};
+
+struct cuda_calls {
+    int (*init)(unsigned flags);
+    int (*driver_version)(int *version);
+    int (*error_name)(int code, const char **name);
+    int (*error_string)(int code, const char **text);
+    int (*pointer)(void *out, int attribute, uint64_t address);
+    int (*device)(int *device, int ordinal);
+    int (*primary_retain)(void **context, int device);
+    int (*primary_release)(int device);
+    int (*push)(void *context);
+    int (*pop)(void **context);
+    int (*pin)(void *memory, size_t bytes, unsigned flags);
+    int (*unpin)(void *memory);
+    int (*stream_new)(void **stream, unsigned flags);
+    int (*stream_free)(void *stream);
+    int (*event_new)(void **event, unsigned flags);
+    int (*event_free)(void *event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event);
+    int (*stream_wait)(void *stream, void *event, unsigned flags);
+    int (*copy_in)(uint64_t device, const void *host, size_t bytes, void *stream);
+    int (*copy_out)(void *host, uint64_t device, size_t bytes, void *stream);
+};
+
+struct hip_calls {
+    int (*init)(unsigned flags);
+    int (*version)(int *version);
+    const char *(*error_name)(int code);
+    const char *(*error_string)(int code);
+    int (*pointer)(void *out, int attribute, uint64_t address);
+    int (*device_get)(int *ordinal);
+    int (*device_set)(int ordinal);
+    int (*pin)(void *memory, size_t bytes, unsigned flags);
+    int (*unpin)(void *memory);
+    int (*stream_new)(void **stream, unsigned flags);
+    int (*stream_free)(void *stream);
+    int (*event_new)(void **event, unsigned flags);
+    int (*event_free)(void *event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event);
+    int (*stream_wait)(void *stream, void *event, unsigned flags);
+    int (*copy_in)(uint64_t device, void *host, size_t bytes, void *stream);
+    int (*copy_out)(void *host, uint64_t device, size_t bytes, void *stream);
+};
+
+struct device_driver {
+    const struct device_ops *ops;
+    void *library; /* of dlopen */
+    union {
+        struct cuda_calls cuda;
+        struct hip_calls hip;
+    };
+};
+
+/* Fills in the functions; the name of the first that the library lacks, or NULL. */
+const char *device_bind(struct device_driver *driver, const struct device_symbol *symbols,
+                        size_t count);
+
+extern const struct device_ops device_cuda;
+extern const struct device_ops device_hip;
+
+#endif

@@ -1,0 +1,625 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The drivers of device/driver.h and the copier, over the fake GPU, once as CUDA and once as HIP.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "device/copier.h"
+#include "device/fake_device.h"
+
+#define IS_CUDA   (DEVICE_TEST_KIND == DEVICE_CUDA)
+#define LIBRARY   (IS_CUDA ? "libcuda.so.1" : "libamdhip64.so.6")
+#define WAIT_MS   20000
+#define BYTES     ((size_t)1 << 20)
+#define MEBIBYTES 8
+
+static const struct fake_device *gpu;
+
+struct fixture {
+    const struct device_driver *driver;
+    void *context;
+    struct device_copier *copier;
+    _Atomic uint32_t users;
+    _Atomic int landed, failed;
+    char line[512];
+};
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void on_landed(void *arg)
+{
+    struct fixture *f = arg;
+
+    atomic_fetch_add(&f->landed, 1);
+}
+
+static void on_failed(void *arg, const char *line)
+{
+    struct fixture *f = arg;
+
+    (void)snprintf(f->line, sizeof(f->line), "%s", line);
+    atomic_fetch_add(&f->failed, 1);
+}
+
+static icms_err copier_open(struct fixture *f, void *context, struct err_why *why)
+{
+    const struct device_copier_options options = {
+        .driver = f->driver,
+        .place = {.context = IS_CUDA ? context : NULL, .ordinal = 0},
+        .landed = on_landed,
+        .failed = on_failed,
+        .arg = f,
+    };
+
+    return device_copier_new(&options, why, &f->copier);
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct err_why why = {{0}};
+
+    *state = f;
+    gpu->reset();
+    f->context = gpu->context(0);
+    if (device_driver_get(DEVICE_TEST_KIND, &why, &f->driver) == ICMS_OK &&
+        copier_open(f, f->context, &why) == ICMS_OK)
+        return 0;
+    (void)fprintf(stderr, "%s\n", why.text);
+    return -1;
+}
+
+static int setup_bare(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct err_why why = {{0}};
+
+    *state = f;
+    gpu->reset();
+    f->context = gpu->context(0);
+    return device_driver_get(DEVICE_TEST_KIND, &why, &f->driver) == ICMS_OK ? 0 : -1;
+}
+
+static void leaks_none(void)
+{
+    assert_int_equal(gpu->count(FAKE_DEVICE_STREAMS), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_EVENTS), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_UNPINNED), 0);
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    assert_true(device_copier_free(&f->copier));
+    gpu->reset();
+    leaks_none();
+    free(f);
+    return 0;
+}
+
+static void fill(uint8_t *data, size_t bytes, unsigned seed)
+{
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)(i * 7 + i / 251 + seed * 31);
+}
+
+static struct device_copy *start(struct fixture *f, enum device_direction direction,
+                                 uint64_t address, uint64_t bytes, unsigned seed)
+{
+    struct device_copy *copy = device_copy_take(f->copier, bytes, &f->users);
+
+    assert_non_null(copy);
+    if (direction == DEVICE_IN)
+        fill(copy->memory, bytes, seed);
+    device_copy_start(
+        copy, &(struct device_order){.direction = direction, .address = address, .bytes = bytes});
+    return copy;
+}
+
+static enum device_copy_over wait_over(const struct device_copy *copy)
+{
+    uint64_t begin = now_ms();
+
+    while (device_copy_is_over(copy) == COPY_NOT_OVER) {
+        assert_true(now_ms() - begin < WAIT_MS);
+        (void)usleep(100);
+    }
+    return device_copy_is_over(copy);
+}
+
+static void wait_users(struct fixture *f, uint32_t users)
+{
+    uint64_t begin = now_ms();
+
+    while (atomic_load(&f->users) != users) {
+        assert_true(now_ms() - begin < WAIT_MS);
+        (void)usleep(100);
+    }
+}
+
+/* ---- the plain life ------------------------------------------------------------------------- */
+
+static void bytes_go_there_and_come_back(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, MEBIBYTES * BYTES);
+    struct device_copy *copies[MEBIBYTES];
+    uint8_t *wanted = malloc(BYTES);
+
+    for (unsigned i = 0; i < MEBIBYTES; i++)
+        copies[i] = start(f, DEVICE_IN, address + i * BYTES, BYTES, i);
+    for (unsigned i = 0; i < MEBIBYTES; i++) {
+        assert_int_equal(wait_over(copies[i]), COPY_DONE);
+        device_copy_give(copies[i]);
+    }
+    for (unsigned i = 0; i < MEBIBYTES; i++)
+        copies[i] = start(f, DEVICE_OUT, address + i * BYTES, BYTES, 0);
+    for (unsigned i = 0; i < MEBIBYTES; i++) {
+        assert_int_equal(wait_over(copies[i]), COPY_DONE);
+        fill(wanted, BYTES, i);
+        assert_memory_equal(copies[i]->memory, wanted, BYTES);
+        device_copy_give(copies[i]);
+    }
+    assert_int_equal(atomic_load(&f->users), 0);
+    assert_true(atomic_load(&f->landed) > 0);
+    free(wanted);
+}
+
+/* The guard: a CPU that touches device memory ends. */
+static void the_cpu_cannot_touch_device_memory(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        (void)signal(SIGSEGV, SIG_DFL);
+        *(volatile uint8_t *)(uintptr_t)address = 1;
+        _exit(0);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) != 0));
+}
+
+static void pinned_memory_is_bounded(void **state)
+{
+    struct fixture *f = *state;
+    struct device_copy *copies[DEVICE_COPIES];
+    uint32_t count = 0;
+
+    assert_null(device_copy_take(f->copier, DEVICE_PINNED_BYTES + 1, &f->users));
+    while ((copies[count] = device_copy_take(f->copier, 5 * BYTES, &f->users)) != NULL) {
+        for (uint32_t i = 0; i < count; i++) /* none lies in another one */
+            assert_true(copies[i]->memory + 5 * BYTES <= copies[count]->memory ||
+                        copies[count]->memory + 5 * BYTES <= copies[i]->memory);
+        count++;
+    }
+    assert_true(count >= 10 && count <= 12);
+    assert_int_equal(atomic_load(&f->users), count);
+    while (count > 0)
+        device_copy_give(copies[--count]);
+    copies[0] = device_copy_take(f->copier, DEVICE_PINNED_BYTES, &f->users);
+    assert_non_null(copies[0]);
+    device_copy_give(copies[0]);
+}
+
+static void less_memory_is_pinned_where_there_is_less(void **state)
+{
+    struct fixture *f = *state;
+    struct err_why why = {{0}};
+
+    gpu->set(FAKE_DEVICE_PIN_MAX, 3 << 20);
+    assert_int_equal(copier_open(f, f->context, &why), ICMS_OK);
+    assert_int_equal(device_copier_bytes(f->copier), 2 << 20);
+    assert_true(device_copier_free(&f->copier));
+    gpu->set(FAKE_DEVICE_PIN_MAX, 4096);
+    assert_int_equal(copier_open(f, f->context, &why), ICMS_NO_MEMORY);
+    assert_non_null(strstr(why.text, "ulimit -l"));
+}
+
+/* ---- order ---------------------------------------------------------------------------------- */
+
+static void a_copy_waits_for_the_callers_stream(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    void *stream = gpu->stream_new(f->context), *mark = NULL;
+    struct device_copy *copy;
+    int code;
+
+    gpu->stream_hold(stream, true);
+    gpu->stream_write(stream, address, 0x5a, BYTES);
+    assert_true(device_mark_take(f->copier, stream, &mark, &code));
+    gpu->stream_write(stream, address, 0x77, BYTES); /* behind the call: not waited for */
+    copy = device_copy_take(f->copier, BYTES, &f->users);
+    device_copy_start(
+        copy, &(struct device_order){
+                  .direction = DEVICE_OUT, .address = address, .bytes = BYTES, .mark = mark});
+    (void)usleep(30000);
+    assert_int_equal(device_copy_is_over(copy), COPY_NOT_OVER);
+    gpu->stream_hold(stream, false);
+    assert_int_equal(wait_over(copy), COPY_DONE);
+    assert_true(copy->memory[0] == 0x5a || copy->memory[0] == 0x77); /* never what was before */
+    device_mark_give(f->copier, mark);
+    device_copy_give(copy);
+    gpu->stream_free(stream);
+}
+
+/* With a stream it is over before it has ended; what follows on the stream is behind it. */
+static void what_follows_on_the_stream_is_behind_the_copy(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    void *stream = gpu->stream_new(f->context), *mark = NULL;
+    uint8_t *got = malloc(BYTES);
+    struct device_copy *copy;
+    uint64_t begin;
+    int code;
+
+    gpu->stream_hold(stream, true);
+    gpu->stream_write(stream, address, 1, BYTES);
+    assert_true(device_mark_take(f->copier, stream, &mark, &code));
+    copy = device_copy_take(f->copier, BYTES, &f->users);
+    fill(copy->memory, BYTES, 9);
+    device_copy_start(copy, &(struct device_order){.direction = DEVICE_IN,
+                                                   .address = address,
+                                                   .bytes = BYTES,
+                                                   .mark = mark,
+                                                   .stream = stream});
+    assert_int_equal(wait_over(copy), COPY_DONE);
+    gpu->read(address, got, BYTES);
+    assert_int_equal(got[0], 0); /* nothing has run */
+    device_copy_give(copy);
+    assert_int_equal(atomic_load(&f->users), 1); /* its memory is the driver's */
+    device_mark_give(f->copier, mark);
+    gpu->stream_write(stream, address, 0x33, BYTES / 2);
+    gpu->stream_hold(stream, false);
+    wait_users(f, 0);
+    for (begin = now_ms(); !gpu->stream_idle(stream); (void)usleep(100))
+        assert_true(now_ms() - begin < WAIT_MS);
+    gpu->read(address, got, BYTES);
+    assert_int_equal(got[0], 0x33);
+    {
+        uint8_t *wanted = malloc(BYTES);
+
+        fill(wanted, BYTES, 9);
+        assert_memory_equal(got + BYTES / 2, wanted + BYTES / 2, BYTES / 2);
+        free(wanted);
+    }
+    gpu->stream_free(stream);
+    free(got);
+}
+
+/* ---- what goes wrong ------------------------------------------------------------------------ */
+
+static void a_copy_that_is_refused_is_over_and_failed(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    struct device_copy *copy;
+
+    gpu->set(FAKE_DEVICE_COPY, FAKE_INVALID);
+    copy = start(f, DEVICE_IN, address, BYTES, 1);
+    assert_int_equal(wait_over(copy), COPY_FAILED);
+    device_copy_give(copy);
+    gpu->set(FAKE_DEVICE_COPY, 0);
+    copy = start(f, DEVICE_IN, address, BYTES, 1); /* the next one is not concerned */
+    assert_int_equal(wait_over(copy), COPY_DONE);
+    device_copy_give(copy);
+    assert_int_equal(atomic_load(&f->users), 0);
+    assert_int_equal(atomic_load(&f->failed), 1);
+    assert_non_null(strstr(f->line, "ERROR_INVALID_VALUE"));
+}
+
+static void memory_that_was_freed_is_not_copied_to(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    struct device_pointer before;
+    struct device_copy *copy;
+    uint8_t byte = 1;
+
+    assert_true(device_ops(f->driver)->look(f->driver, address, &before));
+    gpu->alloc_free(address);
+    assert_int_equal(gpu->alloc_at(f->context, BYTES, address), address);
+    copy = device_copy_take(f->copier, BYTES, &f->users);
+    fill(copy->memory, BYTES, 3);
+    device_copy_start(
+        copy, &(struct device_order){
+                  .direction = DEVICE_IN, .address = address, .bytes = BYTES, .id = before.id});
+    assert_int_equal(wait_over(copy), COPY_FAILED);
+    device_copy_give(copy);
+    gpu->read(address + 1, &byte, 1); /* of whoever has the address now */
+    assert_int_equal(byte, 0);
+    assert_non_null(strstr(f->line, "was freed"));
+}
+
+/* With the driver already: the context is lost with it. */
+static void memory_that_is_freed_during_a_copy_is_an_error(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    struct device_copy *copy;
+
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    copy = start(f, DEVICE_IN, address, BYTES, 1);
+    (void)usleep(20000); /* the thread hands it over */
+    gpu->alloc_free(address);
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    assert_int_equal(wait_over(copy), COPY_FAILED);
+    device_copy_give(copy);
+    assert_int_equal(atomic_load(&f->users), 0);
+    assert_true(device_copier_is_failed(f->copier));
+    assert_null(device_copy_take(f->copier, 1, &f->users));
+    assert_int_equal(atomic_load(&f->failed), 1);
+    gpu->reset();
+}
+
+static void memory_of_a_copy_that_does_not_end_is_not_used_again(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, DEVICE_PINNED_BYTES);
+    struct device_copy *copy, *next;
+
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    copy = start(f, DEVICE_OUT, address, DEVICE_PINNED_BYTES, 0);
+    (void)usleep(20000);
+    assert_int_equal(device_copy_is_over(copy), COPY_NOT_OVER);
+    device_copy_give(copy); /* its deadline passed */
+    assert_null(device_copy_take(f->copier, 1, &f->users));
+    assert_int_equal(atomic_load(&f->users), 1);
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    wait_users(f, 0);
+    next = device_copy_take(f->copier, DEVICE_PINNED_BYTES, &f->users);
+    assert_non_null(next);
+    device_copy_give(next);
+}
+
+static void a_copy_that_the_driver_does_not_have_is_taken_back(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, 2 * BYTES);
+    struct device_copy *first, *second;
+    int ran = gpu->count(FAKE_DEVICE_COPIES);
+
+    gpu->set(FAKE_DEVICE_HANG, 1);
+    first = start(f, DEVICE_IN, address, BYTES, 0);
+    (void)usleep(20000); /* the thread is in the driver */
+    second = start(f, DEVICE_IN, address + BYTES, BYTES, 0);
+    device_copy_give(second);
+    assert_int_equal(atomic_load(&f->users), 1);
+    gpu->set(FAKE_DEVICE_HANG, 0);
+    assert_int_equal(wait_over(first), COPY_DONE);
+    device_copy_give(first);
+    wait_users(f, 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_COPIES), ran + 1);
+}
+
+static void events_that_fail_fail_the_copier(void **state)
+{
+    static const int sets[] = {FAKE_DEVICE_RECORD, FAKE_DEVICE_QUERY};
+
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
+        struct fixture *f = *state;
+        struct err_why why = {{0}};
+        uint64_t address = gpu->alloc(f->context, BYTES);
+        struct device_copy *copy;
+
+        gpu->set(sets[i], FAKE_ILLEGAL);
+        copy = start(f, DEVICE_IN, address, BYTES, 1);
+        assert_int_equal(wait_over(copy), COPY_FAILED);
+        assert_true(device_copier_is_failed(f->copier));
+        device_copy_give(copy);
+        assert_int_equal(atomic_load(&f->users), 0);
+        gpu->set(sets[i], 0);
+        assert_true(device_copier_free(&f->copier));
+        assert_int_equal(copier_open(f, f->context, &why), ICMS_OK);
+    }
+}
+
+static void a_context_that_was_destroyed_is_an_error(void **state)
+{
+    struct fixture *f = *state;
+    struct err_why why = {{0}};
+    void *context = gpu->context_new(0);
+    uint64_t address = gpu->alloc(context, BYTES);
+    struct device_copy *copy;
+
+    if (!IS_CUDA)
+        skip(); /* HIP has one a device */
+    assert_int_equal(copier_open(f, context, &why), ICMS_OK);
+    copy = start(f, DEVICE_IN, address, BYTES, 1);
+    assert_int_equal(wait_over(copy), COPY_DONE);
+    device_copy_give(copy);
+    gpu->context_destroy(context);
+    copy = start(f, DEVICE_IN, address, BYTES, 1);
+    assert_int_equal(wait_over(copy), COPY_FAILED);
+    device_copy_give(copy);
+    assert_true(device_copier_free(&f->copier));
+    assert_int_equal(copier_open(f, context, &why), ICMS_DEVICE);
+    assert_non_null(strstr(why.text, "ERROR_CONTEXT_IS_DESTROYED"));
+}
+
+/* In a child: what stays behind stays for ever. */
+static void a_driver_that_does_not_return_is_left_behind(void **state)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) { /* a process of its own, with a driver of its own */
+        (void)execl("/proc/self/exe", "device_test", "hang", (char *)NULL);
+        _exit(9);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int hang_main(void)
+{
+    struct fixture f = {.copier = NULL};
+    struct err_why why = {{0}};
+    uint64_t address, begin;
+
+    f.context = gpu->context(0);
+    if (device_driver_get(DEVICE_TEST_KIND, &why, &f.driver) != ICMS_OK ||
+        copier_open(&f, f.context, &why) != ICMS_OK)
+        return 1;
+    address = gpu->alloc(f.context, BYTES);
+    gpu->set(FAKE_DEVICE_HANG, 1);
+    begin = now_ms();
+    device_copy_give(start(&f, DEVICE_IN, address, BYTES, 1));
+    (void)start(&f, DEVICE_IN, address, BYTES, 1);
+    (void)usleep(20000);
+    if (device_copier_free(&f.copier))
+        return 2;
+    if (now_ms() - begin > WAIT_MS)
+        return 3;
+    gpu->set(FAKE_DEVICE_HANG, 0);
+    (void)usleep(100000); /* the thread comes back, and calls nobody */
+    return atomic_load(&f.landed) == 0 ? 0 : 4;
+}
+
+/* ---- drivers -------------------------------------------------------------------------------- */
+
+static void what_an_address_is(void **state)
+{
+    struct fixture *f = *state;
+    const struct device_ops *ops = device_ops(f->driver);
+    uint64_t address = gpu->alloc(f->context, BYTES), host = gpu->pinned(f->context, BYTES);
+    struct device_pointer pointer;
+    int here = 0;
+
+    assert_true(ops->look(f->driver, address + 5000, &pointer));
+    assert_true(pointer.on_device);
+    assert_int_equal(pointer.base, address);
+    assert_int_equal(pointer.bytes, BYTES);
+    assert_int_equal(pointer.ordinal, 0);
+    assert_true(ops->look(f->driver, host, &pointer));
+    assert_false(pointer.on_device);
+    assert_false(ops->look(f->driver, (uint64_t)(uintptr_t)&here, &pointer));
+    assert_true(device_is_foreign((void *)(uintptr_t)address));
+    assert_false(device_is_foreign((void *)(uintptr_t)host));
+    assert_false(device_is_foreign(&here));
+}
+
+static void drivers_that_do_not_serve_say_why(void **state)
+{
+    struct err_why why = {{0}};
+    const struct device_driver *driver;
+
+    gpu->set(FAKE_DEVICE_INIT, FAKE_NO_DEVICE);
+    assert_int_equal(device_driver_get(DEVICE_TEST_KIND, &why, &driver), ICMS_UNSUPPORTED);
+    assert_non_null(strstr(why.text, "ERROR_NO_DEVICE"));
+    gpu->set(FAKE_DEVICE_INIT, 0);
+    gpu->set(FAKE_DEVICE_VERSION, IS_CUDA ? 10020 : 50700000);
+    assert_int_equal(device_driver_get(DEVICE_TEST_KIND, &why, &driver), ICMS_UNSUPPORTED);
+    assert_non_null(strstr(why.text, IS_CUDA ? "CUDA 10.2" : "HIP 5.7"));
+    assert_non_null(strstr(why.text, "too old"));
+}
+
+static void a_child_of_fork_is_told(void **state)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        const struct device_driver *driver;
+        struct err_why why = {{0}};
+        icms_err err = device_driver_get(DEVICE_TEST_KIND, &why, &driver);
+
+        _exit(err == ICMS_UNSUPPORTED && strstr(why.text, "spawn") != NULL ? 0 : 1);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* No library: in a process that the loader leaves alone. */
+static void a_machine_without_a_driver_says_so(void **state)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        (void)unsetenv("LD_LIBRARY_PATH");
+        (void)execl("/proc/self/exe", "device_test", "none", (char *)NULL);
+        _exit(9);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int none_main(void)
+{
+    const struct device_driver *driver;
+    struct err_why why = {{0}};
+
+    if (device_driver_get(DEVICE_TEST_KIND, &why, &driver) == ICMS_OK)
+        return 0; /* this machine has one */
+    device_drivers_look();
+    return strstr(why.text, "no driver on this machine") != NULL && !device_is_foreign(&why) ? 0
+                                                                                             : 1;
+}
+
+#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define BARE(test) cmocka_unit_test_setup_teardown(test, setup_bare, teardown)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(bytes_go_there_and_come_back),
+        CASE(the_cpu_cannot_touch_device_memory),
+        CASE(pinned_memory_is_bounded),
+        BARE(less_memory_is_pinned_where_there_is_less),
+        CASE(a_copy_waits_for_the_callers_stream),
+        CASE(what_follows_on_the_stream_is_behind_the_copy),
+        CASE(a_copy_that_is_refused_is_over_and_failed),
+        CASE(memory_that_was_freed_is_not_copied_to),
+        CASE(memory_that_is_freed_during_a_copy_is_an_error),
+        CASE(memory_of_a_copy_that_does_not_end_is_not_used_again),
+        CASE(a_copy_that_the_driver_does_not_have_is_taken_back),
+        CASE(events_that_fail_fail_the_copier),
+        BARE(a_context_that_was_destroyed_is_an_error),
+        BARE(a_driver_that_does_not_return_is_left_behind),
+        CASE(what_an_address_is),
+        BARE(drivers_that_do_not_serve_say_why),
+        BARE(a_child_of_fork_is_told),
+        BARE(a_machine_without_a_driver_says_so),
+    };
+
+    if (argc == 2 && strcmp(argv[1], "none") == 0)
+        return none_main();
+    gpu = fake_device_load(LIBRARY);
+    if (gpu == NULL) {
+        (void)fprintf(stderr, "no fake %s in LD_LIBRARY_PATH\n", LIBRARY);
+        return 1;
+    }
+    if (argc == 2 && strcmp(argv[1], "hang") == 0)
+        return hang_main();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/driver.h: what libicms asks of the driver of a GPU, as a table of functions.
+ *
+ * A driver is a shared library of the machine that is opened while the process runs: libcuda.so.1
+ * (cuda.c) or libamdhip64.so (hip.c). No header of theirs is used; each file declares the few
+ * functions that it calls. Another kind of device is another table.
+ *
+ * Functions that return int return the driver's own code: 0 is success, DEVICE_NOT_READY an event
+ * that has not happened; device_text() names the others. Any thread, unless a line says otherwise.
+ */
+#ifndef DEVICE_DRIVER_H
+#define DEVICE_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* The same number in CUDA and HIP. */
+#define DEVICE_NOT_READY 600
+
+/* Room for the name of a code and its sentence. */
+#define DEVICE_TEXT_BYTES 160
+
+enum device_kind {
+    DEVICE_CUDA,
+    DEVICE_HIP,
+    DEVICE_KINDS,
+};
+
+/* What a driver says of an address. */
+struct device_pointer {
+    bool on_device; /* the CPU cannot touch it; else it is host memory that the driver knows   */
+    void *context; /* that the memory belongs to; NULL: to the device alone                       */
+    int ordinal;   /* of the device                                                          */
+    uint64_t base; /* the allocation around the address                                      */
+    uint64_t bytes; /* of the allocation                                                      */
+    uint64_t id;    /* of the allocation, never given to another one; 0: the driver has none  */
+};
+
+/* Where streams, events and copies of a thread go: one context of one device. */
+struct device_place {
+    void *context; /* CUDA; else NULL */
+    int ordinal;
+};
+
+struct device_driver;
+
+struct device_ops {
+    const char *name;      /* "CUDA"                                             */
+    const char *remedy;    /* what to do where the library is missing or too old */
+    const char *libraries; /* names that the loader is asked for, a line each    */
+
+    /* Finds the functions in the library that was opened; the name of what is missing, or NULL. */
+    const char *(*bind)(struct device_driver *driver);
+
+    /* Starts the driver in this process. */
+    icms_err (*start)(const struct device_driver *driver, struct err_why *why);
+
+    /* What an address is. False: the driver does not know it. Never waits for a device. */
+    bool (*look)(const struct device_driver *driver, uint64_t address,
+                 struct device_pointer *out_pointer);
+
+    /* Keeps the context of a place alive where the driver counts who uses it, and names one where
+     * the place has none. True: rele has to follow. */
+    bool (*hold)(const struct device_driver *driver, struct device_place *place);
+    void (*rele)(const struct device_driver *driver, const struct device_place *place);
+
+    /* What this thread asks for goes to the place, until leave. */
+    int (*enter)(const struct device_driver *driver, const struct device_place *place,
+                 int *out_before);
+    void (*leave)(const struct device_driver *driver, int before);
+
+    /* All below: in a place. Pins host memory for copies, and no longer. */
+    int (*pin)(const struct device_driver *driver, void *memory, size_t bytes);
+    int (*unpin)(const struct device_driver *driver, void *memory);
+    int (*stream_new)(const struct device_driver *driver, void **out_stream);
+    void (*stream_free)(const struct device_driver *driver, void *stream);
+    int (*event_new)(const struct device_driver *driver, void **out_event);
+    void (*event_free)(const struct device_driver *driver, void *event);
+    int (*event_record)(const struct device_driver *driver, void *event, void *stream);
+    int (*event_query)(const struct device_driver *driver, void *event);
+    int (*stream_wait)(const struct device_driver *driver, void *stream, void *event);
+    int (*copy_in)(const struct device_driver *driver, uint64_t device, const void *host,
+                   size_t bytes, void *stream);
+    int (*copy_out)(const struct device_driver *driver, void *host, uint64_t device, size_t bytes,
+                    void *stream);
+
+    /* The name of a code and what it means, as the driver says it. */
+    void (*text)(const struct device_driver *driver, int code, char *out, size_t bytes);
+};
+
+/* The per-thread default stream, in CUDA and HIP: it belongs to the thread that names it. */
+#define DEVICE_STREAM_PER_THREAD ((uintptr_t)2)
+
+/* The driver of a kind, opened and started once a process, and never closed. UNSUPPORTED: there is
+ * none here, it is too old, or it does not start; the sentence says why, and a later call tries
+ * again. */
+icms_err device_driver_get(enum device_kind kind, struct err_why *why,
+                           const struct device_driver **out_driver) ICMS_MUST_CHECK;
+
+/* Looks whether drivers are in this process already, so that device_is_foreign() can ask them.
+ * Starts nothing. */
+void device_drivers_look(void);
+
+/* Whether a driver that is in this process says that the CPU cannot touch the address. Without one
+ * it is two loads. */
+bool device_is_foreign(const void *address);
+
+const struct device_ops *device_ops(const struct device_driver *driver);
+
+#endif

@@ -1,0 +1,829 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/fake_device.c: the GPU of fake_device.h. Called by tests and by what they test, on any
+ * thread; one lock for all. Its own thread runs what streams have, one thing at a time.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "device/fake_device.h"
+
+#define CONTEXTS 64
+#define DEVICES  2
+#define ALLOCS   512
+#define STREAMS  256
+#define EVENTS   8192
+#define PINS     64
+#define STACK    16
+
+struct context {
+    int ordinal;
+    bool used, destroyed;
+    int error; /* sticks */
+    int retained;
+};
+
+struct alloc {
+    struct context *context;
+    uint64_t address, id;
+    size_t bytes;
+    uint8_t *shadow; /* the same memory, for us */
+    bool host;       /* memory that the CPU may touch */
+};
+
+struct event {
+    struct context *context;
+    bool used;
+    uint64_t recorded, happened;
+};
+
+enum action { ACTION_COPY_IN, ACTION_COPY_OUT, ACTION_RECORD, ACTION_WAIT, ACTION_WRITE };
+
+struct step {
+    struct step *next;
+    enum action action;
+    uint64_t device;
+    uint8_t *host;
+    size_t bytes;
+    int byte;
+    struct event *event;
+    uint64_t recorded; /* of the event, that is meant */
+};
+
+struct stream {
+    struct context *context;
+    bool used, held, running;
+    struct step *first, *last;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct context contexts[CONTEXTS]; /* the first ones are the primary ones */
+static struct alloc allocs[ALLOCS];
+static struct stream streams[STREAMS];
+static struct event events[EVENTS];
+static struct {
+    const uint8_t *memory;
+    size_t bytes;
+    struct context *context;
+} pins[PINS];
+static int settings[FAKE_DEVICE_SETS], counts[FAKE_DEVICE_COUNTS];
+static uint64_t ids;
+static pid_t owner; /* process that started the driver */
+static bool engine_started;
+static unsigned seed = 1;
+
+static __thread struct context *stack[STACK];
+static __thread int depth;
+
+int fake_setting(int what)
+{
+    int value;
+
+    (void)pthread_mutex_lock(&lock);
+    value = settings[what];
+    (void)pthread_mutex_unlock(&lock);
+    return value;
+}
+
+const char *fake_code_name(int code)
+{
+    switch (code) {
+    case FAKE_OK:
+        return "SUCCESS";
+    case FAKE_INVALID:
+        return "ERROR_INVALID_VALUE";
+    case FAKE_NO_MEMORY:
+        return "ERROR_OUT_OF_MEMORY";
+    case FAKE_NOT_INITIALIZED:
+        return "ERROR_NOT_INITIALIZED";
+    case FAKE_NO_DEVICE:
+        return "ERROR_NO_DEVICE";
+    case FAKE_BAD_CONTEXT:
+        return "ERROR_INVALID_CONTEXT";
+    case FAKE_BAD_HANDLE:
+        return "ERROR_INVALID_HANDLE";
+    case FAKE_ILLEGAL:
+        return "ERROR_ILLEGAL_ADDRESS";
+    case FAKE_DESTROYED:
+        return "ERROR_CONTEXT_IS_DESTROYED";
+    default:
+        return NULL;
+    }
+}
+
+/* ---- what exists (lock) -----------------------------------------------------------------------
+ */
+
+static struct alloc *alloc_find(uint64_t address)
+{
+    for (int i = 0; i < ALLOCS; i++)
+        if (allocs[i].bytes != 0 && address >= allocs[i].address &&
+            address - allocs[i].address < allocs[i].bytes)
+            return &allocs[i];
+    return NULL;
+}
+
+static struct alloc *alloc_whole(uint64_t address, size_t bytes)
+{
+    struct alloc *alloc = alloc_find(address);
+
+    return alloc != NULL && bytes <= alloc->bytes - (address - alloc->address) ? alloc : NULL;
+}
+
+static bool pin_has(const uint8_t *memory, size_t bytes)
+{
+    for (int i = 0; i < PINS; i++)
+        if (pins[i].bytes != 0 && memory >= pins[i].memory &&
+            memory + bytes <= pins[i].memory + pins[i].bytes)
+            return true;
+    return false;
+}
+
+/* What is wrong with a context; 0: nothing. */
+static int context_wrong(const struct context *context)
+{
+    if (owner != getpid())
+        return FAKE_NOT_INITIALIZED;
+    if (context == NULL || context < contexts || context >= contexts + CONTEXTS)
+        return FAKE_BAD_CONTEXT;
+    if (!context->used || context->destroyed)
+        return FAKE_DESTROYED;
+    return context->error;
+}
+
+/* A stream as callers name it; 1 is the one that every context has. */
+static struct stream *stream_of(void *handle)
+{
+    if (handle == (void *)1 || handle == NULL)
+        for (int i = 0; i < STREAMS; i++)
+            if (depth > 0 && streams[i].context == stack[depth - 1])
+                return &streams[i]; /* good enough: any of the context */
+    for (int i = 0; i < STREAMS; i++)
+        if (handle == &streams[i] && streams[i].used)
+            return &streams[i];
+    return NULL;
+}
+
+static void stream_clear(struct stream *stream)
+{
+    while (stream->first != NULL) {
+        struct step *step = stream->first;
+
+        stream->first = step->next;
+        free(step);
+    }
+    stream->last = NULL;
+}
+
+/* ---- the engine --------------------------------------------------------------------------------
+ */
+
+static bool step_is_ready(const struct step *step)
+{
+    return step->action != ACTION_WAIT || !step->event->used ||
+           step->event->happened >= step->recorded;
+}
+
+static void step_run(const struct stream *stream, const struct step *step)
+{
+    struct alloc *alloc;
+
+    if (step->action == ACTION_RECORD) {
+        if (step->event->used && step->recorded > step->event->happened)
+            step->event->happened = step->recorded;
+        return;
+    }
+    if (step->action == ACTION_WAIT)
+        return;
+    counts[FAKE_DEVICE_COPIES] += step->action != ACTION_WRITE;
+    alloc = alloc_whole(step->device, step->bytes);
+    if (alloc == NULL) {
+        counts[FAKE_DEVICE_BAD]++;
+        stream->context->error = FAKE_ILLEGAL;
+        return;
+    }
+    if (step->action == ACTION_COPY_IN)
+        memcpy(alloc->shadow + (step->device - alloc->address), step->host, step->bytes);
+    else if (step->action == ACTION_COPY_OUT)
+        memcpy(step->host, alloc->shadow + (step->device - alloc->address), step->bytes);
+    else
+        memset(alloc->shadow + (step->device - alloc->address), step->byte, step->bytes);
+}
+
+/* A stream that can go on, at random; NULL: none. */
+static struct stream *engine_pick(void)
+{
+    struct stream *found = NULL;
+    unsigned among = 0;
+
+    for (int i = 0; i < STREAMS && settings[FAKE_DEVICE_STUCK] == 0; i++) {
+        struct stream *stream = &streams[i];
+
+        if (!stream->used || stream->held || stream->first == NULL || stream->context->error != 0 ||
+            !step_is_ready(stream->first))
+            continue;
+        seed = seed * 1103515245u + 12345u;
+        if ((seed >> 16) % ++among == 0)
+            found = stream;
+    }
+    return found;
+}
+
+static void *engine_run(void *arg)
+{
+    (void)pthread_mutex_lock(&lock);
+    for (;;) {
+        struct stream *stream = engine_pick();
+        struct step *step;
+
+        if (stream == NULL) {
+            (void)pthread_cond_wait(&changed, &lock);
+            continue;
+        }
+        if (settings[FAKE_DEVICE_DELAY_US] != 0) {
+            int delay = settings[FAKE_DEVICE_DELAY_US];
+
+            (void)pthread_mutex_unlock(&lock);
+            (void)usleep((useconds_t)delay);
+            (void)pthread_mutex_lock(&lock);
+            if (!stream->used || stream->held || stream->first == NULL ||
+                settings[FAKE_DEVICE_STUCK] != 0)
+                continue;
+        }
+        step = stream->first;
+        step_run(stream, step);
+        stream->first = step->next;
+        if (stream->first == NULL)
+            stream->last = NULL;
+        free(step);
+    }
+    return arg;
+}
+
+/* Puts a step behind what the stream has. Lock. */
+static int stream_push(struct stream *stream, const struct step *what)
+{
+    struct step *step = malloc(sizeof(*step));
+    pthread_t thread;
+
+    if (step == NULL)
+        return FAKE_NO_MEMORY;
+    *step = *what;
+    step->next = NULL;
+    if (stream->last != NULL)
+        stream->last->next = step;
+    else
+        stream->first = step;
+    stream->last = step;
+    if (!engine_started) {
+        engine_started = true;
+        if (pthread_create(&thread, NULL, engine_run, NULL) != 0)
+            abort();
+        (void)pthread_detach(thread);
+    }
+    (void)pthread_cond_broadcast(&changed);
+    return FAKE_OK;
+}
+
+/* ---- the driver --------------------------------------------------------------------------------
+ */
+
+int fake_init(void)
+{
+    int code;
+
+    (void)pthread_mutex_lock(&lock);
+    code = settings[FAKE_DEVICE_INIT];
+    if (code == 0 && owner != 0 && owner != getpid())
+        code = FAKE_NOT_INITIALIZED;
+    if (code == 0) {
+        owner = getpid();
+        for (int i = 0; i < DEVICES; i++) {
+            contexts[i].ordinal = i;
+            contexts[i].used = true;
+        }
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int fake_pointer(void *out, int attribute, uint64_t address)
+{
+    const struct alloc *alloc;
+    unsigned type, managed = 0;
+    unsigned long long id;
+    int code = FAKE_OK;
+
+    (void)pthread_mutex_lock(&lock);
+    alloc = alloc_find(address);
+    if (owner != getpid())
+        code = FAKE_NOT_INITIALIZED;
+    else if (alloc == NULL || alloc->context->destroyed)
+        code = FAKE_INVALID;
+    else if (attribute == 1)
+        memcpy(out, &alloc->context, sizeof(alloc->context));
+    else if (attribute == 2)
+        memcpy(out, (type = alloc->host ? 1 : 2, &type), sizeof(type));
+    else if (attribute == 7)
+        memcpy(out, (id = alloc->id, &id), sizeof(id));
+    else if (attribute == 8)
+        memcpy(out, &managed, sizeof(managed));
+    else if (attribute == 9)
+        memcpy(out, &alloc->context->ordinal, sizeof(int));
+    else if (attribute == 11)
+        memcpy(out, &alloc->address, sizeof(alloc->address));
+    else if (attribute == 12)
+        memcpy(out, &alloc->bytes, sizeof(alloc->bytes));
+    else
+        code = FAKE_INVALID;
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int fake_retain(void **context, int ordinal)
+{
+    if (ordinal < 0 || ordinal >= DEVICES)
+        return FAKE_NO_DEVICE;
+    (void)pthread_mutex_lock(&lock);
+    contexts[ordinal].retained++;
+    counts[FAKE_DEVICE_RETAINED]++;
+    *context = &contexts[ordinal];
+    (void)pthread_mutex_unlock(&lock);
+    return FAKE_OK;
+}
+
+int fake_release(int ordinal)
+{
+    (void)pthread_mutex_lock(&lock);
+    contexts[ordinal].retained--;
+    counts[FAKE_DEVICE_RETAINED]--;
+    (void)pthread_mutex_unlock(&lock);
+    return FAKE_OK;
+}
+
+int fake_push(void *context)
+{
+    int code;
+
+    (void)pthread_mutex_lock(&lock);
+    code = context_wrong(context);
+    (void)pthread_mutex_unlock(&lock);
+    if (code == FAKE_OK && depth == STACK)
+        code = FAKE_INVALID;
+    if (code == FAKE_OK)
+        stack[depth++] = context;
+    return code;
+}
+
+int fake_pop(void **context)
+{
+    if (depth == 0)
+        return FAKE_BAD_CONTEXT;
+    *context = stack[--depth];
+    return FAKE_OK;
+}
+
+int fake_ordinal(void)
+{
+    return depth == 0 ? 0 : stack[depth - 1]->ordinal;
+}
+
+/* What is wrong with the thread's context. Lock. */
+static int here_wrong(void)
+{
+    return depth == 0 ? FAKE_BAD_CONTEXT : context_wrong(stack[depth - 1]);
+}
+
+int fake_pin(void *memory, size_t bytes)
+{
+    int code, limit;
+
+    (void)pthread_mutex_lock(&lock);
+    code = here_wrong();
+    limit = settings[FAKE_DEVICE_PIN_MAX];
+    if (code == FAKE_OK && limit != 0 && bytes > (size_t)limit)
+        code = FAKE_NO_MEMORY;
+    for (int i = 0; i < PINS && code == FAKE_OK; i++)
+        if (pins[i].bytes == 0) {
+            pins[i].memory = memory;
+            pins[i].bytes = bytes;
+            pins[i].context = stack[depth - 1];
+            counts[FAKE_DEVICE_PINS]++;
+            break;
+        }
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int fake_unpin(const void *memory)
+{
+    int code = FAKE_INVALID;
+
+    (void)pthread_mutex_lock(&lock);
+    for (int i = 0; i < PINS; i++)
+        if (pins[i].bytes != 0 && pins[i].memory == memory) {
+            pins[i].bytes = 0;
+            counts[FAKE_DEVICE_PINS]--;
+            code = FAKE_OK;
+        }
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static void *stream_make(struct context *context)
+{
+    for (int i = 0; i < STREAMS; i++)
+        if (!streams[i].used) {
+            streams[i] = (struct stream){.context = context, .used = true};
+            counts[FAKE_DEVICE_STREAMS]++;
+            return &streams[i];
+        }
+    return NULL;
+}
+
+int fake_stream_new(void **stream)
+{
+    int code;
+
+    (void)pthread_mutex_lock(&lock);
+    code = here_wrong();
+    if (code == FAKE_OK)
+        code = settings[FAKE_DEVICE_STREAM];
+    if (code == FAKE_OK) {
+        *stream = stream_make(stack[depth - 1]);
+        code = *stream == NULL ? FAKE_NO_MEMORY : FAKE_OK;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int fake_stream_free(void *stream)
+{
+    struct stream *s;
+
+    (void)pthread_mutex_lock(&lock);
+    s = stream_of(stream);
+    if (s != NULL) {
+        stream_clear(s);
+        s->used = false;
+        s->context = NULL;
+        counts[FAKE_DEVICE_STREAMS]--;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return s == NULL ? FAKE_BAD_HANDLE : FAKE_OK;
+}
+
+int fake_event_new(void **event)
+{
+    int code;
+
+    (void)pthread_mutex_lock(&lock);
+    code = here_wrong();
+    if (code == FAKE_OK) {
+        code = FAKE_NO_MEMORY;
+        for (int i = 0; i < EVENTS && code != FAKE_OK; i++)
+            if (!events[i].used) {
+                events[i] = (struct event){.context = stack[depth - 1], .used = true};
+                counts[FAKE_DEVICE_EVENTS]++;
+                *event = &events[i];
+                code = FAKE_OK;
+            }
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static struct event *event_of(void *handle)
+{
+    struct event *event = handle;
+
+    return event >= events && event < events + EVENTS && event->used ? event : NULL;
+}
+
+int fake_event_free(void *event)
+{
+    struct event *e;
+
+    (void)pthread_mutex_lock(&lock);
+    e = event_of(event);
+    if (e != NULL) {
+        e->used = false;
+        counts[FAKE_DEVICE_EVENTS]--;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return e == NULL ? FAKE_BAD_HANDLE : FAKE_OK;
+}
+
+int fake_event_record(void *event, void *stream)
+{
+    struct stream *s;
+    struct event *e;
+    int code;
+
+    (void)pthread_mutex_lock(&lock);
+    s = stream_of(stream);
+    e = event_of(event);
+    code = settings[FAKE_DEVICE_RECORD];
+    if (code == FAKE_OK)
+        code = s == NULL || e == NULL ? FAKE_BAD_HANDLE : context_wrong(s->context);
+    if (code == FAKE_OK && s->context != e->context)
+        code = FAKE_BAD_HANDLE;
+    if (code == FAKE_OK) {
+        e->recorded++;
+        code = stream_push(
+            s, &(struct step){.action = ACTION_RECORD, .event = e, .recorded = e->recorded});
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int fake_event_query(void *event)
+{
+    const struct event *e;
+    int code;
+
+    (void)pthread_mutex_lock(&lock);
+    e = event_of(event);
+    code = e == NULL ? FAKE_BAD_HANDLE : context_wrong(e->context);
+    if (code == FAKE_OK)
+        code = settings[FAKE_DEVICE_QUERY];
+    if (code == FAKE_OK && e->happened < e->recorded)
+        code = FAKE_NOT_READY;
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int fake_stream_wait(void *stream, void *event)
+{
+    struct stream *s;
+    struct event *e;
+    int code;
+
+    (void)pthread_mutex_lock(&lock);
+    s = stream_of(stream);
+    e = event_of(event);
+    code = s == NULL || e == NULL ? FAKE_BAD_HANDLE : context_wrong(s->context);
+    if (code == FAKE_OK)
+        code = stream_push(
+            s, &(struct step){.action = ACTION_WAIT, .event = e, .recorded = e->recorded});
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_device)
+{
+    struct stream *s;
+    int code;
+
+    (void)pthread_mutex_lock(&lock);
+    while (settings[FAKE_DEVICE_HANG] != 0)
+        (void)pthread_cond_wait(&changed, &lock);
+    s = stream_of(stream);
+    code = settings[FAKE_DEVICE_COPY];
+    if (code == FAKE_OK)
+        code = s == NULL ? FAKE_BAD_HANDLE : context_wrong(s->context);
+    if (code == FAKE_OK && !pin_has(host, bytes)) {
+        counts[FAKE_DEVICE_UNPINNED]++;
+        code = FAKE_INVALID;
+    }
+    if (code == FAKE_OK && alloc_whole(device, bytes) == NULL)
+        code = FAKE_INVALID;
+    if (code == FAKE_OK)
+        code = stream_push(s, &(struct step){.action = to_device ? ACTION_COPY_IN : ACTION_COPY_OUT,
+                                             .device = device,
+                                             .host = host,
+                                             .bytes = bytes});
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
+/* ---- what tests do ------------------------------------------------------------------------------
+ */
+
+static void table_set(int what, int value)
+{
+    (void)pthread_mutex_lock(&lock);
+    settings[what] = value;
+    (void)pthread_cond_broadcast(&changed);
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static int table_count(int what)
+{
+    int value;
+
+    (void)pthread_mutex_lock(&lock);
+    value = counts[what];
+    (void)pthread_mutex_unlock(&lock);
+    return value;
+}
+
+static void *table_context(int ordinal)
+{
+    (void)!fake_init();
+    return &contexts[ordinal];
+}
+
+static void *table_context_new(int ordinal)
+{
+    void *found = NULL;
+
+    (void)!fake_init();
+    (void)pthread_mutex_lock(&lock);
+    for (int i = DEVICES; i < CONTEXTS && found == NULL; i++)
+        if (!contexts[i].used) {
+            contexts[i] = (struct context){.ordinal = ordinal, .used = true};
+            found = &contexts[i];
+        }
+    (void)pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void table_context_destroy(void *context)
+{
+    (void)pthread_mutex_lock(&lock);
+    ((struct context *)context)->destroyed = true;
+    for (int i = 0; i < STREAMS; i++)
+        if (streams[i].used && streams[i].context == context) {
+            stream_clear(&streams[i]);
+            streams[i].used = false;
+            counts[FAKE_DEVICE_STREAMS]--;
+        }
+    for (int i = 0; i < EVENTS; i++)
+        if (events[i].used && events[i].context == context) {
+            events[i].used = false;
+            counts[FAKE_DEVICE_EVENTS]--;
+        }
+    for (int i = 0; i < PINS; i++)
+        if (pins[i].bytes != 0 && pins[i].context == context) {
+            pins[i].bytes = 0;
+            counts[FAKE_DEVICE_PINS]--;
+        }
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static uint64_t alloc_make(void *context, size_t bytes, uint64_t at, bool host)
+{
+    int fd = memfd_create("fake device", MFD_CLOEXEC);
+    void *guard, *shadow;
+    uint64_t address = 0;
+
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        abort();
+    shadow = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    guard = mmap((void *)(uintptr_t)at, bytes, host ? PROT_READ | PROT_WRITE : PROT_NONE,
+                 MAP_SHARED | (at != 0 ? MAP_FIXED_NOREPLACE : 0), fd, 0);
+    if (shadow == MAP_FAILED || guard == MAP_FAILED)
+        abort();
+    (void)close(fd);
+    (void)pthread_mutex_lock(&lock);
+    for (int i = 0; i < ALLOCS && address == 0; i++)
+        if (allocs[i].bytes == 0) {
+            address = (uint64_t)(uintptr_t)guard;
+            allocs[i] = (struct alloc){.context = context,
+                                       .address = address,
+                                       .id = ++ids,
+                                       .bytes = bytes,
+                                       .shadow = shadow,
+                                       .host = host};
+        }
+    (void)pthread_mutex_unlock(&lock);
+    return address;
+}
+
+static uint64_t table_alloc(void *context, size_t bytes)
+{
+    return alloc_make(context, bytes, 0, false);
+}
+
+static uint64_t table_alloc_at(void *context, size_t bytes, uint64_t address)
+{
+    return alloc_make(context, bytes, address, false);
+}
+
+static uint64_t table_pinned(void *context, size_t bytes)
+{
+    return alloc_make(context, bytes, 0, true);
+}
+
+static void table_alloc_free(uint64_t address)
+{
+    struct alloc *alloc;
+
+    (void)pthread_mutex_lock(&lock);
+    alloc = alloc_find(address);
+    if (alloc != NULL) {
+        (void)munmap(alloc->shadow, alloc->bytes);
+        (void)munmap((void *)(uintptr_t)alloc->address, alloc->bytes);
+        alloc->bytes = 0;
+    }
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static void table_reset(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    memset(settings, 0, sizeof(settings));
+    for (int i = 0; i < DEVICES; i++)
+        contexts[i].error = 0;
+    (void)pthread_cond_broadcast(&changed);
+    (void)pthread_mutex_unlock(&lock);
+    for (int i = 0; i < ALLOCS; i++)
+        if (allocs[i].bytes != 0)
+            table_alloc_free(allocs[i].address);
+}
+
+static void table_write(uint64_t address, const void *from, size_t bytes)
+{
+    struct alloc *alloc;
+
+    (void)pthread_mutex_lock(&lock);
+    alloc = alloc_whole(address, bytes);
+    if (alloc == NULL)
+        abort();
+    memcpy(alloc->shadow + (address - alloc->address), from, bytes);
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static void table_read(uint64_t address, void *to, size_t bytes)
+{
+    struct alloc *alloc;
+
+    (void)pthread_mutex_lock(&lock);
+    alloc = alloc_whole(address, bytes);
+    if (alloc == NULL)
+        abort();
+    memcpy(to, alloc->shadow + (address - alloc->address), bytes);
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static void *table_stream_new(void *context)
+{
+    void *stream;
+
+    (void)pthread_mutex_lock(&lock);
+    stream = stream_make(context);
+    (void)pthread_mutex_unlock(&lock);
+    return stream;
+}
+
+static void table_stream_free(void *stream)
+{
+    (void)fake_stream_free(stream);
+}
+
+static void table_stream_hold(void *stream, bool hold)
+{
+    (void)pthread_mutex_lock(&lock);
+    ((struct stream *)stream)->held = hold;
+    (void)pthread_cond_broadcast(&changed);
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static void table_stream_write(void *stream, uint64_t address, int byte, size_t bytes)
+{
+    (void)pthread_mutex_lock(&lock);
+    (void)stream_push(
+        stream,
+        &(struct step){.action = ACTION_WRITE, .device = address, .byte = byte, .bytes = bytes});
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static bool table_stream_idle(void *stream)
+{
+    bool idle;
+
+    (void)pthread_mutex_lock(&lock);
+    idle = ((struct stream *)stream)->first == NULL;
+    (void)pthread_mutex_unlock(&lock);
+    return idle;
+}
+
+const struct fake_device *fake_device_table(void)
+{
+    static const struct fake_device table = {
+        .reset = table_reset,
+        .set = table_set,
+        .count = table_count,
+        .context = table_context,
+        .context_new = table_context_new,
+        .context_destroy = table_context_destroy,
+        .alloc = table_alloc,
+        .alloc_free = table_alloc_free,
+        .alloc_at = table_alloc_at,
+        .pinned = table_pinned,
+        .write = table_write,
+        .read = table_read,
+        .stream_new = table_stream_new,
+        .stream_free = table_stream_free,
+        .stream_hold = table_stream_hold,
+        .stream_write = table_stream_write,
+        .stream_idle = table_stream_idle,
+    };
+
+    return &table;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/fake_device.h: a GPU for tests, behind libraries with the names of the drivers'.
+ *
+ * libcuda.so.1 and libamdhip64.so.6 of the build folder are this GPU with two faces (fake_cuda.c,
+ * fake_hip.c). Device memory is host memory behind a guard: its address is mapped without any
+ * right, so the CPU that touches it gets SIGSEGV, and copies open it through a second mapping of
+ * the same memory. Streams run on a thread, later, and in any order among each other; host memory
+ * that was not pinned is refused. Tests reach what is below with fake_device_load().
+ *
+ * There are two devices, each with a primary context; a context that is destroyed takes its
+ * streams, events and pins along.
+ */
+#ifndef DEVICE_FAKE_DEVICE_H
+#define DEVICE_FAKE_DEVICE_H
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a test may set; all are 0 at first. */
+enum fake_device_set {
+    FAKE_DEVICE_INIT,     /* code that starting the driver returns                           */
+    FAKE_DEVICE_VERSION,  /* that it says it has; 0: a supported one                          */
+    FAKE_DEVICE_COPY,     /* code that a copy returns when it is asked for                    */
+    FAKE_DEVICE_PIN_MAX,  /* bytes that are pinned at a time at most; 0: any                  */
+    FAKE_DEVICE_STREAM,   /* code that a new stream returns                                  */
+    FAKE_DEVICE_RECORD,   /* code that recording an event returns                            */
+    FAKE_DEVICE_QUERY,    /* code that asking for an event returns                           */
+    FAKE_DEVICE_STUCK,    /* 1: streams do not run                                           */
+    FAKE_DEVICE_HANG,     /* 1: a copy that is asked for does not return                      */
+    FAKE_DEVICE_DELAY_US, /* before each thing that a stream runs                            */
+    FAKE_DEVICE_SETS,
+};
+
+/* What a test may look at. */
+enum fake_device_count {
+    FAKE_DEVICE_COPIES,  /* that ran                                                     */
+    FAKE_DEVICE_BAD,     /* that met memory which was freed                              */
+    FAKE_DEVICE_STREAMS, /* that exist; these four are leaks in the end                   */
+    FAKE_DEVICE_EVENTS,
+    FAKE_DEVICE_PINS,
+    FAKE_DEVICE_RETAINED, /* primary contexts, each time                                  */
+    FAKE_DEVICE_UNPINNED, /* copies that named host memory which was not pinned: refused    */
+    FAKE_DEVICE_COUNTS,
+};
+
+struct fake_device {
+    void (*reset)(void); /* nothing set, no allocation; counts stay */
+    void (*set)(int what, int value);
+    int (*count)(int what);
+    void *(*context)(int ordinal);     /* the primary one */
+    void *(*context_new)(int ordinal); /* CUDA            */
+    void (*context_destroy)(void *context);
+    uint64_t (*alloc)(void *context, size_t bytes);
+    void (*alloc_free)(uint64_t address); /* at once, whatever runs */
+    uint64_t (*alloc_at)(void *context, size_t bytes, uint64_t address);
+    uint64_t (*pinned)(void *context, size_t bytes); /* host memory of the driver */
+    void (*write)(uint64_t address, const void *from, size_t bytes);
+    void (*read)(uint64_t address, void *to, size_t bytes);
+    void *(*stream_new)(void *context);
+    void (*stream_free)(void *stream);
+    void (*stream_hold)(void *stream, bool hold); /* it does not run     */
+    void (*stream_write)(void *stream, uint64_t address, int byte, size_t bytes); /* a kernel */
+    bool (*stream_idle)(void *stream);
+};
+
+__attribute__((visibility("default"))) const struct fake_device *fake_device_table(void);
+
+/* The fake that the loader finds; NULL: the library is another one. */
+static inline const struct fake_device *fake_device_load(const char *library)
+{
+    const struct fake_device *(*table)(void) = NULL;
+    void *opened = dlopen(library, RTLD_NOW | RTLD_LOCAL), *found;
+
+    if (opened == NULL || (found = dlsym(opened, "fake_device_table")) == NULL)
+        return NULL;
+    *(void **)(&table) = found;
+    return table();
+}
+
+/* ---- for its faces --------------------------------------------------------------------------- */
+
+#define FAKE_API __attribute__((visibility("default")))
+
+#define FAKE_OK              0
+#define FAKE_INVALID         1
+#define FAKE_NO_MEMORY       2
+#define FAKE_NOT_INITIALIZED 3
+#define FAKE_NO_DEVICE       100
+#define FAKE_BAD_CONTEXT     201
+#define FAKE_BAD_HANDLE      400
+#define FAKE_NOT_READY       600
+#define FAKE_ILLEGAL         700
+#define FAKE_DESTROYED       709
+
+const char *fake_code_name(int code);
+int fake_setting(int what);
+int fake_init(void);
+int fake_pointer(void *out, int attribute, uint64_t address);
+int fake_retain(void **context, int ordinal);
+int fake_release(int ordinal);
+int fake_push(void *context);
+int fake_pop(void **context);
+int fake_ordinal(void); /* of the thread's context */
+int fake_pin(void *memory, size_t bytes);
+int fake_unpin(const void *memory);
+int fake_stream_new(void **stream);
+int fake_stream_free(void *stream);
+int fake_event_new(void **event);
+int fake_event_free(void *event);
+int fake_event_record(void *event, void *stream);
+int fake_event_query(void *event);
+int fake_stream_wait(void *stream, void *event);
+int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_device);
+
+#endif
