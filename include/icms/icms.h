@@ -345,6 +345,74 @@ ICMS_API void icms_request_cancel(struct icms_request *request);
  * would have. */
 ICMS_API icms_err icms_request_end(struct icms_request **request);
 
+/* ---- prestage ------------------------------------------------------------------------------- */
+
+/* A hint that blocks will be asked for soon: a session resumes, a request waits behind others, a
+ * tool has answered. The agent brings them into memory in time for a deadline, and keeps them there
+ * until a second after it, or until they are read. A hint is a wish: nothing fails without it, no
+ * load waits for it, and any of it may be dropped.
+ *
+ * Order. Hints of one user of a volume go by priority, then by deadline, the earliest first; users
+ * take turns. Loads go first: hints use a queue of their own, and a part of what is in flight. A
+ * block that is loaded already, for whom it may be, is not loaded twice; a get of a block that is
+ * being prestaged waits for that load. A hint that cannot be served by its deadline is dropped.
+ *
+ * Limits. An agent remembers a bounded number of hints. A user may have as many as are free; what
+ * is more is refused and counted. Blocks that wait to be read take a quarter of a volume's memory
+ * at most, of which users of the volume have equal parts; the hints of a user that has its part
+ * wait. When loads or stores find no other space, such blocks are evicted.
+ *
+ * What became of hints is counted (icms-metrics(7), icms_status): arrived before the block was
+ * asked for, late and by how much, never asked for and its bytes. */
+
+enum icms_tier {
+    ICMS_TIER_DRAM = 0,  /* the agent's memory                                      */
+    ICMS_TIER_LOCAL = 1, /* a drive of this host: UNSUPPORTED where there is none beside the pod */
+};
+
+#define ICMS_PRIORITY_MAX 3
+
+struct icms_prestage_options {
+    size_t struct_bytes;  /* sizeof: set by icms_prestage_options_init                         */
+    uint32_t deadline_ms; /* from now: when the blocks will be asked for; 600,000 at most      */
+    uint32_t tier;        /* enum icms_tier                                                    */
+    uint32_t priority;    /* 0 (the default) .. ICMS_PRIORITY_MAX: the larger goes first       */
+    uint32_t timeout_ms;  /* of the call: how long it waits for the agent; 0: the deadline of
+                             loads                                                             */
+    void *tag;            /* icms_request_tag gives it back                                    */
+};
+
+/* deadline_ms is 1,000. */
+ICMS_API void icms_prestage_options_init(struct icms_prestage_options *options);
+
+/* Hints that these blocks will be asked for by options->deadline_ms. The agent is asked to remember
+ * the hints, and nothing more: the call does not wait for blocks. Any number of keys, 1 at least;
+ * they may be freed after the call. options may be NULL. *out_taken (may be NULL) is how many hints
+ * the agent took; it is set on any error but INVALID, too. A hint for a key that is hinted already
+ * joins that one, with the earlier of their deadlines, or with the later one when the block has
+ * arrived.
+ *
+ * OK: all were taken. Else the status of the first that was not, while others may have been: BUSY
+ * (too many hints; behind such a batch of 4,096 keys no more are asked for), DEADLINE (deadline_ms
+ * is 0), KEY_SIZE, UNSUPPORTED (the tier), NO_VOLUME, PEER_DOWN, ... INVALID: deadline_ms, tier or
+ * priority is out of range. */
+ICMS_API icms_err icms_prestage(struct icms_volume *volume, const struct icms_key *keys,
+                                size_t count, const struct icms_prestage_options *options,
+                                size_t *out_taken) ICMS_MUST_CHECK;
+
+/* The same as a request, of 1 .. ICMS_BATCH_MAX keys, which stay the caller's and unchanged until
+ * it is over. icms_request_end returns what icms_prestage would have. icms_request_cancel ends the
+ * waiting for the agent; hints that it has taken stay. */
+ICMS_API icms_err icms_prestage_start(struct icms_volume *volume, const struct icms_key *keys,
+                                      size_t count, const struct icms_prestage_options *options,
+                                      struct icms_request **out_request) ICMS_MUST_CHECK;
+
+/* Takes hints back: once for each time that the user of this process has hinted a key. What is
+ * being loaded arrives all the same, and is not kept. *out_canceled (may be NULL): how many hints
+ * there were. OK: one for each key; MISS: fewer. */
+ICMS_API icms_err icms_prestage_cancel(struct icms_volume *volume, const struct icms_key *keys,
+                                       size_t count, size_t *out_canceled) ICMS_MUST_CHECK;
+
 /* ---- blocks without a copy ------------------------------------------------------------------ */
 
 /* A block in the agent's memory, readable in place. It was verified when this handle leased it

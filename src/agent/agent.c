@@ -162,6 +162,8 @@ static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct a
         reactor->shard_count++;
         err = agent_shard_init(&reactor->shards[i], reactor, i, why);
     }
+    if (err == ICMS_OK && agent_prestage_init(reactor) != ICMS_OK)
+        err = err_set(why, ICMS_NO_MEMORY, "no memory for the agent's hints");
     return err;
 }
 
@@ -319,6 +321,7 @@ static void reactor_parts_fini(struct agent_reactor *reactor)
     free(reactor->slabs);
     free(reactor->ops);
     agent_reactor_matches_fini(reactor);
+    agent_prestage_fini(reactor);
     free(reactor->lines_memory);
     trace_book_fini(&reactor->book);
 }
@@ -334,6 +337,7 @@ void agent_free(struct agent **agent_)
     /* Nothing runs and nothing is in flight any more. */
     for (uint32_t i = 0; i < agent->reactor_count; i++)
         reactor_parts_fini(&agent->reactors[i]);
+    agent_prestage_forget(agent);
     agent_local_free(&agent->local);
     agent_tier_free(&agent->tier);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)

@@ -210,6 +210,23 @@ void agent_client_detach(struct agent *agent, uint32_t number, void (*done)(void
 /* The same, waiting for it. Not on a loop. */
 void agent_client_detach_wait(struct agent *agent, uint32_t client);
 
+/* ---- hints ---------------------------------------------------------------------------------- */
+
+/* Hints of the agent's owner that blocks of a volume will be asked for within deadline_ms
+ * (agent/prestage.h). Returns at once: what becomes of them is in agent_stats. INVALID, NO_VOLUME,
+ * UNSUPPORTED (the tier), BUSY (calls before are not over), NO_MEMORY, CLOSED, each with a
+ * sentence. Any thread. */
+struct agent_hints {
+    const char *volume;
+    const struct key *keys; /* [count]; copied                         */
+    size_t count;
+    uint32_t deadline_ms;
+    uint32_t tier;     /* enum icms_tier                                */
+    uint32_t priority; /* up to ICMS_PRIORITY_MAX                       */
+};
+icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints,
+                        struct err_why *why) ICMS_MUST_CHECK;
+
 /* ---- state ---------------------------------------------------------------------------------- */
 
 /* Of an enclosure, and of each of its links. */
@@ -291,6 +308,41 @@ struct agent_enclosure_stats {
 #define AGENT_STATS_MISSES 16 /* space for every row of ICMS_MISS_MAP  */
 #define AGENT_STATS_STATES 16 /* space for every state of a request    */
 
+/* What became of a hint (icms_prestage). AGENT_HINT_JOINED: it was one for a key that the same user
+ * has a hint for. */
+#define AGENT_HINT_END_MAP(XX)                                                                     \
+    XX(IN_TIME, "in_time")   /* read, after it had arrived                                      */ \
+    XX(LATE, "late")         /* asked for before it had arrived, or arrived after its deadline  */ \
+    XX(DROPPED, "dropped")   /* it could not arrive by its deadline                             */ \
+    XX(UNUSED, "unused")     /* evicted unread, or not asked for until after its deadline       */ \
+    XX(ABSENT, "absent")     /* there is no such block                                          */ \
+    XX(FAILED, "failed")     /* a miss for another reason                                       */ \
+    XX(CANCELED, "canceled") /* taken back                                                      */ \
+    XX(JOINED, "joined")
+
+enum agent_hint_end {
+#define AGENT_HINT_END_XX(name, text) AGENT_HINT_##name,
+    AGENT_HINT_END_MAP(AGENT_HINT_END_XX)
+#undef AGENT_HINT_END_XX
+        AGENT_HINT_ENDS,
+};
+
+/* "in_time", ...; static. */
+const char *agent_hint_end_name(enum agent_hint_end end);
+
+struct agent_prestage_stats {
+    uint64_t taken;                    /* hints                                                */
+    uint64_t full;                     /* that were refused, because there were too many       */
+    uint64_t passed;                   /* that were refused, because their deadline had passed */
+    uint64_t ended[AGENT_HINT_ENDS];   /* of those taken, by enum agent_hint_end               */
+    uint64_t load_bytes;               /* loaded for hints alone                               */
+    uint64_t unused_bytes;             /* of them, unused or canceled                          */
+    uint64_t queued, loading, waiting; /* now: that are not begun, are being loaded, wait to be
+                                         read                                                 */
+    uint64_t kept_bytes;               /* of memory, for these                                 */
+    struct hist late_ns;               /* of late ones: how much                               */
+};
+
 struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
     struct agent_identity identity; /* that all reactors use */
@@ -313,6 +365,7 @@ struct agent_volume_stats {
                                              before was asked for */
     uint64_t moved, moved_bytes;          /* blocks found there that were stored at their owner   */
     uint64_t moves_shed;                  /* that were not: too much to do, or no success         */
+    struct agent_prestage_stats prestage;
 };
 
 /* Users that an agent knows: its own, and others. */

@@ -17,6 +17,7 @@
 #include "agent/extent.h"
 #include "agent/keys.h"
 #include "agent/pod.h"
+#include "agent/prestage.h"
 #include "agent/tier.h"
 #include "agent/wait.h"
 #include "base/bytes.h"
@@ -112,13 +113,16 @@ struct agent_req {
     /* the entry, copied and checked */
     struct key key;
     uint64_t tag;         /* the client's                                                  */
-    uint64_t offset;      /* PUT: of the value in staging. EXISTS_MANY: of the keys. DIRECT:
-                             address of memory                                            */
-    uint64_t aside;       /* DIRECT: address. GET: of space for the trailer; PUT: of the digest */
+    uint64_t offset;      /* PUT: of the value in staging. EXISTS_MANY, PRESTAGE: of the keys.
+                             DIRECT: address of memory                                    */
+    uint64_t aside;       /* DIRECT: address. GET: of space for the trailer; PUT: of the digest.
+                             PRESTAGE: absolute time                                      */
     uint64_t deadline_ns; /* absolute                                                     */
     uint64_t taken_ns;    /* when it was taken from the ring                              */
-    uint32_t bytes;       /* PUT: plain value. EXISTS_MANY: number of keys. GET, DIRECT: space */
-    uint32_t lease;       /* GET: entry of the lease table; SHM_SLOT_NONE: wants no lease */
+    uint32_t bytes;       /* PUT: plain value. EXISTS_MANY, PRESTAGE: number of keys. GET, DIRECT:
+                             space                                                        */
+    uint32_t lease;       /* GET: entry of the lease table; SHM_SLOT_NONE: wants no lease.
+                             PRESTAGE: shm_hint()                                         */
     uint8_t op;           /* enum shm_op                                                  */
     uint8_t flags;        /* enum shm_flag                                                */
     uint8_t identity;     /* low bits of the shard's, as the client knows it              */
@@ -307,6 +311,7 @@ struct agent_reactor {
     struct line wait_cmd;                  /* batches whose next key needs a command       */
     struct line wait_alone;                /* the same, an operation of its own            */
     void *lines_memory;                    /* of all of them                               */
+    struct agent_prestage *prestage;       /* hints: prestage.c                            */
     struct loop_msg wake;                  /* wakes all that wait                          */
     bool wake_sent;                        /* it is in flight                             */
     bool waking;                           /* who takes something now is next in line      */
@@ -336,6 +341,8 @@ struct agent_slot {
     enum agent_slot_state state;
     uint16_t pins;        /* operations that read or write it                              */
     bool was_read;        /* LIVE: since it was published                                  */
+    bool kept;            /* LIVE: for a hint: evicted when nothing else can be            */
+    uint32_t hint;        /* LIVE: number of a hint that waits for it to be read, from 1; 0: none */
     uint32_t value_bytes; /* LIVE: plain value                                             */
     uint32_t head;        /* LIVE: its chain                                               */
     uint64_t since_ns;    /* LIVE: when it was published                                   */
@@ -446,6 +453,12 @@ struct agent_shard {
     uint64_t store_seq;       /* number of the next store                                 */
     struct agent_share shares[LIMIT_CLIENTS];
     _Atomic uint64_t missing; /* bit j: enclosure j is up and has no such volume for us        */
+    /* hints: prestage.c; of slots that have one: */
+    void (*hint_read)(struct agent_shard *shard, uint32_t slot); /* it was read                */
+    void (*hint_gone)(struct agent_shard *shard, uint32_t slot); /* it is not LIVE any more    */
+    uint32_t hint_users; /* that have hints                                                 */
+    bool keeps_none;     /* kept slots may be evicted now                                   */
+    struct agent_prestage_stats prestage; /* counters */
     /* counters */
     uint64_t slots_used, slots_limbo, used_bytes, evictions;
     uint64_t hits_dram, hits_local, hits_pod;
@@ -546,6 +559,7 @@ struct agent {
     struct agent_user_share users[AGENT_USERS]; /* the first: the owner                      */
     uint64_t clients_refused; /* by agent_access_client; control                                */
     uint32_t refused_user;    /* the last of those; likewise                                    */
+    _Atomic(void *) hint_batches[AGENT_HINT_BATCHES]; /* of agent_prestage, in flight; or NULL */
 };
 
 /* ---- agent.c -------------------------------------------------------------------------------- */
@@ -705,6 +719,9 @@ static inline bool agent_shard_owns(const struct agent_shard *shard, const struc
 /* Reserves a slot (FILLING) with space for a stored block of so many bytes, evicting if need be;
  * SHM_SLOT_NONE when too much is leased or pinned. */
 uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes);
+
+/* The same for a hint: blocks that others keep stay. */
+uint32_t agent_shard_slot_take_hint(struct agent_shard *shard, uint64_t stored_bytes);
 
 /* Whether stores in flight leave the shard's memory to one more; takes memory for it, if need be.
  */

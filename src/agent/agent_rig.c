@@ -381,7 +381,8 @@ uint64_t rig_submit(struct rig_client *client, struct shm_submit *entry)
     if (entry->volume < RIG_VOLUMES)
         entry->identity = (uint8_t)client->arenas[entry->volume].identity;
     client->wanted[tag] = 1;
-    if (entry->op == SHM_OP_FLUSH || entry->op == SHM_OP_EXISTS_MANY) {
+    if (entry->op == SHM_OP_FLUSH || entry->op == SHM_OP_EXISTS_MANY ||
+        entry->op == SHM_OP_PRESTAGE) {
         client->wanted[tag] = client->attached.reactor_count;
         for (uint32_t r = 0; r < client->attached.reactor_count; r++)
             check(shm_submit_push(&client->rings[r], entry));

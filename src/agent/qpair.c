@@ -58,7 +58,13 @@ static bool qpair_is_hint(uint8_t op)
 /* The others name a volume, or have their keys in staging memory. */
 static bool qpair_has_key(uint8_t op)
 {
-    return op != SHM_OP_FLUSH && op != SHM_OP_EXISTS_MANY;
+    return op != SHM_OP_FLUSH && op != SHM_OP_EXISTS_MANY && op != SHM_OP_PRESTAGE;
+}
+
+/* Keys that an entry may have in staging memory; 0: it has none there. */
+static uint32_t qpair_keys_max(uint8_t op)
+{
+    return op == SHM_OP_EXISTS_MANY ? SHM_MATCH_KEYS : op == SHM_OP_PRESTAGE ? SHM_HINT_KEYS : 0;
 }
 
 /* For `icms trace`. */
@@ -181,13 +187,14 @@ static bool qpair_owns(const struct agent_qpair *qpair, const struct shm_submit 
 static icms_err qpair_entry_check(const struct agent_qpair *qpair, const struct shm_submit *entry)
 {
     const struct agent *agent = qpair->reactor->agent;
+    uint32_t keys_max = qpair_keys_max(entry->op);
 
-    if (entry->op < SHM_OP_GET || entry->op > SHM_OP_EXISTS_MANY)
+    if (entry->op < SHM_OP_GET || entry->op > SHM_OP_PRESTAGE)
         return ICMS_INVALID;
     if (entry->volume >= agent->volume_count || (qpair->client->volumes >> entry->volume & 1) == 0)
         return ICMS_NO_VOLUME;
-    if (entry->op == SHM_OP_EXISTS_MANY &&
-        (entry->bytes == 0 || entry->bytes > SHM_MATCH_KEYS ||
+    if (keys_max != 0 &&
+        (entry->bytes == 0 || entry->bytes > keys_max ||
          entry->offset > qpair->ring.staging_bytes ||
          SHM_MATCH_BYTES(entry->bytes) > qpair->ring.staging_bytes - entry->offset))
         return ICMS_INVALID;
@@ -210,7 +217,8 @@ static uint64_t qpair_deadline_ns(struct agent_qpair *qpair, const struct shm_su
     const struct agent_opts *opts = &qpair->reactor->agent->opts;
     uint64_t now_ns = reactor_now_ns(qpair->reactor);
     bool loads = entry->op == SHM_OP_GET || entry->op == SHM_OP_EXISTS ||
-                 entry->op == SHM_OP_EXISTS_MANY || entry->op == SHM_OP_SUSPECT;
+                 entry->op == SHM_OP_EXISTS_MANY || entry->op == SHM_OP_SUSPECT ||
+                 entry->op == SHM_OP_PRESTAGE;
     uint64_t default_ms = loads ? opts->load_deadline_ms : opts->store_deadline_ms;
 
     if (entry->deadline_ns == 0)
@@ -260,8 +268,8 @@ static uint64_t qpair_entry_bytes(const struct agent_qpair *qpair, const struct 
 {
     const struct agent *agent = qpair->reactor->agent;
 
-    if (entry->op == SHM_OP_EXISTS_MANY)
-        return u64_min(entry->bytes, SHM_MATCH_KEYS) * AGENT_KEY_COST_BYTES;
+    if (qpair_keys_max(entry->op) != 0)
+        return u64_min(entry->bytes, qpair_keys_max(entry->op)) * AGENT_KEY_COST_BYTES;
     if (entry->volume >= agent->volume_count ||
         (entry->op != SHM_OP_PUT && entry->op != SHM_OP_SUSPECT))
         return 0;

@@ -206,6 +206,15 @@ static enum step req_direct_done(struct agent_req *req, const struct agent_op *o
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
+/* For a load into the arena. Hints of the block learn that it is asked for now, unless this is one
+ * itself. */
+static enum step req_wait_load(struct agent_req *req, struct agent_op *op)
+{
+    if ((req->flags & SHM_FLAG_PRESTAGE) == 0)
+        agent_hint_asked(req->shard, &req->key, op);
+    return req_wait_op(req, op);
+}
+
 static enum step req_new_get(struct agent_req *req)
 {
     struct agent_shard *shard = req->shard;
@@ -222,10 +231,10 @@ static enum step req_new_get(struct agent_req *req)
         return req_wait_key(req, op);
     op = agent_op_find(shard, &req->key, AGENT_OP_LOAD);
     if (op != NULL)
-        return req_wait_op(req, op);
+        return req_wait_load(req, op);
     if ((req->flags & SHM_FLAG_DIRECT) != 0 && shard->spec.sealed &&
         !agent_tier_has(shard, &req->key) && !agent_op_may_move(shard, &req->key) &&
-        !agent_shard_admits(shard, &req->key))
+        !agent_hint_waits(shard, &req->key) && !agent_shard_admits(shard, &req->key))
         return req_get_direct(req, io_class);
     space = req_bytes(req);
     slot =
@@ -242,7 +251,7 @@ static enum step req_new_get(struct agent_req *req)
     op->is_reload = req->space != 0;
     op->deadline_ns = req->deadline_ns;
     agent_op_start(op);
-    return req_wait_op(req, op);
+    return req_wait_load(req, op);
 }
 
 /* ---- put ------------------------------------------------------------------------------------ */
@@ -585,6 +594,39 @@ static enum step req_new_suspect(struct agent_req *req)
     return op != NULL ? req_wait_op(req, op) : req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
+/* ---- hints ---------------------------------------------------------------------------------- */
+
+/* What becomes of one key. */
+static enum icms_miss req_hint(const struct agent_req *req, const struct key *key)
+{
+    struct agent_user_share *user = req->qpair->client->user;
+
+    return (req->flags & SHM_FLAG_FORGET) != 0
+               ? agent_hint_cancel(req->shard, user, key)
+               : agent_hint_take(req->shard, user, key, req->aside,
+                                 req->lease & ((1u << SHM_HINT_BITS) - 1));
+}
+
+/* Hints are remembered, or not, and answered at once. */
+static enum step req_new_prestage(struct agent_req *req)
+{
+    uint8_t *out = req_match_out(req);
+
+    if (req->lease >> SHM_HINT_BITS != ICMS_TIER_DRAM)
+        return req_answer(req, ICMS_UNSUPPORTED, ICMS_MISS_NONE);
+    if ((req->lease & ((1u << SHM_HINT_BITS) - 1)) > ICMS_PRIORITY_MAX)
+        return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
+    for (uint32_t i = 0; i < req->bytes; i++) {
+        struct key key;
+
+        if (!req_match_key(req, i, &key))
+            return req_answer(req, ICMS_KEY_SIZE, ICMS_MISS_NONE);
+        if (agent_shard_owns(req->shard, &key))
+            out[i] = (uint8_t)req_hint(req, &key);
+    }
+    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+}
+
 /* ---- the state machine ---------------------------------------------------------------------- */
 
 /* The pod has no such volume now, or the client knows it by another identity: that it learns before
@@ -621,6 +663,8 @@ static enum step req_new(struct agent_req *req)
         return req_new_touch(req);
     case SHM_OP_SUSPECT:
         return req_new_suspect(req);
+    case SHM_OP_PRESTAGE:
+        return req_new_prestage(req);
     default:
         return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
     }

@@ -16,7 +16,7 @@
 
 /* ---- space ---------------------------------------------------------------------------------- */
 
-uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
+uint32_t agent_shard_slot_take_hint(struct agent_shard *shard, uint64_t stored_bytes)
 {
     uint64_t extent_bytes = agent_shard_extent_bytes(shard, stored_bytes);
     uint32_t slot = SHM_SLOT_NONE;
@@ -30,6 +30,19 @@ uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
     }
     if (slot == SHM_SLOT_NONE)
         agent_shard_sweep_arm(shard);
+    return slot;
+}
+
+/* Whoever needs space now goes before what somebody may read. */
+uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
+{
+    uint32_t slot = agent_shard_slot_take_hint(shard, stored_bytes);
+
+    if (slot != SHM_SLOT_NONE || counter_get(&shard->prestage.kept_bytes) == 0)
+        return slot;
+    shard->keeps_none = true;
+    slot = agent_shard_slot_take_hint(shard, stored_bytes);
+    shard->keeps_none = false;
     return slot;
 }
 

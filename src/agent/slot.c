@@ -247,6 +247,8 @@ void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot)
     struct agent_slot *meta = &shard->meta[slot];
 
     check(meta->state == AGENT_SLOT_LIVE);
+    if (meta->hint != 0)
+        shard->hint_gone(shard, slot);
     shard_version_step(shard, slot); /* odd: changing */
     shard_unlink(shard, slot);
     list_remove(&meta->link); /* large */
@@ -285,7 +287,8 @@ static bool shard_may_go(void *arg, uint32_t slot)
 
     if (slot >= shard->arena.slot_count)
         return false; /* a reservation */
-    return meta->state == AGENT_SLOT_LIVE && meta->pins == 0 && !shard_is_leased(shard, slot);
+    return meta->state == AGENT_SLOT_LIVE && meta->pins == 0 && !shard_is_leased(shard, slot) &&
+           (!meta->kept || shard->keeps_none);
 }
 
 static void shard_evict_slot(struct agent_shard *shard, uint32_t slot)
@@ -478,6 +481,8 @@ void agent_shard_touch(struct agent_shard *shard, uint32_t slot)
     extents_use(&shard->extents, slot);
     if (shard->slabs != NULL)
         slot_slab_used(shard, slot);
+    if (shard->meta[slot].hint != 0)
+        shard->hint_read(shard, slot);
 }
 
 void agent_shard_slots_init(struct agent_shard *shard)

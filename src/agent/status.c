@@ -77,6 +77,24 @@ static void volume_client_stats(struct agent *agent, uint32_t volume,
     pthread_mutex_unlock(&agent->control);
 }
 
+/* Adds what became of a shard's hints. */
+static void shard_prestage_stats(const struct agent_prestage_stats *from,
+                                 struct agent_prestage_stats *out)
+{
+    out->taken += counter_get(&from->taken);
+    out->full += counter_get(&from->full);
+    out->passed += counter_get(&from->passed);
+    for (int i = 0; i < AGENT_HINT_ENDS; i++)
+        out->ended[i] += counter_get(&from->ended[i]);
+    out->load_bytes += counter_get(&from->load_bytes);
+    out->unused_bytes += counter_get(&from->unused_bytes);
+    out->queued += counter_get(&from->queued);
+    out->loading += counter_get(&from->loading);
+    out->waiting += counter_get(&from->waiting);
+    out->kept_bytes += counter_get(&from->kept_bytes);
+    hist_merge(&out->late_ns, &from->late_ns);
+}
+
 static void shard_stats(const struct agent_shard *shard, struct agent_volume_stats *out,
                         struct agent_stats *all)
 {
@@ -100,6 +118,7 @@ static void shard_stats(const struct agent_shard *shard, struct agent_volume_sta
     out->moved_bytes += counter_get(&shard->moved_bytes);
     out->moves_shed += counter_get(&shard->moves_shed);
     hist_merge(&out->evicted_age_ns, &shard->evicted_age_ns);
+    shard_prestage_stats(&shard->prestage, &out->prestage);
     all->sheds += counter_get(&shard->sheds);
     all->deadline_misses += counter_get(&shard->deadline_misses);
     all->checksum_errors += counter_get(&shard->checksum_errors);
@@ -443,8 +462,10 @@ static const char *trace_enclosure(void *arg, uint32_t enclosure)
 char *agent_trace(struct agent *agent, const struct agent_user *user, const struct key *key)
 {
     static const char *const ops[] = {
-        [SHM_OP_GET] = "get",       [SHM_OP_PUT] = "put",     [SHM_OP_EXISTS] = "exists",
-        [SHM_OP_REMOVE] = "remove", [SHM_OP_FLUSH] = "flush", [SHM_OP_EXISTS_MANY] = "exists_many",
+        [SHM_OP_GET] = "get",           [SHM_OP_PUT] = "put",
+        [SHM_OP_EXISTS] = "exists",     [SHM_OP_REMOVE] = "remove",
+        [SHM_OP_FLUSH] = "flush",       [SHM_OP_EXISTS_MANY] = "exists_many",
+        [SHM_OP_PRESTAGE] = "prestage",
     };
     struct trace_reader reader = {.agent = agent, .volumes = agent_access(agent, user)};
     const struct trace_names names = {.ops = ops,
@@ -602,6 +623,23 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
     json_put_end(json);
 }
 
+static void status_prestage(struct json *json, const struct agent_prestage_stats *prestage)
+{
+    json_put_object(json, "prestage");
+    json_put_uint(json, "taken", prestage->taken);
+    json_put_uint(json, "refused_full", prestage->full);
+    json_put_uint(json, "refused_passed", prestage->passed);
+    for (int i = 0; i < AGENT_HINT_ENDS; i++)
+        json_put_uint(json, agent_hint_end_name((enum agent_hint_end)i), prestage->ended[i]);
+    json_put_uint(json, "load_bytes", prestage->load_bytes);
+    json_put_uint(json, "unused_bytes", prestage->unused_bytes);
+    json_put_uint(json, "queued", prestage->queued);
+    json_put_uint(json, "loading", prestage->loading);
+    json_put_uint(json, "waiting", prestage->waiting);
+    json_put_uint(json, "kept_bytes", prestage->kept_bytes);
+    json_put_end(json);
+}
+
 static void status_volume(struct json *json, const struct agent_volume_stats *volume)
 {
     char uuid[UUID_TEXT_BYTES];
@@ -638,6 +676,7 @@ static void status_volume(struct json *json, const struct agent_volume_stats *vo
     json_put_uint(json, "moved", volume->moved);
     json_put_uint(json, "moved_bytes", volume->moved_bytes);
     json_put_uint(json, "moves_shed", volume->moves_shed);
+    status_prestage(json, &volume->prestage);
     json_put_end(json);
 }
 

@@ -102,11 +102,12 @@
 /* Write streams of a device that are used at most. */
 #define LIMIT_WRITE_STREAMS 255
 
-/* HTTP of a daemon (metrics and health): connections, those that wait to be accepted, one page,
- * how long a peer may be silent, and a file of certificates or of a key. */
+/* HTTP of a daemon (metrics and health): connections, those that wait to be accepted, one page, the
+ * body of a request, how long a peer may be silent, and a file of certificates or of a key. */
 #define LIMIT_HTTP_CONNECTIONS     16
 #define LIMIT_HTTP_BACKLOG         128
 #define LIMIT_HTTP_PAGE_BYTES      ((size_t)8 << 20)
+#define LIMIT_HTTP_BODY_BYTES      ((size_t)256 << 10)
 #define LIMIT_HTTP_SILENCE_SECONDS 10
 #define LIMIT_HTTP_PEM_BYTES       ((size_t)64 << 10)
 

@@ -31,7 +31,7 @@ static struct icms_request_options calls_options(const struct icms_request_optio
 
 static uint32_t calls_deadline_ms(const struct icms *icms, enum shm_op op, uint32_t wanted)
 {
-    bool load = op == SHM_OP_GET || op == SHM_OP_EXISTS;
+    bool load = op == SHM_OP_GET || op == SHM_OP_EXISTS || op == SHM_OP_PRESTAGE;
     const struct client_link *link = icms->link;
 
     if (wanted == 0)
@@ -46,11 +46,25 @@ static uint32_t calls_deadline_ms(const struct icms *icms, enum shm_op op, uint3
 /* What a call wants. */
 struct calls_order {
     enum shm_op op;
-    struct icms_block *blocks;   /* NULL for match and flush */
-    const struct icms_key *keys; /* match                    */
+    struct icms_block *blocks;   /* NULL for match, flush and prestage */
+    const struct icms_key *keys; /* match, prestage                    */
     size_t count;
-    const struct icms_request_options *options; /* may be NULL */
+    const struct icms_request_options *options;   /* may be NULL                 */
+    const struct icms_prestage_options *prestage; /* prestage; NULL: hints are taken back */
 };
+
+/* What a hint says of its blocks. */
+static void calls_prestage_init(struct icms_request *request,
+                                const struct icms_prestage_options *options)
+{
+    if (options == NULL) {
+        request->flags |= SHM_FLAG_FORGET;
+        return;
+    }
+    request->need_ns = client_now_ns() + (uint64_t)options->deadline_ms * 1000000;
+    request->hint = shm_hint(options->tier, options->priority);
+    request->tag = options->tag;
+}
 
 static void calls_request_init(struct icms_request *request, struct icms_volume *volume,
                                const struct calls_order *order)
@@ -84,6 +98,10 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
         request->flags |= SHM_FLAG_IF_ABSENT;
     if (options.class_ == ICMS_CLASS_PRESTAGE)
         request->flags |= SHM_FLAG_PRESTAGE;
+    if (order->op == SHM_OP_PRESTAGE) {
+        calls_prestage_init(request, order->prestage);
+        options.deadline_ms = order->prestage == NULL ? 0 : order->prestage->timeout_ms;
+    }
     request->deadline_ns =
         client_now_ns() +
         (uint64_t)calls_deadline_ms(icms, order->op, options.deadline_ms) * 1000000;
@@ -344,6 +362,119 @@ icms_err icms_match(struct icms_volume *volume, const struct icms_key *keys, siz
         return call.err;
     *out_matched = call.matched;
     return ICMS_OK;
+}
+
+/* ---- prestage ------------------------------------------------------------------------------- */
+
+void icms_prestage_options_init(struct icms_prestage_options *options)
+{
+    *options =
+        (struct icms_prestage_options){.struct_bytes = sizeof(*options), .deadline_ms = 1000};
+}
+
+/* The caller's options, also of a caller that was compiled with fewer of them. */
+static icms_err prestage_options(const struct icms_prestage_options *from,
+                                 struct icms_prestage_options *out_options)
+{
+    size_t bytes = sizeof(*out_options);
+
+    icms_prestage_options_init(out_options);
+    if (from == NULL)
+        return ICMS_OK;
+    if (from->struct_bytes < sizeof(size_t))
+        return ICMS_INVALID;
+    if (from->struct_bytes < bytes)
+        bytes = from->struct_bytes;
+    memcpy(out_options, from, bytes);
+    if (out_options->deadline_ms > CLIENT_PRESTAGE_MS_MAX || out_options->tier > ICMS_TIER_LOCAL ||
+        out_options->priority > ICMS_PRIORITY_MAX)
+        return ICMS_INVALID;
+    return ICMS_OK;
+}
+
+/* One request after the other in one call, with one deadline. Hints go on behind keys that are
+ * none, and stop when the agent takes no more. */
+static void prestage_inside(void *arg)
+{
+    struct match_call *call = arg; /* matched: that were taken */
+    struct calls_order *order = &call->order;
+    const struct icms_key *keys = order->keys;
+    struct icms_request request;
+    uint64_t deadline_ns = 0, need_ns = 0;
+
+    call->err = calls_begin(call->volume, order);
+    if (call->err != ICMS_OK)
+        return;
+    for (size_t i = 0; i < call->count; i += order->count) {
+        size_t left = call->count - i;
+        icms_err err;
+
+        order->keys = keys + i;
+        order->count = left < ICMS_BATCH_MAX ? left : ICMS_BATCH_MAX;
+        calls_request_init(&request, call->volume, order);
+        if (i != 0) {
+            request.deadline_ns = deadline_ns;
+            request.need_ns = need_ns;
+        }
+        deadline_ns = request.deadline_ns;
+        need_ns = request.need_ns;
+        err = calls_finish(&request);
+        call->matched += order->count - request.not_ok;
+        call->err = call->err == ICMS_OK ? err : call->err;
+        if (err != ICMS_OK && err != ICMS_MISS && err != ICMS_KEY_SIZE && err != ICMS_INVALID)
+            break;
+    }
+    client_call_end(call->volume->icms);
+}
+
+/* options NULL: takes hints back. */
+static icms_err prestage_run(struct icms_volume *volume, const struct icms_key *keys, size_t count,
+                             const struct icms_prestage_options *options, size_t *out_count)
+{
+    struct match_call call = {
+        .volume = volume,
+        .order = {.op = SHM_OP_PRESTAGE, .keys = keys, .count = 1, .prestage = options},
+        .count = count,
+    };
+    icms_err err;
+
+    if (count == 0 || keys == NULL)
+        return ICMS_INVALID;
+    err = calls_wrong(volume, &call.order);
+    if (err == ICMS_OK)
+        err = client_guarded(volume->icms, prestage_inside, &call) ? call.err : ICMS_CLOSED;
+    if (out_count != NULL)
+        *out_count = call.matched;
+    return err;
+}
+
+icms_err icms_prestage(struct icms_volume *volume, const struct icms_key *keys, size_t count,
+                       const struct icms_prestage_options *options, size_t *out_taken)
+{
+    struct icms_prestage_options wanted;
+    icms_err err = prestage_options(options, &wanted);
+
+    return err == ICMS_OK ? prestage_run(volume, keys, count, &wanted, out_taken) : err;
+}
+
+icms_err icms_prestage_cancel(struct icms_volume *volume, const struct icms_key *keys, size_t count,
+                              size_t *out_canceled)
+{
+    return prestage_run(volume, keys, count, NULL, out_canceled);
+}
+
+icms_err icms_prestage_start(struct icms_volume *volume, const struct icms_key *keys, size_t count,
+                             const struct icms_prestage_options *options,
+                             struct icms_request **out_request)
+{
+    struct icms_prestage_options wanted;
+    struct calls_order order = {
+        .op = SHM_OP_PRESTAGE, .keys = keys, .count = count, .prestage = &wanted};
+    icms_err err = prestage_options(options, &wanted);
+
+    if (err != ICMS_OK || out_request == NULL)
+        return ICMS_INVALID;
+    return calls_start(volume, &order, out_request);
 }
 
 /* A flush has one block of its own, so its status is the call's. */

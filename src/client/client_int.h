@@ -51,6 +51,9 @@
 #define CLIENT_LOAD_DEADLINE_MS  2000
 #define CLIENT_STORE_DEADLINE_MS 10000
 
+/* A deadline of hints; agents take none that is further away. */
+#define CLIENT_PRESTAGE_MS_MAX 600000
+
 /* icms_open gives an agent this long to answer; a call that finds its agent gone gives the next one
  * less, since it has a deadline, and not more often than every CLIENT_RETRY_NS. */
 #define CLIENT_ATTACH_MS   2000
@@ -175,7 +178,8 @@ struct client_op {
     uint32_t generation;            /* half of the tag, so a late answer hits nothing new      */
     struct icms_request *request;   /* NULL when lost                                          */
     size_t block;                   /* of the request; the first of them                       */
-    uint32_t blocks;                /* how many; more than 1: EXISTS_MANY                      */
+    uint32_t blocks;                /* how many                                                */
+    bool many;                      /* EXISTS_MANY, PRESTAGE: their keys are in staging memory */
     bool all;                       /* all reactors are asked, each for its part               */
     uint32_t reactor;               /* who is asked; all: the first                            */
     uint32_t left;                  /* answers that have to come: one from each that was asked */
@@ -202,7 +206,7 @@ enum request_state {
 
 /* What a request waits for room of; each has a queue, served in turns. */
 enum client_room {
-    ROOM_OPS,     /* exists, remove, flush: an operation              */
+    ROOM_OPS,     /* exists, remove, flush, prestage: an operation    */
     ROOM_LEASES,  /* get: an operation and a lease entry              */
     ROOM_STAGING, /* put: an operation and staging memory             */
     ROOM_COPIES,  /* device memory: a copy with its pinned memory     */
@@ -230,12 +234,15 @@ struct icms_request {
     const uint8_t *lease_data;    /* where the leased block lies                            */
     uint64_t private_bytes;       /* lease of an encrypted volume: memory that it takes; 0  */
     uint64_t private_offset;      /* and where: in icms.crypt                               */
-    struct icms_block *blocks;    /* the caller's; NULL for match                           */
-    const struct icms_key *keys;  /* match: the caller's                                    */
+    struct icms_block *blocks;    /* the caller's; NULL for match and prestage              */
+    const struct icms_key *keys;  /* match, prestage: the caller's                          */
     size_t count;                 /* blocks or keys                                         */
     size_t next;                  /* first block that was neither sent nor answered         */
     size_t done;                  /* blocks that have their status                          */
-    size_t hole;                  /* match: the first key that is not there                 */
+    size_t hole;                  /* the first block whose status is not OK                 */
+    icms_err hole_status;         /* its status                                             */
+    uint64_t need_ns;             /* prestage: by when blocks will be asked for; absolute   */
+    uint32_t hint;                /* prestage: shm_hint()                                   */
     size_t before;                /* match: keys of it in requests before this one, all there */
     size_t behind;                /* match: keys of it in requests after this one           */
     size_t not_ok;                /* blocks whose status is not OK                          */

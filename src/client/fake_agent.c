@@ -70,12 +70,14 @@ void fake_reset(void)
     atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,         &fake.puts,
                            &fake.exists,  &fake.removes,  &fake.flushes,      &fake.cancels,
                            &fake.touches, &fake.suspects, &fake.exists_manys, &fake.directs,
-                           &fake.damage,  &fake.stuck,    &fake.lossy};
+                           &fake.damage,  &fake.stuck,    &fake.lossy,        &fake.prestages,
+                           &fake.hints};
 
     for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++)
         atomic_store(off[i], false);
     for (size_t i = 0; i < sizeof(zero) / sizeof(*zero); i++)
         atomic_store(zero[i], 0);
+    atomic_store(&fake.hints_max, UINT32_MAX);
 }
 
 static uint64_t fake_now(void)
@@ -383,6 +385,45 @@ static void serve_exists_many(struct agent *agent, struct fake_client *client, u
         memset(keys + in->bytes * sizeof(struct shm_key), 0xfe, in->bytes);
 }
 
+/* Takes hints, or takes them back, without looking whether it knows them. */
+static uint8_t serve_hint(const struct shm_submit *in)
+{
+    if ((in->flags & SHM_FLAG_FORGET) != 0) {
+        if (atomic_load(&fake.hints) == 0)
+            return ICMS_MISS_ABSENT;
+        atomic_fetch_sub(&fake.hints, 1);
+        return ICMS_MISS_NONE;
+    }
+    if (in->aside <= fake_now())
+        return ICMS_MISS_DEADLINE;
+    if (atomic_load(&fake.hints) >= atomic_load(&fake.hints_max))
+        return ICMS_MISS_SHED;
+    atomic_fetch_add(&fake.hints, 1);
+    return ICMS_MISS_NONE;
+}
+
+/* A reactor answers for its own keys. */
+static void serve_prestage(struct agent *agent, struct fake_client *client, uint32_t reactor,
+                           const struct shm_submit *in)
+{
+    uint8_t *keys = client->ring.staging + in->offset;
+
+    check(in->bytes > 0 && in->bytes <= SHM_HINT_KEYS);
+    check(in->offset + SHM_MATCH_BYTES(in->bytes) <= client->ring.staging_bytes);
+    for (uint32_t i = 0; i < in->bytes; i++) {
+        struct shm_key from;
+        struct key key = {0};
+
+        memcpy(&from, keys + i * sizeof(from), sizeof(from));
+        key.length = from.length;
+        memcpy(key.bytes, from.bytes, sizeof(key.bytes));
+        if (shard_of(agent, in->volume, &key) == in->volume * agent->reactor_count + reactor)
+            keys[in->bytes * sizeof(from) + i] = serve_hint(in);
+    }
+    if (atomic_load(&fake.lie))
+        memset(keys + in->bytes * sizeof(struct shm_key), 0xfe, in->bytes);
+}
+
 static void serve_cancel(struct fake_client *client, const struct shm_ring *ring, uint64_t tag)
 {
     atomic_fetch_add(&fake.cancels, 1);
@@ -406,11 +447,12 @@ static void serve_one(struct agent *agent, struct fake_client *client, struct sh
 
     memcpy(key.bytes, in->key, sizeof(key.bytes));
     check(in->op == SHM_OP_CANCEL || in->volume < agent->volume_count);
-    if (key.length != 0 &&
-        in->op != SHM_OP_EXISTS_MANY) /* every entry of a key is in its owner's ring */
+    if (key.length != 0 && in->op != SHM_OP_EXISTS_MANY &&
+        in->op != SHM_OP_PRESTAGE) /* every entry of a key is in its owner's ring */
         check(shard_of(agent, in->volume, &key) ==
               in->volume * agent->reactor_count + (uint32_t)(ring - client->rings));
-    if (in->op <= SHM_OP_FLUSH || in->op == SHM_OP_EXISTS_MANY) /* hints may come late */
+    if (in->op <= SHM_OP_FLUSH || in->op == SHM_OP_EXISTS_MANY ||
+        in->op == SHM_OP_PRESTAGE) /* hints may come late */
         check(in->identity ==
               (uint8_t)atomic_load(
                   &agent->views[in->volume * agent->reactor_count + (ring - client->rings)]
@@ -449,6 +491,11 @@ static void serve_one(struct agent *agent, struct fake_client *client, struct sh
         atomic_fetch_add(&fake.exists_manys, 1);
         if (out.status == 0)
             serve_exists_many(agent, client, (uint32_t)(ring - client->rings), in);
+        break;
+    case SHM_OP_PRESTAGE:
+        atomic_fetch_add(&fake.prestages, 1);
+        if (out.status == 0)
+            serve_prestage(agent, client, (uint32_t)(ring - client->rings), in);
         break;
     case SHM_OP_REMOVE:
         serve_remove(agent, in, &key, &out);

@@ -19,23 +19,25 @@
 #define FAKE_CLIENTS  16
 
 struct fake_switches {
-    atomic_bool mute;     /* does not look at its rings at all: SIGSTOP            */
-    atomic_bool swallow;  /* takes submissions and keeps them until it is off      */
-    atomic_bool forget;   /* evicts everything that is not leased after each round */
-    atomic_bool corrupt;  /* flips a byte of every value it loads into the arena   */
-    atomic_bool lie;      /* answers gets with slots far outside of the arena      */
-    atomic_bool echo;     /* gives each client its last answer again before the next */
-    atomic_bool flood;    /* has answers to nothing, more as soon as the client took them */
-    atomic_bool babble;   /* answers a hello or a question for its status with messages for ever */
-    atomic_bool bad_tail; /* writes a completion tail that makes no sense          */
-    atomic_uint status;   /* answers everything with this number, when it is not 0  */
-    atomic_uint delay_us; /* before each answer                                    */
-    atomic_bool checks;   /* says of what it delivers to a client's memory that it is whole */
-    atomic_uint lossy;    /* reactor lossy - 1 answers flushes with IO; 0: none            */
-    atomic_uint stuck;    /* reactor stuck - 1 does not look at its rings; 0: all do */
-    atomic_uint damage;   /* flips byte damage - 1 of every value, trailer included, that it hands
-                             out; 0: none                                          */
+    atomic_bool mute;      /* does not look at its rings at all: SIGSTOP            */
+    atomic_bool swallow;   /* takes submissions and keeps them until it is off      */
+    atomic_bool forget;    /* evicts everything that is not leased after each round */
+    atomic_bool corrupt;   /* flips a byte of every value it loads into the arena   */
+    atomic_bool lie;       /* answers gets with slots far outside of the arena      */
+    atomic_bool echo;      /* gives each client its last answer again before the next */
+    atomic_bool flood;     /* has answers to nothing, more as soon as the client took them */
+    atomic_bool babble;    /* answers a hello or a question for its status with messages for ever */
+    atomic_bool bad_tail;  /* writes a completion tail that makes no sense          */
+    atomic_uint status;    /* answers everything with this number, when it is not 0  */
+    atomic_uint delay_us;  /* before each answer                                    */
+    atomic_bool checks;    /* says of what it delivers to a client's memory that it is whole */
+    atomic_uint lossy;     /* reactor lossy - 1 answers flushes with IO; 0: none            */
+    atomic_uint stuck;     /* reactor stuck - 1 does not look at its rings; 0: all do */
+    atomic_uint damage;    /* flips byte damage - 1 of every value, trailer included, that it hands
+                              out; 0: none                                          */
+    atomic_uint hints_max; /* hints that it takes, all together                             */
     /* seen */
+    atomic_uint prestages, hints; /* entries of PRESTAGE; hints that it has                  */
     atomic_uint gets, puts, exists, exists_manys, removes, flushes, cancels, touches, suspects;
     atomic_uint directs; /* gets into the memory of a client in this process */
 };

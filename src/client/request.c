@@ -147,7 +147,7 @@ static void reap_merge(struct client_op *op, const struct shm_complete *answer)
 
     if (op->account != NULL && answer->status == ICMS_IO)
         op->answer = *answer;
-    else if (op->blocks > 1 && !first && (status == ICMS_OK || status == ICMS_NO_VOLUME) &&
+    else if (op->many && !first && (status == ICMS_OK || status == ICMS_NO_VOLUME) &&
              (answer->status == ICMS_OK || answer->status == ICMS_NO_VOLUME))
         op->answer.status = status == answer->status ? status : ICMS_OK;
     else if (status == ICMS_OK)
@@ -490,6 +490,8 @@ icms_err client_request_result(const struct icms_request *request)
     check(request->state == REQUEST_OVER);
     if (request->not_ok == 0)
         return ICMS_OK;
+    if (request->op == SHM_OP_PRESTAGE)
+        return request->hole_status;
     return request->peer_down == request->count ? ICMS_PEER_DOWN : ICMS_MISS;
 }
 

@@ -105,6 +105,7 @@ static struct client_op *send_op_new(struct icms_request *request, size_t index)
     op->request = request;
     op->block = index;
     op->blocks = 1;
+    op->many = false;
     op->lease = CLIENT_LEASE_NONE;
     op->staging_bytes = 0;
     op->buffer = NULL;
@@ -137,7 +138,7 @@ static bool send_entry(struct icms_request *request, struct client_op *op, struc
     uint32_t wanted = 1;
 
     op->left = 0;
-    op->all = request->op == SHM_OP_FLUSH || op->blocks > 1;
+    op->all = request->op == SHM_OP_FLUSH || op->many;
     if (op->all)
         wanted = link->reactor_count;
     else
@@ -172,9 +173,13 @@ static void send_push(struct icms_request *request, struct client_op *op)
     if (request->op == SHM_OP_PUT)
         entry.bytes =
             (uint32_t)client_carried_bytes(request->volume, request->blocks[op->block].bytes);
-    if (op->blocks > 1) {
-        entry.op = SHM_OP_EXISTS_MANY;
+    if (op->many) {
+        entry.op = request->op == SHM_OP_EXISTS ? SHM_OP_EXISTS_MANY : entry.op;
         entry.bytes = op->blocks;
+    }
+    if (request->op == SHM_OP_PRESTAGE) {
+        entry.lease = request->hint;
+        entry.aside = request->need_ns;
     }
     if (op->direct) {
         entry.flags |= SHM_FLAG_DIRECT;
@@ -196,7 +201,7 @@ static void send_push(struct icms_request *request, struct client_op *op)
         list_push(&request->answered, &op->link);
         return;
     }
-    if (request->op == SHM_OP_PUT || op->blocks > 1 || request->next % 64 == 0)
+    if (request->op == SHM_OP_PUT || op->many || request->next % 64 == 0)
         client_publish(icms);
 }
 
@@ -540,11 +545,11 @@ static void send_exists_local(struct icms_request *request)
 }
 
 /* How many keys from the next one on may go in one entry: all that are keys. */
-static uint32_t send_exists_count(const struct icms_request *request)
+static uint32_t send_keys_count(const struct icms_request *request, uint32_t max)
 {
     uint32_t n = 1;
 
-    while (n < SHM_MATCH_KEYS && request->next + n < request->count &&
+    while (n < max && request->next + n < request->count &&
            send_key_check(request, request->next + n) == ICMS_OK)
         n++;
     return n;
@@ -563,12 +568,13 @@ static struct client_op *send_exists_room(struct icms_request *request, uint32_t
         if (staging_take(staging, SHM_MATCH_BYTES(count), &op->staging_offset)) {
             op->staging_bytes = SHM_MATCH_BYTES(count);
             op->blocks = count;
+            op->many = true;
             break;
         }
     return op;
 }
 
-static void send_exists_fill(const struct icms_request *request, const struct client_op *op)
+static void send_keys_fill(const struct icms_request *request, const struct client_op *op)
 {
     uint8_t *to = request->icms->link->rings[0].staging + op->staging_offset;
 
@@ -596,7 +602,7 @@ static enum client_step send_exists(struct icms_request *request)
     send_exists_local(request);
     if (request->next == request->count || send_key_check(request, request->next) != ICMS_OK)
         return STEP_NEXT;
-    count = send_exists_count(request);
+    count = send_keys_count(request, SHM_MATCH_KEYS);
     client_lock(icms);
     if (!send_may_take(request))
         step = STEP_WAIT;
@@ -607,8 +613,8 @@ static enum client_step send_exists(struct icms_request *request)
     client_unlock(icms);
     if (step == STEP_WAIT)
         return step;
-    if (op->blocks > 1)
-        send_exists_fill(request, op);
+    if (op->many)
+        send_keys_fill(request, op);
     request->next += op->blocks;
     client_lock(icms);
     send_push(request, op);
@@ -713,6 +719,62 @@ static enum client_step send_copy(struct icms_request *request, size_t index, ic
     return STEP_NEXT;
 }
 
+/* ---- prestage ------------------------------------------------------------------------------- */
+
+/* Takes an operation and staging memory for keys. Where there is no memory these hints are
+ * refused: they wait for nobody's puts. Lock. */
+static enum client_step send_hints_room(struct icms_request *request, uint32_t count,
+                                        struct client_op **out_op)
+{
+    struct icms *icms = request->icms;
+    struct client_op *op;
+
+    *out_op = NULL;
+    if (!send_may_take(request))
+        return STEP_WAIT;
+    op = send_op_new(request, request->next);
+    if (op == NULL)
+        return send_wait(request);
+    send_room_taken(request);
+    if (!staging_take(&icms->link->staging, SHM_MATCH_BYTES(count), &op->staging_offset)) {
+        op->state = OP_FREE;
+        list_push_front(&icms->ops_free, &op->link);
+        return STEP_NEXT;
+    }
+    op->staging_bytes = SHM_MATCH_BYTES(count);
+    op->blocks = count;
+    op->many = true;
+    *out_op = op;
+    return STEP_NEXT;
+}
+
+static enum client_step send_hints(struct icms_request *request)
+{
+    uint32_t count = send_keys_count(request, SHM_HINT_KEYS);
+    struct icms *icms = request->icms;
+    struct client_op *op;
+    enum client_step step;
+
+    client_lock(icms);
+    step = send_hints_room(request, count, &op);
+    client_unlock(icms);
+    if (step == STEP_WAIT)
+        return step;
+    if (op == NULL) {
+        while (count-- > 0)
+            client_block_done(request, request->next++, ICMS_BUSY, ICMS_MISS_SHED);
+        return STEP_NEXT;
+    }
+    send_keys_fill(request, op);
+    /* Refused, where no reactor says anything. */
+    memset(icms->link->rings[0].staging + op->staging_offset + count * sizeof(struct shm_key),
+           ICMS_MISS_SHED, count);
+    request->next += count;
+    client_lock(icms);
+    send_push(request, op);
+    client_unlock(icms);
+    return STEP_NEXT;
+}
 /* ---- the next block ------------------------------------------------------------------------- */
 
 enum client_step client_send_next(struct icms_request *request)
@@ -736,6 +798,8 @@ enum client_step client_send_next(struct icms_request *request)
         return send_get(request, index);
     case SHM_OP_EXISTS:
         return send_exists(request);
+    case SHM_OP_PRESTAGE:
+        return send_hints(request);
     default:
         return send_plain(request, index);
     }

@@ -37,8 +37,10 @@ void client_block_done(struct icms_request *request, size_t index, icms_err stat
     if (status != ICMS_OK) {
         request->not_ok++;
         request->missed += status == ICMS_MISS;
-        if (index < request->hole)
+        if (index < request->hole) {
             request->hole = index;
+            request->hole_status = status;
+        }
     }
     request->done++;
     check(request->done <= request->count);
@@ -401,17 +403,34 @@ static icms_err take_flush(struct icms_request *request, icms_err status)
     return atomic_exchange(&account->lost, false) ? ICMS_IO : status;
 }
 
-/* The answers of EXISTS_MANY lie behind its keys, a byte each, and are read once each. */
-static void take_exists_many(struct icms_request *request, const struct client_op *op)
+/* What an answer about a hint says. */
+static icms_err take_hint(uint8_t reason)
+{
+    switch (reason) {
+    case ICMS_MISS_NONE:
+        return ICMS_OK;
+    case ICMS_MISS_SHED:
+        return ICMS_BUSY;
+    case ICMS_MISS_DEADLINE:
+        return ICMS_DEADLINE;
+    default:
+        return ICMS_MISS;
+    }
+}
+
+/* The answers lie behind the keys, a byte each, and are read once each. */
+static void take_many(struct icms_request *request, const struct client_op *op)
 {
     const volatile uint8_t *reasons = request->link_used->rings[0].staging + op->staging_offset +
                                       op->blocks * sizeof(struct shm_key);
 
     for (uint32_t i = 0; i < op->blocks; i++) {
         uint8_t reason = reasons[i];
+        icms_err status = reason == ICMS_MISS_NONE ? ICMS_OK : ICMS_MISS;
 
-        client_block_done(request, op->block + i, reason == ICMS_MISS_NONE ? ICMS_OK : ICMS_MISS,
-                          (enum icms_miss)reason);
+        if (request->op == SHM_OP_PRESTAGE)
+            status = take_hint(reason);
+        client_block_done(request, op->block + i, status, (enum icms_miss)reason);
     }
 }
 
@@ -439,8 +458,8 @@ void client_op_take(struct icms_request *request, struct client_op *op)
         client_op_give_up(request, op, ICMS_PEER_DOWN);
     else if (status == ICMS_OK && request->op == SHM_OP_GET)
         take_get(request, op);
-    else if (status == ICMS_OK && op->blocks > 1)
-        take_exists_many(request, op);
+    else if (status == ICMS_OK && op->many)
+        take_many(request, op);
     else if (status == ICMS_DEADLINE)
         client_op_give_up(request, op, status);
     else

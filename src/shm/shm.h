@@ -61,6 +61,7 @@
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
 #define SHM_LEASES       512  /* entries of a lease table: 256 for users, the rest for gets */
 #define SHM_MATCH_KEYS   2048 /* keys of one EXISTS_MANY                        */
+#define SHM_HINT_KEYS    512  /* keys of one PRESTAGE                           */
 #define SHM_SLOT_NONE    UINT32_MAX
 #define SHM_SLOT_BYTES   4096 /* of the data, for each slot: smaller blocks may use up the slots */
 #define SHM_VALUE_ALIGN  64   /* where values begin in the data                         */
@@ -122,36 +123,48 @@ enum shm_op {
                            a byte for each: a reactor writes enum icms_miss there for its own keys,
                            NONE for a block that is there, before it answers. Another status than
                            OK is the answer for all of its keys                  */
+    SHM_OP_PRESTAGE,    /* keys in staging memory, as of EXISTS_MANY, that will be asked for by the
+                           time `aside`. A reactor answers at once, with enum icms_miss for each of
+                           its own keys: NONE: the hint was taken; SHED: refused; DEADLINE: it is
+                           too late for it. With FORGET: NONE: taken back; ABSENT: there was none */
 };
 
 enum shm_flag {
     SHM_FLAG_ON_FLASH = 1,  /* PUT: answer when the drive has it */
     SHM_FLAG_IF_ABSENT = 2, /* PUT                               */
     SHM_FLAG_PRESTAGE = 4,  /* GET: class prestage               */
-    SHM_FLAG_DIRECT = 8, /* of a client in the agent's own process. GET: the block may be received
-                            in its memory; answered with slot SHM_SLOT_NONE when it was. PUT: the
-                            value lies in its memory, not in staging, until the answer        */
+    SHM_FLAG_DIRECT = 8,  /* of a client in the agent's own process. GET: the block may be received
+                             in its memory; answered with slot SHM_SLOT_NONE when it was. PUT: the
+                             value lies in its memory, not in staging, until the answer        */
+    SHM_FLAG_FORGET = 16, /* PRESTAGE: the hints are taken back */
 };
 
 struct shm_submit {
     uint64_t tag;         /* the client's; comes back                              */
     uint64_t deadline_ns; /* absolute                                              */
-    uint64_t offset;      /* PUT: of the value in staging memory; EXISTS_MANY: of the keys;
-                             DIRECT: address of the client's memory                         */
-    uint32_t bytes;       /* PUT: value; EXISTS_MANY: number of keys; GET, DIRECT: space */
-    uint32_t volume;      /* the agent's number                                    */
-    uint32_t lease;       /* GET: entry of the lease table                         */
-    uint8_t op;           /* enum shm_op                                           */
-    uint8_t flags;        /* enum shm_flag                                         */
+    uint64_t offset;      /* PUT: of the value in staging memory; EXISTS_MANY,
+                             PRESTAGE: of the keys; DIRECT: address of the client's memory  */
+    uint32_t bytes;  /* PUT: value; EXISTS_MANY, PRESTAGE: number of keys; GET, DIRECT: space */
+    uint32_t volume; /* the agent's number                                    */
+    uint32_t lease;  /* GET: entry of the lease table. PRESTAGE: shm_hint()   */
+    uint8_t op;      /* enum shm_op                                           */
+    uint8_t flags;   /* enum shm_flag                                         */
     uint8_t key_length;
     uint8_t identity; /* low bits of the shard's, by which the client knows the volume */
     uint8_t key[LIMIT_KEY_BYTES];
     uint64_t aside; /* DIRECT: address. GET: of LIMIT_TRAILER_BYTES for what is behind `bytes`; PUT:
-                       of the block's digest                                                     */
+                       of the block's digest. PRESTAGE: absolute time                            */
 };
 _Static_assert(sizeof(struct shm_submit) == 64, "one cache line");
 
-/* A key of EXISTS_MANY. */
+/* Tier and priority of a PRESTAGE in one number. */
+#define SHM_HINT_BITS 8
+static inline uint32_t shm_hint(uint32_t tier, uint32_t priority)
+{
+    return tier << SHM_HINT_BITS | priority;
+}
+
+/* A key of EXISTS_MANY and PRESTAGE. */
 struct shm_key {
     uint8_t bytes[LIMIT_KEY_BYTES]; /* zeros behind the key */
     uint8_t length;                 /* 1..16                */

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/prestage.h: hints that blocks will be asked for soon, and what becomes of them.
+ *
+ * A hint belongs to a user of a volume, and has a key, a time by which the block will be asked for,
+ * and a priority. On a reactor's loop, but for agent_prestage.
+ *
+ * Order. Users of volumes take turns by the weights of volumes and by bytes (base/line.h); of one
+ * user the hint with the highest priority goes first, then the one with the earliest deadline.
+ *
+ * Never ahead of loads. A hint is loaded with class prestage, in a queue pair of its own, while no
+ * request waits for an operation or for space, within a window of bytes that is smaller while loads
+ * are in flight. It evicts no block that another hint keeps. A load of a key that is in flight is
+ * joined, whoever began it; a get joins the load of a hint.
+ *
+ * Kept. A block that arrived is not evicted until it is read, or until AGENT_HINT_GRACE_NS after
+ * its deadline. Such blocks take 1 / AGENT_KEPT_SHARE of the shard's memory at most, its users with
+ * hints equal parts; hints of a user that has its part wait. A load or a store that finds no other
+ * space evicts them.
+ *
+ * Limits. A reactor has AGENT_HINTS. A user may have as many as are free, so one alone may have
+ * half of them, and who comes later finds some. What is more is refused and counted.
+ *
+ * What becomes of a hint: one of enum agent_hint_end, counted once.
+ */
+#ifndef AGENT_PRESTAGE_H
+#define AGENT_PRESTAGE_H
+
+#include "agent/agent.h"
+#include "base/err.h"
+#include "base/types.h"
+
+struct agent_op;
+struct agent_reactor;
+struct agent_shard;
+struct agent_user_share;
+
+#define AGENT_HINTS        16384 /* of a reactor                                      */
+#define AGENT_HINT_BATCHES 8     /* of agent_prestage that are not taken yet          */
+
+/* Of a shard's memory: blocks that wait to be read take a part at most. */
+#define AGENT_KEPT_SHARE 4
+
+/* A deadline is somebody's estimate: blocks are kept for so long after it. */
+#define AGENT_HINT_GRACE_NS ((uint64_t)1000 * 1000 * 1000)
+
+icms_err agent_prestage_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
+void agent_prestage_fini(struct agent_reactor *reactor);
+
+/* Frees what agent_prestage left with loops that were stopped. */
+void agent_prestage_forget(struct agent *agent);
+
+/* Takes a hint. NONE: taken; SHED: there are too many; DEADLINE: its time has passed. */
+enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_share *user,
+                               const struct key *key, uint64_t need_ns, uint32_t priority);
+
+/* Takes one hint of a user back. NONE: there was one; ABSENT: there was none. */
+enum icms_miss agent_hint_cancel(struct agent_shard *shard, const struct agent_user_share *user,
+                                 const struct key *key);
+
+/* A get did not find the block, and waits for this load of it. */
+void agent_hint_asked(struct agent_shard *shard, const struct key *key, struct agent_op *op);
+
+/* Whether there is a hint that is not served yet: the block is loaded into the arena. */
+bool agent_hint_waits(const struct agent_shard *shard, const struct key *key);
+
+#endif

@@ -1,0 +1,630 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hints that blocks will be asked for soon: in order, in time, within limits, behind all loads, and
+ * each with one end that is counted.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "agent/agent_int.h"
+#include "agent/agent_rig.h"
+#include "base/check.h"
+
+#define MS    RIG_MS
+#define KV    0
+#define RAW   1
+#define BYTES 20000u
+#define AT    (3u << 20) /* in staging memory, behind what puts use */
+
+#define USER   1001
+#define OTHERS 1003
+
+static const struct rig_opts one = {.enclosures = 1, .slots = 64, .block_bytes = BYTES};
+
+static struct rig_client *client_of(struct agent_rig *rig, uint32_t uid)
+{
+    const struct agent_user user = {.uid = uid, .gid = uid};
+    icms_err err;
+    struct rig_client *client = rig_client_as(rig, &user, &err);
+
+    assert_non_null(client);
+    return client;
+}
+
+/* What is asked of the agent about keys first, first + 1, ... */
+struct hints {
+    uint32_t first, count;
+    uint64_t need_ns; /* from now */
+    uint32_t hint;    /* shm_hint() */
+    uint8_t flags;
+};
+
+static uint64_t hints_send(struct rig_client *client, const struct hints *hints)
+{
+    struct shm_submit entry = {.op = SHM_OP_PRESTAGE,
+                               .offset = AT,
+                               .bytes = hints->count,
+                               .lease = hints->hint,
+                               .flags = hints->flags,
+                               .aside = rig_now_ns(client->rig) + hints->need_ns,
+                               .deadline_ns = rig_now_ns(client->rig) + 2000 * MS};
+    uint8_t *memory = client->ring.staging + AT;
+
+    for (uint32_t i = 0; i < hints->count; i++) {
+        struct shm_key copy = {0};
+        struct key key;
+
+        rig_key(hints->first + i, &key);
+        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
+        copy.length = key.length;
+        memcpy(memory + i * sizeof(copy), &copy, sizeof(copy));
+    }
+    memset(memory + hints->count * sizeof(struct shm_key), 0xee, hints->count);
+    return rig_submit(client, &entry);
+}
+
+/* How many of these hints the agent takes; all others are refused with this reason. */
+static uint32_t hints_taken(struct rig_client *client, const struct hints *hints,
+                            enum icms_miss otherwise)
+{
+    const struct shm_complete *answer = rig_wait(client, hints_send(client, hints));
+    const uint8_t *reasons = client->ring.staging + AT + hints->count * sizeof(struct shm_key);
+    uint32_t taken = 0;
+
+    assert_non_null(answer);
+    assert_int_equal(answer->status, ICMS_OK);
+    for (uint32_t i = 0; i < hints->count; i++) {
+        if (reasons[i] != ICMS_MISS_NONE)
+            assert_int_equal(reasons[i], otherwise);
+        taken += reasons[i] == ICMS_MISS_NONE;
+    }
+    return taken;
+}
+
+static void hint(struct rig_client *client, uint32_t n, uint64_t need_ns)
+{
+    const struct hints hints = {.first = n, .count = 1, .need_ns = need_ns};
+
+    assert_int_equal(hints_taken(client, &hints, ICMS_MISS_NONE), 1);
+}
+
+static const struct agent_prestage_stats *stats_of(struct agent_rig *rig)
+{
+    return &rig_stats(rig)->volumes[KV].prestage;
+}
+
+/* Each hint that was taken is somewhere, or has ended once; returns how many have not. */
+static uint64_t hints_left(struct agent_rig *rig)
+{
+    const struct agent_prestage_stats *stats = stats_of(rig);
+    uint64_t left = stats->queued + stats->loading + stats->waiting, ended = 0;
+
+    for (int i = 0; i < AGENT_HINT_ENDS; i++)
+        ended += stats->ended[i];
+    assert_int_equal(stats->taken, ended + left);
+    if (left == 0)
+        assert_int_equal(stats->kept_bytes, 0);
+    return left;
+}
+
+static bool in_arena(const struct rig_client *client, uint32_t n)
+{
+    struct key key;
+
+    rig_key(n, &key);
+    return rig_arena_has(rig_shard(client, KV, n), &key);
+}
+
+static void a_hint_brings_a_block_before_it_is_asked_for(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+
+    rig_flash(rig, 0, KV, 3, BYTES);
+    hint(client, 3, 1000 * MS);
+    rig_run(rig, 50 * MS);
+    assert_true(in_arena(client, 3));
+    assert_int_equal(rig->fake[0]->by_class[IO_CLASS_PRESTAGE], 1);
+    assert_int_equal(stats_of(rig)->waiting, 1);
+    assert_true(stats_of(rig)->kept_bytes >= BYTES);
+    assert_true(rig_load(client, KV, 3, BYTES));
+    assert_int_equal(rig->fake[0]->retrieves, 1);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(stats_of(rig)->load_bytes, BYTES);
+    assert_int_equal(stats_of(rig)->unused_bytes, 0);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A client that reads in mapped memory says so with a touch. */
+static void a_hit_without_the_agent_counts_as_read(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+
+    rig_flash(rig, 0, KV, 3, BYTES);
+    hint(client, 3, 1000 * MS);
+    rig_run(rig, 50 * MS);
+    (void)rig_op(client, SHM_OP_TOUCH, KV, 3, 0);
+    rig_run(rig, 50 * MS);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+static void a_block_that_is_there_is_kept_for_its_hint(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 3, BYTES, 0, 0))->status, ICMS_OK);
+    hint(client, 3, 5000 * MS);
+    for (uint32_t n = 100; n < 400; n++) {
+        rig_flash(rig, 0, KV, n, BYTES);
+        assert_false(rig_load(client, KV, n, BYTES));
+    }
+    assert_true(in_arena(client, 3));
+    rig_run(rig, 6100 * MS); /* nobody asked for it: it is like all others again */
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 1);
+    assert_int_equal(stats_of(rig)->unused_bytes, 0);
+    assert_int_equal(hints_left(rig), 0);
+    for (uint32_t n = 400; n < 700; n++) {
+        rig_flash(rig, 0, KV, n, BYTES);
+        assert_false(rig_load(client, KV, n, BYTES));
+    }
+    assert_false(in_arena(client, 3));
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* What was loaded, stays unread and goes is counted as bytes. */
+static void a_block_that_nobody_reads_is_unused(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+
+    rig_flash(rig, 0, KV, 3, BYTES);
+    hint(client, 3, 1000 * MS);
+    rig_run(rig, 1900 * MS);
+    assert_int_equal(hints_left(rig), 1);
+    rig_run(rig, 200 * MS);
+    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 1);
+    assert_int_equal(stats_of(rig)->unused_bytes, BYTES);
+    assert_true(in_arena(client, 3)); /* as any other block */
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Runs until a block is in the arena, with loads in flight all the time. */
+static void run_until_there(struct rig_client *client, uint32_t n)
+{
+    static uint32_t absent = 1000000;
+
+    while (!in_arena(client, n)) {
+        (void)rig_get(client, KV, absent++, SHM_SLOT_NONE, 1000 * MS);
+        rig_run(client->rig, 5 * MS);
+    }
+}
+
+/* Beside loads blocks that may have 1.5 MiB, as one lately had, are loaded one at a time. */
+static void the_earliest_deadline_goes_first_and_priority_before_that(void **state)
+{
+    enum { LARGE = 3 << 19 };
+    const struct rig_opts opts = {.enclosures = 1, .slots = 24, .value_bytes = LARGE};
+    static const uint32_t order[] = {3, 1, 2, 0}; /* 3 has priority */
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    const struct hints first = {
+        .first = 3, .count = 1, .need_ns = 9000 * MS, .hint = shm_hint(ICMS_TIER_DRAM, 1)};
+
+    for (uint32_t n = 0; n < 4; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    rig_flash(rig, 0, KV, 4, LARGE);
+    rig->fake[0]->delay_ns = 20 * MS;
+    (void)rig_get(client, KV, 999, SHM_SLOT_NONE, 1000 * MS);
+    hint(client, 4, 9000 * MS); /* is begun before the others come */
+    rig_run(rig, MS);
+    hint(client, 0, 8000 * MS);
+    hint(client, 1, 4000 * MS);
+    hint(client, 2, 6000 * MS);
+    assert_int_equal(hints_taken(client, &first, ICMS_MISS_NONE), 1);
+    run_until_there(client, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t there = 0;
+
+        run_until_there(client, order[i]);
+        for (uint32_t n = 0; n < 4; n++)
+            there += in_arena(client, n);
+        assert_int_equal(there, i + 1);
+    }
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+static void hints_that_cannot_be_served_are_refused_or_dropped(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+    const struct hints passed = {.first = 0, .count = 500, .need_ns = 0};
+    const struct hints absent = {.first = 1000, .count = 500, .need_ns = 1000 * MS};
+    const struct hints soon = {.first = 2000, .count = 500, .need_ns = 100 * MS};
+
+    assert_int_equal(hints_taken(client, &passed, ICMS_MISS_DEADLINE), 0);
+    assert_int_equal(stats_of(rig)->passed, 500);
+    assert_int_equal(hints_taken(client, &absent, ICMS_MISS_NONE), 500);
+    rig_run(rig, 500 * MS);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_ABSENT], 500);
+    assert_int_equal(hints_left(rig), 0);
+    rig->fake[0]->delay_ns = 150 * MS; /* nothing that is asked for now comes in time */
+    assert_int_equal(hints_taken(client, &soon, ICMS_MISS_NONE), 500);
+    rig_run(rig, 140 * MS);
+    assert_int_equal(stats_of(rig)->queued, 0);
+    assert_true(stats_of(rig)->ended[AGENT_HINT_DROPPED] > 100);
+    rig_run(rig, 1000 * MS);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* One that arrives after its deadline, and one that is asked for while it is under way. */
+static void late_blocks_are_counted_with_how_much(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t tag;
+
+    for (uint32_t n = 1; n <= 4; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    rig->fake[0]->delay_ns = 50 * MS;
+    hint(client, 1, 20 * MS);
+    rig_run(rig, 100 * MS);
+    assert_true(in_arena(client, 1));
+    assert_true(rig_load(client, KV, 1, BYTES));
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_LATE], 1);
+    assert_in_range(stats_of(rig)->late_ns.sum, 29 * MS, 35 * MS);
+    hint(client, 2, 1000 * MS);
+    rig_run(rig, 30 * MS);
+    tag = rig_get(client, KV, 2, 5, 1000 * MS); /* joins its load */
+    assert_true(rig_value_is(client, KV, 2, BYTES, rig_wait(client, tag)));
+    assert_int_equal(rig->fake[0]->retrieves, 2);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_LATE], 2);
+    assert_in_range(stats_of(rig)->late_ns.sum, 45 * MS, 60 * MS);
+    tag = rig_get(client, KV, 3, 6, 1000 * MS);
+    rig_run(rig, 10 * MS);
+    hint(client, 3, 1000 * MS); /* joins the load of the get, which came first */
+    assert_int_equal(stats_of(rig)->loading + stats_of(rig)->queued, 1);
+    assert_true(rig_value_is(client, KV, 3, BYTES, rig_wait(client, tag)));
+    rig_run(rig, 10 * MS);
+    assert_int_equal(rig->fake[0]->retrieves, 3);
+    rig_run(rig, 3000 * MS);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* While a load waits for an operation no hint is begun; a get overtakes the hint of its own key. */
+static void a_get_of_a_queued_hint_loads_at_once(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 8, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    const struct hints many = {.first = 0, .count = 8, .need_ns = 2000 * MS};
+
+    for (uint32_t n = 0; n < 8; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    assert_int_equal(hints_taken(client, &many, ICMS_MISS_NONE), 8);
+    rig_run(rig, 20 * MS);
+    assert_true(stats_of(rig)->queued > 0); /* a quarter of 8 is kept */
+    for (uint32_t n = 8; n-- > 0;) {
+        (void)rig_load(client, KV, n, BYTES);
+        rig_run(rig, 5 * MS);
+    }
+    assert_int_equal(hints_left(rig), 0);
+    assert_true(stats_of(rig)->ended[AGENT_HINT_LATE] >= 1);
+    assert_true(stats_of(rig)->ended[AGENT_HINT_IN_TIME] >= 2);
+    assert_int_equal(rig->fake[0]->retrieves, 8);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Whoever hints more than can be read in time holds a quarter of the memory, and no load waits. */
+static void blocks_are_kept_within_a_part_of_the_memory(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+    const struct hints many = {.first = 0, .count = 64, .need_ns = 3000 * MS};
+    uint64_t arena_bytes;
+
+    for (uint32_t n = 0; n < 200; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    assert_int_equal(hints_taken(client, &many, ICMS_MISS_NONE), 64);
+    rig_run(rig, 200 * MS);
+    arena_bytes = rig_stats(rig)->volumes[KV].arena_bytes;
+    assert_true(stats_of(rig)->kept_bytes <= arena_bytes / AGENT_KEPT_SHARE);
+    assert_true(stats_of(rig)->waiting >= 10);
+    for (uint32_t n = 100; n < 200; n++)
+        assert_false(rig_load(client, KV, n, BYTES));
+    for (uint32_t n = 0; n < 64; n++) { /* in the order of their deadlines: in time, but for few */
+        rig_run(rig, 2 * MS);
+        (void)rig_load(client, KV, n, BYTES);
+    }
+    rig_run(rig, 5000 * MS);
+    assert_int_equal(hints_left(rig), 0);
+    assert_true(stats_of(rig)->ended[AGENT_HINT_IN_TIME] >= 30);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* All else is leased: what is kept goes, and the load does not wait. */
+static void loads_evict_what_is_kept_when_there_is_nothing_else(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 8, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t tag;
+
+    for (uint32_t n = 0; n < 20; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    for (uint32_t n = 0; n < 2; n++)
+        hint(client, n, 5000 * MS);
+    rig_run(rig, 50 * MS);
+    assert_int_equal(stats_of(rig)->waiting, 2);
+    for (uint32_t n = 10; n < 18; n++) {
+        tag = rig_get(client, KV, n, n, 500 * MS);
+        assert_true(rig_value_is(client, KV, n, BYTES, rig_wait(client, tag)));
+    }
+    rig_run(rig, 10 * MS);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 2);
+    assert_int_equal(stats_of(rig)->unused_bytes, 2 * BYTES);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A flood of hints is bounded, a user that comes later has hints, and loads are served. */
+static void a_flood_of_hints_is_refused(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *flood = client_of(rig, USER), *other = client_of(rig, OTHERS);
+    uint32_t taken = 0;
+
+    for (uint32_t n = 0; n < 10; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    rig->fake[0]->delay_ns = 2 * MS;
+    for (uint32_t first = 100000; first < 130000; first += SHM_HINT_KEYS) {
+        const struct hints many = {.first = first, .count = SHM_HINT_KEYS, .need_ns = 60000 * MS};
+
+        taken += hints_taken(flood, &many, ICMS_MISS_SHED);
+    }
+    assert_in_range(taken, AGENT_HINTS / 2, AGENT_HINTS);
+    assert_true(stats_of(rig)->full > 0);
+    for (uint32_t n = 0; n < 10; n++) {
+        uint64_t begin_ns = rig_now_ns(rig);
+
+        if (n < 5)
+            hint(other, n, 1000 * MS);
+        else
+            assert_false(rig_load(other, KV, n, BYTES));
+        assert_true(rig_now_ns(rig) - begin_ns < 10 * MS);
+    }
+    rig_run(rig, 200 * MS); /* turns: the other's five are there before the flood is over */
+    assert_true(stats_of(rig)->queued > 1000);
+    for (uint32_t n = 0; n < 5; n++)
+        assert_true(rig_load(other, KV, n, BYTES));
+    rig_run(rig, 70000 * MS);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(flood);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
+static void hints_are_joined_and_taken_back(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = client_of(rig, USER), *other = client_of(rig, OTHERS);
+    const struct hints forget = {.first = 1, .count = 1, .flags = SHM_FLAG_FORGET};
+
+    rig_flash(rig, 0, KV, 1, BYTES);
+    assert_int_equal(hints_taken(client, &forget, ICMS_MISS_ABSENT), 0);
+    hint(client, 1, 5000 * MS);
+    hint(client, 1, 4000 * MS);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_JOINED], 1);
+    assert_int_equal(hints_taken(other, &forget, ICMS_MISS_ABSENT), 0); /* not its own */
+    assert_int_equal(hints_taken(client, &forget, ICMS_MISS_ABSENT), 1);
+    rig_run(rig, 50 * MS);
+    assert_int_equal(stats_of(rig)->waiting, 1);
+    hint(other, 1, 9000 * MS); /* two users wait to read it */
+    assert_int_equal(stats_of(rig)->waiting, 2);
+    assert_int_equal(hints_taken(client, &forget, ICMS_MISS_ABSENT), 1);
+    assert_int_equal(hints_taken(client, &forget, ICMS_MISS_ABSENT), 0);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_CANCELED], 1);
+    assert_int_equal(stats_of(rig)->unused_bytes, BYTES);
+    assert_true(rig_load(other, KV, 1, BYTES));
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(hints_left(rig), 0);
+    rig->fake[0]->delay_ns = 20 * MS;
+    rig_flash(rig, 0, KV, 2, BYTES);
+    hint(client, 2, 5000 * MS);
+    rig_run(rig, 10 * MS);
+    assert_int_equal(stats_of(rig)->loading, 1);
+    assert_int_equal(hints_taken(client,
+                                 &(struct hints){.first = 2, .count = 1, .flags = SHM_FLAG_FORGET},
+                                 ICMS_MISS_ABSENT),
+                     1);
+    rig_run(rig, 50 * MS);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_CANCELED], 2);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
+/* What a client writes is bounded before it is looked at. */
+static void nonsense_is_refused(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t staging_bytes = client->ring.staging_bytes;
+    const struct {
+        struct shm_submit entry;
+        icms_err status;
+    } cases[] = {
+        {{.bytes = 0}, ICMS_INVALID},
+        {{.bytes = SHM_HINT_KEYS + 1}, ICMS_INVALID},
+        {{.bytes = UINT32_MAX}, ICMS_INVALID},
+        {{.bytes = 1, .offset = staging_bytes - 20}, ICMS_INVALID},
+        {{.bytes = 1, .offset = UINT64_MAX}, ICMS_INVALID},
+        {{.bytes = 1, .volume = 7}, ICMS_NO_VOLUME},
+        {{.bytes = 1, .lease = shm_hint(ICMS_TIER_LOCAL, 0)}, ICMS_UNSUPPORTED},
+        {{.bytes = 1, .lease = shm_hint(UINT32_MAX >> SHM_HINT_BITS, 0)}, ICMS_UNSUPPORTED},
+        {{.bytes = 1, .lease = ICMS_PRIORITY_MAX + 1}, ICMS_INVALID},
+        {{.bytes = 1, .offset = 0, .aside = UINT64_MAX}, ICMS_KEY_SIZE}, /* zeros are no key */
+    };
+
+    memset(client->ring.staging, 0, 4096);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct shm_submit entry = cases[i].entry;
+
+        entry.op = SHM_OP_PRESTAGE;
+        assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, cases[i].status);
+    }
+    assert_int_equal(stats_of(rig)->taken, 0);
+    hint(client, 1, UINT64_MAX / 2); /* no hint stays for ever */
+    rig_run(rig, 50 * MS);
+    assert_int_equal(hints_left(rig), 0); /* it is absent */
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* An operator's hints, from another thread. */
+static void hints_of_the_owner_need_no_client(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 64, .block_bytes = BYTES, .loops = 3};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    struct key keys[12];
+    struct agent_hints hints = {.volume = "kv", .keys = keys, .count = 12, .deadline_ms = 1000};
+    struct err_why why = {""};
+
+    for (uint32_t n = 0; n < 12; n++) {
+        rig_key(n, &keys[n]);
+        rig_flash(rig, 0, KV, n, BYTES);
+    }
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
+    rig_run(rig, 200 * MS);
+    for (uint32_t n = 0; n < 12; n++)
+        assert_true(in_arena(client, n));
+    for (int i = 0; i < AGENT_HINT_BATCHES; i++)
+        assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_BUSY);
+    rig_run(rig, 10 * MS);
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
+    hints.priority = ICMS_PRIORITY_MAX + 1;
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_INVALID);
+    hints.priority = 0;
+    hints.tier = ICMS_TIER_LOCAL;
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_UNSUPPORTED);
+    hints.tier = ICMS_TIER_DRAM;
+    hints.volume = "no";
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_NO_VOLUME);
+    hints.volume = "kv";
+    hints.deadline_ms = 0;
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_INVALID);
+    hints.deadline_ms = 600001;
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_INVALID);
+    hints.deadline_ms = 1000;
+    keys[3].length = 17;
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_INVALID);
+    hints.count = 0;
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_INVALID);
+    rig_client_free(client);
+    rig_free(rig); /* with a batch that was not taken */
+}
+
+static uint64_t random_next(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 33;
+}
+
+/* Two users hint, read, put, remove and take back at random, in little memory, while the enclosure
+ * is slow and is lost at times: every hint has one end, and memory is given back. */
+static void every_hint_has_one_end(void **state)
+{
+    enum { KEYS = 60, STEPS = 6000 };
+    const struct rig_opts opts = {.enclosures = 2, .slots = 12, .block_bytes = BYTES, .loops = 2};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *clients[2] = {client_of(rig, USER), client_of(rig, OTHERS)};
+    uint64_t seed = 7;
+
+    for (uint32_t n = 0; n < KEYS; n += 2)
+        rig_flash(rig, rig_owner(rig, KV, n), KV, n, BYTES);
+    for (int step = 0; step < STEPS; step++) {
+        struct rig_client *client = clients[random_next(&seed) % 2];
+        uint32_t n = (uint32_t)(random_next(&seed) % KEYS), what = random_next(&seed) % 100;
+        struct hints hints = {.first = n,
+                              .count = 1 + (uint32_t)(random_next(&seed) % 4),
+                              .need_ns = random_next(&seed) % 200 * MS,
+                              .hint = (uint32_t)(random_next(&seed) % 4)};
+
+        if (what < 45)
+            (void)hints_taken(client, &hints, ICMS_MISS_DEADLINE);
+        else if (what < 55) {
+            hints.flags = SHM_FLAG_FORGET;
+            (void)hints_taken(client, &hints, ICMS_MISS_ABSENT);
+        } else if (what < 80) {
+            assert_non_null(rig_wait(client, rig_get(client, KV, n, SHM_SLOT_NONE, 50 * MS)));
+        } else if (what < 84) {
+            assert_non_null(rig_wait(client, rig_put(client, KV, n, BYTES, 0, 500 * MS)));
+        } else if (what < 86) {
+            assert_non_null(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, n, 500 * MS)));
+        } else if (what < 88) {
+            rig->fake[random_next(&seed) % 2]->delay_ns = random_next(&seed) % 4 * 10 * MS;
+        } else if (what < 89) {
+            rig->fake[random_next(&seed) % 2]->wrong = FAKE_RESET;
+        } else {
+            rig_run(rig, random_next(&seed) % 20 * MS);
+        }
+        (void)hints_left(rig);
+        if (client->next_tag > RIG_ANSWERS - 16)
+            break;
+    }
+    rig_run(rig, 10000 * MS);
+    assert_int_equal(hints_left(rig), 0);
+    for (int i = 0; i < AGENT_HINT_ENDS; i++)
+        print_message("  %s %llu\n", agent_hint_end_name((enum agent_hint_end)i),
+                      (unsigned long long)stats_of(rig)->ended[i]);
+    rig_client_free(clients[0]);
+    rig_client_free(clients[1]);
+    rig_free(rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hint_brings_a_block_before_it_is_asked_for),
+        cmocka_unit_test(a_hit_without_the_agent_counts_as_read),
+        cmocka_unit_test(a_block_that_is_there_is_kept_for_its_hint),
+        cmocka_unit_test(a_block_that_nobody_reads_is_unused),
+        cmocka_unit_test(the_earliest_deadline_goes_first_and_priority_before_that),
+        cmocka_unit_test(hints_that_cannot_be_served_are_refused_or_dropped),
+        cmocka_unit_test(late_blocks_are_counted_with_how_much),
+        cmocka_unit_test(a_get_of_a_queued_hint_loads_at_once),
+        cmocka_unit_test(blocks_are_kept_within_a_part_of_the_memory),
+        cmocka_unit_test(loads_evict_what_is_kept_when_there_is_nothing_else),
+        cmocka_unit_test(a_flood_of_hints_is_refused),
+        cmocka_unit_test(hints_are_joined_and_taken_back),
+        cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(hints_of_the_owner_need_no_client),
+        cmocka_unit_test(every_hint_has_one_end),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
