@@ -23,8 +23,9 @@ static const struct {
     uint8_t op;
     const char *name;
 } page_op_names[] = {
-    {SHM_OP_GET, "get"},       {SHM_OP_PUT, "put"},     {SHM_OP_EXISTS, "exists"},
-    {SHM_OP_REMOVE, "remove"}, {SHM_OP_FLUSH, "flush"}, {SHM_OP_EXISTS_MANY, "exists_many"},
+    {SHM_OP_GET, "get"},           {SHM_OP_PUT, "put"},     {SHM_OP_EXISTS, "exists"},
+    {SHM_OP_REMOVE, "remove"},     {SHM_OP_FLUSH, "flush"}, {SHM_OP_EXISTS_MANY, "exists_many"},
+    {SHM_OP_PRESTAGE, "prestage"},
 };
 #define PAGE_OPS (sizeof(page_op_names) / sizeof(page_op_names[0]))
 
@@ -524,6 +525,65 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
     }
 }
 
+/* ---- hints ---------------------------------------------------------------------------------- */
+
+static void page_hint_results(struct ctl_page *page, const struct agent_stats *stats)
+{
+    static const char name[] = "icms_agent_prestage_hints_total";
+    char labels[PAGE_LABELS];
+
+    ctl_family(page, name, "counter", "Hints that blocks will be asked for soon, by their end.");
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
+        const struct agent_volume_stats *volume = &stats->volumes[i];
+
+        for (int end = 0; end < AGENT_HINT_ENDS; end++)
+            ctl_sample(page, name,
+                       volume_labels(volume, "result",
+                                     agent_hint_end_name((enum agent_hint_end)end), labels),
+                       (double)volume->prestage.ended[end]);
+        ctl_sample(page, name, volume_labels(volume, "result", "refused_full", labels),
+                   (double)volume->prestage.full);
+        ctl_sample(page, name, volume_labels(volume, "result", "refused_passed", labels),
+                   (double)volume->prestage.passed);
+    }
+}
+
+static void page_prestage(struct ctl_page *page, const struct agent_stats *stats)
+{
+    static const struct {
+        const char *name, *kind, *help;
+    } families[] = {
+        {"icms_agent_prestage_queued", "gauge", "Hints that are not begun."},
+        {"icms_agent_prestage_loading", "gauge", "Hints whose blocks are being loaded."},
+        {"icms_agent_prestage_waiting", "gauge", "Hints whose blocks wait to be asked for."},
+        {"icms_agent_prestage_kept_bytes", "gauge", "Memory that is kept for them."},
+        {"icms_agent_prestage_load_bytes_total", "counter", "Bytes loaded for hints alone."},
+        {"icms_agent_prestage_unused_bytes_total", "counter",
+         "Bytes of these that were not asked for in time."},
+    };
+    char labels[PAGE_LABELS];
+
+    page_hint_results(page, stats);
+    for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
+        ctl_family(page, families[f].name, families[f].kind, families[f].help);
+        for (uint32_t i = 0; i < stats->volume_count; i++) {
+            const struct agent_prestage_stats *prestage = &stats->volumes[i].prestage;
+            const uint64_t values[] = {prestage->queued,     prestage->loading,
+                                       prestage->waiting,    prestage->kept_bytes,
+                                       prestage->load_bytes, prestage->unused_bytes};
+
+            ctl_sample(page, families[f].name,
+                       volume_labels(&stats->volumes[i], NULL, NULL, labels), (double)values[f]);
+        }
+    }
+    ctl_family(page, "icms_agent_prestage_late_seconds", "histogram",
+               "How much later than asked for, or than their deadline, late blocks arrived.");
+    for (uint32_t i = 0; i < stats->volume_count; i++)
+        ctl_histogram(page, "icms_agent_prestage_late_seconds",
+                      volume_labels(&stats->volumes[i], NULL, NULL, labels),
+                      &stats->volumes[i].prestage.late_ns);
+}
+
 /* ---- users ---------------------------------------------------------------------------------- */
 
 /* Users that did something with a volume, and the owner: AGENT_USERS at most for each. */
@@ -598,6 +658,7 @@ void agent_page_metrics(void *arg, struct ctl_page *page)
     page_limits(page, &own->stats);
     page_enclosures(page, &own->stats);
     page_volumes(page, &own->stats);
+    page_prestage(page, &own->stats);
     page_users(page, own->agent, &own->stats);
     page_usage(page, &own->stats);
 }

@@ -14,6 +14,7 @@
 #include "agent/agent.h"
 #include "agent/attach.h"
 #include "agent_page.h"
+#include "agent_prestage.h"
 #include "base/log.h"
 #include "inprocess/agent_opts.h"
 #include "inprocess/pod_watch.h"
@@ -69,6 +70,7 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
         .arg = &main_page,
         .metrics = agent_page_metrics,
         .status = agent_page_status,
+        .prestage = agent_prestage_post,
         .ready = agent_page_ready,
         .healthy = main_alive,
         .audit = &main_audit,

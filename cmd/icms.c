@@ -11,8 +11,9 @@
 #include "icms_cli.h"
 
 static const struct cli_command *const icms_commands[] = {
-    &cli_dev,   &cli_put,    &cli_get, &cli_exists, &cli_match, &cli_rm,  &cli_status, &cli_trace,
-    &cli_bench, &cli_replay, &cli_key, &cli_volume, &cli_drive, &cli_pod, &cli_config,
+    &cli_dev,    &cli_put,   &cli_get,      &cli_exists, &cli_match,  &cli_rm,
+    &cli_status, &cli_trace, &cli_prestage, &cli_bench,  &cli_replay, &cli_key,
+    &cli_volume, &cli_drive, &cli_pod,      &cli_config,
 };
 
 #define COMMANDS (sizeof(icms_commands) / sizeof(*icms_commands))

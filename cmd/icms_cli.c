@@ -45,6 +45,8 @@ enum option_code {
     OPTION_DRY_RUN,
     OPTION_TARGET,
     OPTION_FORMAT,
+    OPTION_PRIORITY,
+    OPTION_CANCEL,
 };
 
 static const struct option option_table[] = {
@@ -77,6 +79,8 @@ static const struct option option_table[] = {
     {"dry-run", no_argument, NULL, OPTION_DRY_RUN},
     {"target", required_argument, NULL, OPTION_TARGET},
     {"format", no_argument, NULL, OPTION_FORMAT},
+    {"priority", required_argument, NULL, OPTION_PRIORITY},
+    {"cancel", no_argument, NULL, OPTION_CANCEL},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -129,6 +133,9 @@ static unsigned option_taken_by(int code)
         return CLI_TAKES_POD;
     case OPTION_TARGET:
         return CLI_TAKES_TARGET;
+    case OPTION_PRIORITY:
+    case OPTION_CANCEL:
+        return CLI_TAKES_HINT;
     default:
         return 0;
     }
@@ -150,6 +157,12 @@ static int option_number(struct cli *cli, int code)
         if (end == optarg || *end != 0 || port > 65535)
             return cli_usage(cli, "--port %s: a port is a number from 0 to 65535", optarg);
         cli->port = (unsigned)port;
+    }
+    if (code == OPTION_PRIORITY) {
+        if (optarg[0] < '0' || optarg[0] > '0' + ICMS_PRIORITY_MAX || optarg[1] != 0)
+            return cli_usage(cli, "--priority %s: it is a number from 0 to %d", optarg,
+                             ICMS_PRIORITY_MAX);
+        cli->priority = (uint32_t)(optarg[0] - '0');
     }
     return -1;
 }
@@ -232,6 +245,9 @@ static int option_take(struct cli *cli, int code)
         return -1;
     case OPTION_TARGET:
         cli->target = optarg;
+        return -1;
+    case OPTION_CANCEL:
+        cli->cancel = true;
         return -1;
     default:
         return option_number(cli, code);

@@ -39,6 +39,7 @@ enum cli_takes {
     CLI_TAKES_VOLUMES = 512, /* --file --dry-run                       */
     CLI_TAKES_TARGET = 1024, /* --target, instead of --open                 */
     CLI_TAKES_DRIVES = 2048, /* --format --yes                         */
+    CLI_TAKES_HINT = 4096,   /* --priority --cancel                       */
     CLI_TAKES_POD = 128,     /* --file --address --weight --uuid --nqn --dry-run --yes --open
                                 --deadline --json --quiet                 */
 };
@@ -53,7 +54,8 @@ struct cli_command {
 };
 
 extern const struct cli_command cli_put, cli_get, cli_exists, cli_match, cli_rm, cli_status,
-    cli_trace, cli_dev, cli_bench, cli_replay, cli_key, cli_volume, cli_pod, cli_config, cli_drive;
+    cli_trace, cli_prestage, cli_dev, cli_bench, cli_replay, cli_key, cli_volume, cli_pod,
+    cli_config, cli_drive;
 
 /* What the command line said, and what was opened for it. */
 struct cli {
@@ -68,6 +70,8 @@ struct cli {
     bool json, quiet;     /* how to answer                          */
     bool hex, name;       /* what keys are                          */
     bool on_flash, if_absent;
+    bool cancel;                          /* prestage: --cancel                     */
+    uint32_t priority;                    /* prestage: --priority                   */
     const char *file;                     /* --input, --output, --file; NULL        */
     const char *dir;                      /* dev: --dir; NULL: a temporary one      */
     uint64_t size;                        /* dev: of the drive                      */

@@ -178,6 +178,29 @@ static void status_moves(const json_t *volume)
                      status_number(volume, "moves_shed"));
 }
 
+/* What became of hints, if there were any. */
+static void status_prestage(const json_t *prestage)
+{
+    char loaded[32], unused[32];
+
+    if (status_number(prestage, "taken") + status_number(prestage, "refused_full") +
+            status_number(prestage, "refused_passed") ==
+        0)
+        return;
+    (void)printf("%-20s hints: in time %.0f, late %.0f, dropped %.0f, unused %.0f, absent %.0f, "
+                 "failed %.0f, canceled %.0f, refused %.0f; waiting %.0f; loaded %s, unused %s\n",
+                 "", status_number(prestage, "in_time"), status_number(prestage, "late"),
+                 status_number(prestage, "dropped"), status_number(prestage, "unused"),
+                 status_number(prestage, "absent"), status_number(prestage, "failed"),
+                 status_number(prestage, "canceled"),
+                 status_number(prestage, "refused_full") +
+                     status_number(prestage, "refused_passed"),
+                 status_number(prestage, "queued") + status_number(prestage, "loading") +
+                     status_number(prestage, "waiting"),
+                 status_bytes(status_number(prestage, "load_bytes"), loaded),
+                 status_bytes(status_number(prestage, "unused_bytes"), unused));
+}
+
 static void status_volumes(const json_t *volumes)
 {
     char used[32], whole[32], generation[STATUS_WHOLE_TEXT];
@@ -204,6 +227,7 @@ static void status_volumes(const json_t *volumes)
             status_bytes(status_number(v, "arena_bytes"), whole));
         status_misses(json_object_get(v, "misses"));
         status_moves(v);
+        status_prestage(json_object_get(v, "prestage"));
     }
 }
 

@@ -30,7 +30,7 @@ _icms()
 
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay key volume drive pod config version help" \
+        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace prestage bench replay key volume drive pod config version help" \
             -- "$word")
         return
     fi
@@ -41,6 +41,7 @@ _icms()
     exists | match | rm) options="$options $tier $keys" ;;
     status) options="$options --open --target --json" ;;
     trace) options="$options $tier $keys" ;;
+    prestage) options="$options $tier $keys --priority --cancel" ;;
     bench)
         options="$options --list --dir --space --slices --slice --size --depth --reactors --op --variant --json"
         ;;
@@ -56,7 +57,7 @@ _icms()
         ;;
     config) options="$options --json --quiet" ;;
     version) options="--json" ;;
-    help) options="dev put get exists match rm status trace bench replay key volume drive pod config" ;;
+    help) options="dev put get exists match rm status trace prestage bench replay key volume drive pod config" ;;
     esac
     case $word,$command in
     -*,* | *,help)

@@ -29,6 +29,7 @@ _icms() {
         'rm:remove blocks'
         'status:show readiness, enclosures, volumes, hits and misses'
         'trace:show where the time of requests went'
+        'prestage:say which blocks will be asked for soon'
         'bench:benchmark against the hardware limits'
         'replay:simulate the hits of a trace on a drive'
         'key:make a secret'
@@ -71,6 +72,10 @@ _icms() {
             ;;
         exists|match|rm) _arguments $tier $keys '*:key:' ;;
         trace) _arguments $tier $keys ':key:' ;;
+        prestage)
+            _arguments $tier $keys '--priority[the larger goes first]:number:(0 1 2 3)' \
+                '--cancel[take hints back]' '*:key:'
+            ;;
         status)
             _arguments '(-o --open)'{-o,--open}'[the tier]:where:' \
                 '--target[file or http URL of a target]:where:_files' '--json[print JSON]' \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl/ctl.h: what operators ask a running daemon: /metrics, /healthz, /readyz, /status, /trace.
+ * ctl/ctl.h: what operators ask a running daemon: /metrics, /healthz, /readyz, /status, /trace; and
+ * hints that routers and gateways give an agent: POST /v1/prestage.
  * Over libmicrohttpd, on a thread of its own; it never touches a data loop and only calls functions
  * that are marked "any thread". Who may read is proven by a bearer token or a certificate.
  */
@@ -67,6 +68,10 @@ struct ctl_http_opts {
     /* One JSON object about what was asked for lately, of a key (/trace?key=hex) or, key NULL,
      * about what took longest. NULL: there is no such page. */
     void (*trace)(void *arg, const struct key *key, struct ctl_page *page);
+    /* POST /v1/prestage: the body, LIMIT_HTTP_BODY_BYTES at most, with a zero byte behind it, and
+     * otherwise unchecked. Writes one JSON object; returns the status of HTTP. NULL: there is no
+     * such page. */
+    unsigned (*prestage)(void *arg, const char *body, size_t bytes, struct ctl_page *page);
     bool (*ready)(void *arg, struct err_why *why);   /* false: not ready, and why              */
     bool (*healthy)(void *arg, struct err_why *why); /* false: restart me; NULL: always        */
     enum ctl_http_open open;
@@ -81,8 +86,8 @@ struct ctl_http_opts {
  * or PERMISSION with a sentence that names the file. */
 icms_err ctl_http_check(const struct ctl_http_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
 
-/* Starts serving GET and HEAD of /metrics, /healthz, /readyz, /status and /trace. ADDRESS_IN_USE
- * and the like with a sentence that says what to do. */
+/* Starts serving GET and HEAD of /metrics, /healthz, /readyz, /status and /trace, and POST of
+ * /v1/prestage. ADDRESS_IN_USE and the like with a sentence that says what to do. */
 icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
                         struct ctl_http **out_http) ICMS_MUST_CHECK;
 

@@ -3,8 +3,10 @@
  * The HTTP server of a daemon, over libmicrohttpd, on one thread of its own. Started and stopped by
  * main(); it calls the daemon's functions one at a time, so they share one page.
  *
- * Bounded: connections, memory a connection, silence of a peer, and the page. It only ever reads:
- * GET and HEAD, five paths, everything else is refused before a byte of a body is taken.
+ * Bounded: connections, memory a connection, silence of a peer, the page, and the body of a
+ * request. GET and HEAD of five paths; POST of one, whose body is taken when its sender has proven
+ * who it is and has said that it is JSON, which no page of a browser says without asking first.
+ * Everything else is refused before a byte of a body is taken.
  *
  * A connection ends with its answer. When all are in use, the oldest one that has sent no request
  * is shut down, so whoever holds connections keeps nobody else out.
@@ -21,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -49,6 +52,19 @@ struct ctl_http {
     struct list open;          /* oldest first                               */
     struct http_connection connections[LIMIT_HTTP_CONNECTIONS];
 };
+
+/* The request of a POST, from its headers until it is over; libmicrohttpd's request context. */
+struct http_post {
+    char *body;   /* [capacity], malloc                                 */
+    size_t bytes; /* of it, that came                                   */
+    size_t capacity;
+    bool is_over; /* more came than LIMIT_HTTP_BODY_BYTES, or there is no memory */
+};
+
+#define PATH_PRESTAGE "/v1/prestage"
+
+/* libmicrohttpd has had several names for it. */
+#define STATUS_TOO_LARGE 413
 
 #define TYPE_TEXT    "text/plain; charset=utf-8"
 #define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
@@ -115,9 +131,11 @@ static struct http_connection *connection_of(struct MHD_Connection *mhd)
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* Answers with a copy of the text: a slow peer may read it while the page is made anew. */
-static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status, const char *type,
-                              const char *text, size_t bytes)
+/* Answers with a copy of the text: a slow peer may read it while the page is made anew. allowed:
+ * the methods of its path. */
+static enum MHD_Result answer_as(struct MHD_Connection *connection, unsigned status,
+                                 const char *type, const char *text, size_t bytes,
+                                 const char *allowed)
 {
     struct MHD_Response *response;
     enum MHD_Result result;
@@ -133,10 +151,16 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
     if (status == MHD_HTTP_UNAUTHORIZED)
         (void)MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, allowed);
     result = MHD_queue_response(connection, status, response);
     MHD_destroy_response(response);
     return result;
+}
+
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status, const char *type,
+                              const char *text, size_t bytes)
+{
+    return answer_as(connection, status, type, text, bytes, "GET, HEAD");
 }
 
 static enum MHD_Result answer_line(struct MHD_Connection *connection, unsigned status,
@@ -231,6 +255,106 @@ static enum MHD_Result page_verdict(struct ctl_http *http, struct MHD_Connection
                        http->page.text);
 }
 
+/* ---- POST ----------------------------------------------------------------------------------- */
+
+/* One more byte than there is in the body is always there, for a zero. */
+static bool post_grow(struct http_post *post, size_t bytes)
+{
+    size_t capacity = post->capacity == 0 ? 4096 : post->capacity;
+    char *body;
+
+    while (capacity <= bytes)
+        capacity *= 2;
+    if (capacity == post->capacity)
+        return true;
+    body = realloc(post->body, capacity);
+    if (body == NULL)
+        return false;
+    post->body = body;
+    post->capacity = capacity;
+    return true;
+}
+
+static void post_take(struct http_post *post, const char *upload, size_t bytes)
+{
+    if (bytes > LIMIT_HTTP_BODY_BYTES - post->bytes || !post_grow(post, post->bytes + bytes))
+        post->is_over = true;
+    if (post->is_over)
+        return; /* what follows is read, and forgotten, until the answer goes */
+    memcpy(post->body + post->bytes, upload, bytes);
+    post->bytes += bytes;
+}
+
+/* What is wrong with a POST before its body comes; 0: nothing. */
+static unsigned post_wrong(struct MHD_Connection *connection)
+{
+    const char *type =
+        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_TYPE);
+    const char *length =
+        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    size_t name = strlen(TYPE_JSON);
+
+    if (type == NULL || strncasecmp(type, TYPE_JSON, name) != 0 ||
+        (type[name] != '\0' && type[name] != ';' && type[name] != ' '))
+        return MHD_HTTP_UNSUPPORTED_MEDIA_TYPE;
+    if (length != NULL && strtoull(length, NULL, 10) > LIMIT_HTTP_BODY_BYTES)
+        return STATUS_TOO_LARGE;
+    return 0;
+}
+
+static enum MHD_Result post_refuse(struct MHD_Connection *connection, unsigned status)
+{
+    char line[96];
+
+    if (status == MHD_HTTP_UNSUPPORTED_MEDIA_TYPE)
+        return answer_line(connection, status, "the body has to be " TYPE_JSON "\n");
+    (void)snprintf(line, sizeof(line), "a body has %zu bytes at most\n", LIMIT_HTTP_BODY_BYTES);
+    return answer_line(connection, status, line);
+}
+
+/* Called with the headers, with each piece of the body, and at its end. */
+static enum MHD_Result post_prestage(struct ctl_http *http, struct MHD_Connection *connection,
+                                     const char *upload, size_t *upload_bytes, void **request)
+{
+    struct http_post *post = *request;
+    unsigned status;
+
+    if (post == NULL) {
+        if (!ctl_guard_is_proven(&http->guard, connection)) {
+            ctl_guard_refused(&http->guard, connection);
+            return answer_line(connection, MHD_HTTP_UNAUTHORIZED,
+                               "a bearer token or a client certificate is needed\n");
+        }
+        status = post_wrong(connection);
+        if (status != 0)
+            return post_refuse(connection, status);
+        *request = calloc(1, sizeof(*post));
+        return *request != NULL ? MHD_YES : MHD_NO;
+    }
+    if (*upload_bytes != 0) {
+        post_take(post, upload, *upload_bytes);
+        *upload_bytes = 0;
+        return MHD_YES;
+    }
+    if (post->is_over || !post_grow(post, post->bytes))
+        return post_refuse(connection, STATUS_TOO_LARGE);
+    post->body[post->bytes] = '\0';
+    ctl_page_clear(&http->page);
+    status = http->opts.prestage(http->opts.arg, post->body, post->bytes, &http->page);
+    return answer(connection, status, TYPE_JSON, http->page.text, http->page.bytes);
+}
+
+static void post_completed(void *arg, struct MHD_Connection *connection, void **request,
+                           enum MHD_RequestTerminationCode code)
+{
+    struct http_post *post = *request;
+
+    if (post != NULL)
+        free(post->body);
+    free(post);
+    *request = NULL;
+}
+
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url,
                               const char *method, const char *version, const char *upload,
                               size_t *upload_bytes, void **request)
@@ -239,6 +363,12 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
     bool is_proven;
 
     connection_of(connection)->is_busy = true;
+    if (strcmp(url, PATH_PRESTAGE) == 0 && http->opts.prestage != NULL) {
+        if (strcmp(method, MHD_HTTP_METHOD_POST) == 0)
+            return post_prestage(http, connection, upload, upload_bytes, request);
+        return answer_as(connection, MHD_HTTP_METHOD_NOT_ALLOWED, TYPE_TEXT, "only POST\n", 10,
+                         "POST");
+    }
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return answer_line(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     is_proven = ctl_guard_is_proven(&http->guard, connection);
@@ -257,9 +387,12 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
         return page_status(http, connection);
     if (strcmp(url, "/trace") == 0 && http->opts.trace != NULL)
         return page_trace(http, connection);
+    if (http->opts.trace != NULL)
+        return answer_line(connection, MHD_HTTP_NOT_FOUND,
+                           "here are /metrics, /healthz, /readyz, /status and /trace\n");
     return answer_line(connection, MHD_HTTP_NOT_FOUND,
-                       http->opts.trace != NULL
-                           ? "here are /metrics, /healthz, /readyz, /status and /trace\n"
+                       http->opts.prestage != NULL
+                           ? "here are /metrics, /healthz, /readyz, /status and " PATH_PRESTAGE "\n"
                            : "here are /metrics, /healthz, /readyz and /status\n");
 }
 
@@ -317,9 +450,10 @@ static bool server_start(struct ctl_http *http, int fd)
     http->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, handle, http, MHD_OPTION_EXTERNAL_LOGGER, server_log, NULL,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)LIMIT_HTTP_CONNECTIONS,
-        MHD_OPTION_NOTIFY_CONNECTION, connection_notified, http, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)LIMIT_HTTP_SILENCE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_BYTES, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_CONNECTION, connection_notified, http, MHD_OPTION_NOTIFY_COMPLETED,
+        post_completed, NULL, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LIMIT_HTTP_SILENCE_SECONDS,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_ARRAY, tls,
+        MHD_OPTION_END);
     secret_free(&http->guard.key); /* GnuTLS has it now */
     return http->daemon != NULL;
 }

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/agent_prestage.h: what POST /v1/prestage of icms-agent takes: one JSON object.
+ *
+ *   volume       name of a volume of the agent
+ *   keys         array of keys in hex, 2 to 32 digits each, as in NVMe commands and `icms trace`
+ *   names        array of names, as icms_key_from_name and `icms put --name` take them
+ *   deadline_ms  from now, 1 to 600000; default 1000
+ *   priority     0 to 3; default 0
+ *   tier         "dram"
+ *
+ * There is at least one of keys and names. Other members are refused: a typing error is not a
+ * default. So are "model" and "tokens": how an engine cuts and hashes tokens is not known here.
+ */
+#ifndef CMD_AGENT_PRESTAGE_H
+#define CMD_AGENT_PRESTAGE_H
+
+#include "agent/agent.h"
+#include "ctl/ctl.h"
+
+/* Reads a body. On ICMS_OK out_hints->keys is malloc's and the caller's, and volume points into
+ * out_volume. INVALID, UNSUPPORTED or NO_MEMORY with a sentence. */
+icms_err agent_prestage_read(const char *body, size_t bytes, struct err_why *why,
+                             char out_volume[LIMIT_NAME_BYTES],
+                             struct agent_hints *out_hints) ICMS_MUST_CHECK;
+
+/* For struct ctl_http_opts; arg is a struct agent_page. Writes {"hints": n} with status 202, or
+ * {"error": name, "why": sentence} with another one. */
+unsigned agent_prestage_post(void *arg, const char *body, size_t bytes, struct ctl_page *page);
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The body of POST /v1/prestage: what is right is read as it is written, what is wrong is refused
+ * with a sentence, and no body whatever does more than that.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent_prestage.h"
+#include "base/check.h"
+#include "base/limits.h"
+#include "icms/icms.h"
+
+static char volume[LIMIT_NAME_BYTES];
+static struct agent_hints hints;
+static struct err_why why;
+
+static icms_err read_text(const char *text)
+{
+    free((void *)(uintptr_t)hints.keys);
+    hints = (struct agent_hints){0};
+    why.text[0] = '\0';
+    return agent_prestage_read(text, strlen(text), &why, volume, &hints);
+}
+
+static void what_is_right_is_read(void **state)
+{
+    struct icms_key named;
+
+    assert_int_equal(read_text("{\"volume\": \"kv\", \"keys\": [\"00aBff\", "
+                               "\"000102030405060708090a0b0c0d0e0f\"], \"names\": [\"x\\u00e4\"], "
+                               "\"deadline_ms\": 600000, \"priority\": 3, \"tier\": \"dram\"}"),
+                     ICMS_OK);
+    assert_string_equal(hints.volume, "kv");
+    assert_int_equal(hints.count, 3);
+    assert_int_equal(hints.deadline_ms, 600000);
+    assert_int_equal(hints.priority, 3);
+    assert_int_equal(hints.tier, ICMS_TIER_DRAM);
+    assert_int_equal(hints.keys[0].length, 3);
+    assert_memory_equal(hints.keys[0].bytes, "\x00\xab\xff\0", 4);
+    assert_int_equal(hints.keys[1].length, 16);
+    assert_int_equal(hints.keys[1].bytes[15], 15);
+    icms_key_from_name("x\xc3\xa4", 3, &named);
+    assert_memory_equal(hints.keys[2].bytes, named.bytes, sizeof(named.bytes));
+    assert_int_equal(read_text("{\"volume\": \"kv\", \"names\": [\"a\"]}"), ICMS_OK);
+    assert_int_equal(hints.deadline_ms, 1000);
+    assert_int_equal(hints.priority, 0);
+}
+
+static void what_is_wrong_is_named(void **state)
+{
+    static const struct {
+        const char *text, *why;
+        icms_err err;
+    } cases[] = {
+        {"", "not JSON", ICMS_INVALID},
+        {"[]", "object", ICMS_INVALID},
+        {"{\"volume\": \"kv\"", "not JSON", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"volume\": \"kv\"}", "not JSON", ICMS_INVALID},
+        {"{\"volume\": \"kv\"} {}", "not JSON", ICMS_INVALID},
+        {"{\"keys\": [\"00\"]}", "volume", ICMS_INVALID},
+        {"{\"volume\": 7, \"keys\": [\"00\"]}", "volume", ICMS_INVALID},
+        {"{\"volume\": \"0123456789012345678901234567890123456789012345678901234567890123\", "
+         "\"keys\": [\"00\"]}",
+         "volume", ICMS_INVALID},
+        {"{\"volume\": \"kv\"}", "no keys", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": []}", "no keys", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": {}}", "keys: an array", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": \"00\"}", "keys: an array", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\", \"\"]}", "entry 1", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"0\"]}", "entry 0", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"0g\"]}", "entry 0", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [7]}", "entry 0", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"000102030405060708090a0b0c0d0e0f10\"]}", "entry 0",
+         ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"names\": [\"\"]}", "entry 0", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"deadline_ms\": 0}", "deadline_ms",
+         ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"deadline_ms\": 600001}", "deadline_ms",
+         ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"deadline_ms\": 1.5}", "deadline_ms",
+         ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"priority\": -1}", "priority", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"priority\": 4}", "priority", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"tier\": \"local\"}", "tier", ICMS_UNSUPPORTED},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"dead\": 1}", "unknown member", ICMS_INVALID},
+        {"{\"model\": \"m\", \"tokens\": [1, 2]}", "send keys", ICMS_UNSUPPORTED},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(read_text(cases[i].text), cases[i].err);
+        if (strstr(why.text, cases[i].why) == NULL)
+            fail_msg("%s: %s", cases[i].text, why.text);
+        assert_int_equal(hints.count == 0 || hints.keys == NULL, 1);
+    }
+}
+
+static uint64_t random_next(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 33;
+}
+
+/* A right body with bytes changed, cut out and put in. */
+static void any_body_is_read_or_refused(void **state)
+{
+    static const char right[] = "{\"volume\": \"kv\", \"keys\": [\"00aBff\", \"0001020304\"], "
+                                "\"names\": [\"x\\u00e4\"], \"deadline_ms\": 600, \"priority\": 3}";
+    static const char bytes[] = "\"{}[]:,\\u0019af-.eE \0\xff\xc3";
+    uint64_t seed = 3;
+    unsigned good = 0;
+
+    for (int round = 0; round < 30000; round++) {
+        char text[sizeof(right) + 8];
+        size_t length = sizeof(right) - 1;
+
+        memcpy(text, right, sizeof(right));
+        for (uint64_t i = random_next(&seed) % 4; i > 0; i--) {
+            size_t at = random_next(&seed) % length;
+
+            switch (random_next(&seed) % 3) {
+            case 0:
+                text[at] = bytes[random_next(&seed) % sizeof(bytes)];
+                break;
+            case 1:
+                memmove(text + at, text + at + 1, length-- - at - 1);
+                break;
+            default:
+                memmove(text + at + 1, text + at, length++ - at);
+                text[at] = bytes[random_next(&seed) % sizeof(bytes)];
+            }
+        }
+        hints = (struct agent_hints){0};
+        why.text[0] = '\0';
+        if (agent_prestage_read(text, length, &why, volume, &hints) != ICMS_OK) {
+            assert_true(why.text[0] != '\0');
+            continue;
+        }
+        assert_true(hints.count > 0 && hints.deadline_ms > 0 && hints.keys[0].length > 0);
+        free((void *)(uintptr_t)hints.keys);
+        good++;
+    }
+    hints = (struct agent_hints){0};
+    assert_in_range(good, 1000, 29000);
+}
+
+/* As deep, and as many, as a body can have. */
+static void the_largest_bodies_are_bounded(void **state)
+{
+    static const char *const pieces[] = {"[", "{\"a\":", "{},", "1,", "\"", "\"00\","};
+    char *text = malloc(LIMIT_HTTP_BODY_BYTES + 1);
+
+    check(text != NULL);
+    for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
+        size_t length = strlen(pieces[i]), at = 0;
+
+        at = (size_t)sprintf(text, "{\"volume\": \"kv\", \"keys\": [");
+        for (; at + length <= LIMIT_HTTP_BODY_BYTES; at += length)
+            memcpy(text + at, pieces[i], length);
+        text[at] = '\0';
+        assert_int_equal(read_text(text), ICMS_INVALID);
+    }
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_right_is_read),
+        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(any_body_is_read_or_refused),
+        cmocka_unit_test(the_largest_bodies_are_bounded),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

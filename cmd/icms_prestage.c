@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/icms_prestage.c: icms prestage: hints that blocks will be asked for soon.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "icms_cli.h"
+
+/* Gives the hints, or takes them back; *out_count: how many. */
+static icms_err prestage_call(const struct cli *cli, const struct icms_key *keys, size_t count,
+                              size_t *out_count)
+{
+    struct icms_prestage_options options;
+
+    if (cli->cancel)
+        return icms_prestage_cancel(cli->handle, keys, count, out_count);
+    icms_prestage_options_init(&options);
+    options.priority = cli->priority;
+    if (cli->deadline_ms != 0)
+        options.deadline_ms = cli->deadline_ms;
+    return icms_prestage(cli->handle, keys, count, &options, out_count);
+}
+
+static int prestage_keys(const struct cli *cli, const struct cli_blocks *blocks)
+{
+    struct icms_key *keys = calloc(blocks->count, sizeof(*keys));
+    const char *what = cli->cancel ? "canceled" : "taken";
+    size_t count = 0;
+    icms_err err;
+
+    if (keys == NULL)
+        return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
+    for (size_t i = 0; i < blocks->count; i++)
+        keys[i] = blocks->blocks[i].key;
+    err = prestage_call(cli, keys, blocks->count, &count);
+    free(keys);
+    if (err != ICMS_OK && err != ICMS_BUSY && err != ICMS_MISS)
+        return cli_fail(cli, err, "volume %s: %s", cli->volume, icms_err_text(err));
+    if (cli->json)
+        cli_json("{s:I, s:I}", what, (long long)count, "of", (long long)blocks->count);
+    else if (!cli->quiet)
+        (void)printf("%zu of %zu %s%s\n", count, blocks->count, what,
+                     err == ICMS_BUSY ? ": the agent has too many hints; try again later" : "");
+    return count == blocks->count ? CLI_DONE : CLI_MISSED;
+}
+
+static int prestage_run(int argc, char **argv)
+{
+    struct cli_blocks keys;
+    struct cli cli;
+    int status = cli_parse(&cli_prestage, argc, argv, &cli);
+
+    if (status < 0 && cli.deadline_ms > 600000)
+        status = cli_usage(&cli, "--deadline: 10m at most");
+    if (status < 0)
+        status = cli_blocks_read(&cli, true, &keys);
+    if (status >= 0)
+        return status;
+    status = cli_open(&cli, keys.blocks, keys.count);
+    if (status < 0) {
+        status = prestage_keys(&cli, &keys);
+        cli_close(&cli);
+    }
+    cli_blocks_free(&keys);
+    return status;
+}
+
+const struct cli_command cli_prestage = {
+    .name = "prestage",
+    .summary = "say which blocks will be asked for soon",
+    .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS | CLI_TAKES_HINT,
+    .run = prestage_run,
+    .help =
+        "usage: icms prestage [options] [KEY ...]\n"
+        "Give the agent hints that these blocks will be asked for by a deadline. It brings them\n"
+        "into its memory behind all loads, or drops the hints; see `icms status`. Without\n"
+        "arguments keys are read from standard input, one a line.\n\n"
+        "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n"
+        "  -d, --deadline TIME  by when they will be asked for: 500ms, 2s; default 1s, 10m at\n"
+        "                       most\n"
+        "      --priority N     0 (the default) to 3: the larger goes first\n"
+        "      --cancel         take hints back instead\n"
+        "  -o, --open WHERE     unix:SOCKET; default $ICMS_OPEN, else the agent at $ICMS_SOCKET\n"
+        "                       or at the default socket\n"
+        "  -v, --volume NAME    default $ICMS_VOLUME, else kv\n"
+        "      --keys FILE      keys of encrypted volumes; default $ICMS_KEYS\n"
+        "      --hex            keys are hex, as with 0x in front\n"
+        "      --name           keys are names of any length\n"
+        "      --json           answer with one JSON object\n"
+        "  -q, --quiet          no answer but the exit status\n"
+        "  -h, --help           print this\n\n"
+        "Exit status: 0 all hints were taken, 1 fewer were, 2 usage or connection.\n",
+};
