@@ -29,7 +29,7 @@ namespace abi
 
 constexpr int plugin_api_version = 1;
 
-enum Memory : int { memory_dram = 0, memory_object = 3 };
+enum Memory : int { memory_dram = 0, memory_vram = 1, memory_object = 3 };
 
 enum Operation : int { operation_read = 0, operation_write = 1 };
 
@@ -50,11 +50,11 @@ using Params = std::unordered_map<std::string, std::string>;
 using Memories = std::vector<Memory>;
 using Answers = std::vector<std::optional<Params>>;
 
-/* Memory of the process, or an object: then the address is an offset in it. */
+/* Memory of the process or of a GPU, or an object: then the address is an offset in it. */
 struct Range {
     std::uintptr_t address;
     std::size_t bytes;
-    std::uint64_t device; /* of an object: its number */
+    std::uint64_t device; /* of an object: its number; of a GPU: the address says which */
 };
 
 struct NamedRange : Range {

@@ -87,6 +87,7 @@ enum nixl_news {
     NIXL_NEWS_ABSENT, /* by nixl_tier_open, once: it is waited for                           */
     NIXL_NEWS_THERE,  /* by a thread, once: it is used from now on                           */
     NIXL_NEWS_WRONG,  /* by a thread, once: it came, and can never be used                   */
+    NIXL_NEWS_MEMORY, /* by a thread: memory of a GPU that was registered before cannot be used */
 };
 typedef void (*nixl_say)(enum nixl_news news, const char *text);
 
@@ -111,6 +112,22 @@ uint64_t nixl_tier_value_bytes_max(const struct nixl_tier *tier);
  * and 100 ms. An error of the whole call leaves out_found as it was. */
 icms_err nixl_tier_query(struct nixl_tier *tier, const struct icms_key *keys, size_t count,
                          uint8_t *out_found) ICMS_MUST_CHECK;
+
+/* ---- memory of GPUs (memory.c) -----------------------------------------------------------------
+ */
+
+/* Memory whose blocks may be in transfers. */
+struct nixl_memory;
+
+/* What icms_memory_register says, CUDA or HIP. Ranges that lie in one that is registered are fine.
+ * OK as well while the agent is not there; what is wrong then is told when it comes. */
+icms_err nixl_memory_register(struct nixl_tier *tier, void *address, uint64_t bytes, char *why,
+                              size_t why_bytes, struct nixl_memory **out_memory) ICMS_MUST_CHECK;
+
+/* Waits up to two seconds for copies of transfers that ended at their deadline; BUSY: there are
+ * some after that. Sets *memory to NULL in any case. */
+icms_err nixl_memory_unregister(struct nixl_tier *tier,
+                                struct nixl_memory **memory) ICMS_MUST_CHECK;
 
 /* ---- transfers (xfer.c) --------------------------------------------------------------------- */
 

@@ -37,8 +37,25 @@ struct nixl_tier {
     bool stop;                     /* the thread ends when nothing is under way; lock          */
     struct list loads, stores;     /* transfers with blocks to start, in order; lock           */
     struct list under_way;         /* all that are with the thread; lock                       */
+    pthread_mutex_t memory_lock;   /* of memories                                              */
+    struct list memories;          /* of GPUs, that were registered; memory_lock               */
     size_t blocks;                 /* of requests that were started and are not over; thread   */
 };
+
+/* Memory of a GPU. */
+struct nixl_memory {
+    void *address;
+    uint64_t bytes;
+    struct icms_memory *registered; /* NULL: it waits for the agent                          */
+    size_t users;                   /* registrations of NIXL that lie in it                  */
+    struct list link;               /* in tier.memories                                      */
+};
+
+/* Registers what waits for an agent, which is there now, and says so in tier.absent. */
+void nixl_memories_attach(struct nixl_tier *tier);
+
+/* Forgets all of it; the connection is closed. */
+void nixl_memories_free(struct nixl_tier *tier);
 
 /* A part of a transfer that is one request. */
 struct nixl_piece {

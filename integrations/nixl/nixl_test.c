@@ -19,6 +19,7 @@
 
 #include "client/fake_agent.h"
 #include "conf/conf.h"
+#include "device/fake_device.h"
 #include "nixl/nixl.h"
 
 #define BLOCK_BYTES 4096
@@ -265,7 +266,7 @@ struct fixture {
     struct nixl_tier *tier;
 };
 
-static _Atomic int heard[NIXL_NEWS_WRONG + 1]; /* how often each was said in this test */
+static _Atomic int heard[NIXL_NEWS_MEMORY + 1]; /* how often each was said in this test */
 
 static void hear(enum nixl_news news, const char *text)
 {
@@ -279,7 +280,7 @@ static int setup(void **state)
     struct fixture *f = calloc(1, sizeof(*f));
 
     fake_reset();
-    for (int news = 0; news <= NIXL_NEWS_WRONG; news++)
+    for (int news = 0; news <= NIXL_NEWS_MEMORY; news++)
         atomic_store(&heard[news], 0);
     (void)snprintf(f->path, sizeof(f->path), "/tmp/icms-nixl-test-%d-%d.sock", (int)getpid(),
                    number++);
@@ -847,6 +848,88 @@ static void test_threads_share_a_tier(void **state)
     }
 }
 
+/* ---- memory of a GPU ------------------------------------------------------------------------- */
+
+#define VRAM_BYTES ((size_t)16 * BLOCK_BYTES)
+
+static const struct fake_device *gpu;
+
+static void vram_write(uint64_t address, size_t count, uint8_t seed)
+{
+    uint8_t *memory = memory_of(count, seed);
+
+    gpu->write(address, memory, count * BLOCK_BYTES);
+    free(memory);
+}
+
+static void vram_is(uint64_t address, size_t count, uint8_t seed)
+{
+    uint8_t *wanted = memory_of(count, seed), *got = memory_of(count, 0);
+
+    gpu->read(address, got, count * BLOCK_BYTES);
+    assert_memory_equal(got, wanted, count * BLOCK_BYTES);
+    free(wanted);
+    free(got);
+}
+
+static void *vram(uint64_t address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+static void test_memory_of_a_gpu_is_stored_and_loaded(void **state)
+{
+    struct nixl_tier *tier = tier_of(*state);
+    uint64_t address = gpu->alloc(gpu->context(0), VRAM_BYTES);
+    struct nixl_memory *whole = NULL, *part = NULL, *none = NULL;
+    uint8_t *host = memory_of(1, 3);
+
+    assert_int_equal(nixl_memory_register(tier, host, BLOCK_BYTES, why, sizeof(why), &none),
+                     ICMS_INVALID);
+    refused(ICMS_INVALID, "is not CUDA memory");
+    assert_int_equal(xfer_run(tier, true, 0, 2, vram(address)).err, ICMS_NOT_REGISTERED);
+    assert_int_equal(
+        nixl_memory_register(tier, vram(address), VRAM_BYTES, why, sizeof(why), &whole), ICMS_OK);
+    assert_int_equal(nixl_memory_register(tier, vram(address + BLOCK_BYTES), BLOCK_BYTES, why,
+                                          sizeof(why), &part),
+                     ICMS_OK);
+    vram_write(address, 4, 9);
+    assert_int_equal(xfer_run(tier, true, 0, 4, vram(address)).err, ICMS_OK);
+    assert_int_equal(nixl_memory_unregister(tier, &whole), ICMS_OK);
+    assert_null(whole);
+    assert_int_equal(xfer_run(tier, false, 0, 4, vram(address + 8 * BLOCK_BYTES)).err, ICMS_OK);
+    vram_is(address + 8 * BLOCK_BYTES, 4, 9); /* the part keeps it */
+    assert_int_equal(nixl_memory_unregister(tier, &part), ICMS_OK);
+    assert_int_equal(xfer_run(tier, false, 0, 4, vram(address)).err, ICMS_NOT_REGISTERED);
+    gpu->alloc_free(address);
+    free(host);
+}
+
+static void test_memory_of_a_gpu_waits_for_the_agent(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(gpu->context(0), VRAM_BYTES);
+    struct nixl_memory *memory = NULL, *wrong = NULL;
+    struct nixl_tier *tier;
+
+    fake_socket_stop(&f->socket);
+    tier = tier_of(f);
+    vram_write(address, 2, 5);
+    assert_int_equal(
+        nixl_memory_register(tier, vram(address), VRAM_BYTES, why, sizeof(why), &memory), ICMS_OK);
+    assert_int_equal(nixl_memory_register(tier, f, 100, why, sizeof(why), &wrong), ICMS_OK);
+    assert_int_equal(xfer_run(tier, true, 0, 2, vram(address)).err, ICMS_PEER_DOWN);
+    f->socket = fake_socket_start(f->agent, f->path);
+    wait_heard(NIXL_NEWS_THERE, 1);
+    assert_int_equal(atomic_load(&heard[NIXL_NEWS_MEMORY]), 1);
+    assert_int_equal(xfer_run(tier, true, 0, 2, vram(address)).err, ICMS_OK);
+    assert_int_equal(xfer_run(tier, false, 0, 2, vram(address + 4 * BLOCK_BYTES)).err, ICMS_OK);
+    vram_is(address + 4 * BLOCK_BYTES, 2, 5);
+    nixl_tier_close(&f->tier); /* it is forgotten with it */
+    gpu->alloc_free(address);
+    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest settings[] = {
@@ -880,8 +963,14 @@ int main(void)
         XFER_TEST(test_closing_does_not_wait_for_an_agent),
         XFER_TEST(test_a_child_of_fork_is_told),
         XFER_TEST(test_threads_share_a_tier),
+        XFER_TEST(test_memory_of_a_gpu_is_stored_and_loaded),
+        XFER_TEST(test_memory_of_a_gpu_waits_for_the_agent),
     };
-    int failed = cmocka_run_group_tests(settings, NULL, NULL);
+    int failed;
+
+    gpu = fake_device_load("libcuda.so.1");
+    assert_non_null(gpu);
+    failed = cmocka_run_group_tests(settings, NULL, NULL);
 
     return failed + cmocka_run_group_tests(transfers, NULL, NULL);
 }

@@ -96,7 +96,8 @@ class Quiet
 
 /* What NIXL knows as the metadata of memory or of an object. */
 struct Registration {
-    icms_key key; /* of an object */
+    icms_key key;        /* of an object                    */
+    nixl_memory *memory; /* of a GPU's memory, else nullptr */
 };
 
 const char *memory_name(Memory memory)
@@ -143,6 +144,7 @@ class IcmsEngine final : public Engine
 
     bool key_make(const NamedRange &range, icms_key &key) const;
     void outcome_say(const nixl_outcome &outcome, const Request &request) const;
+    Status vram_register(const NamedRange &range, Registration &registration);
     Status lists_check(bool store, const List<RegisteredRange> &local,
                        const List<RegisteredRange> &remote) const;
     bool block_check(bool store, const RegisteredRange &local, const RegisteredRange &remote,
@@ -199,7 +201,7 @@ bool IcmsEngine::supportsNotif() const
 
 Memories IcmsEngine::getSupportedMems() const
 {
-    return {memory_object, memory_dram};
+    return {memory_object, memory_dram, memory_vram};
 }
 
 Status IcmsEngine::connect(const std::string &)
@@ -227,26 +229,57 @@ bool IcmsEngine::key_make(const NamedRange &range, icms_key &key) const
     return err == ICMS_OK;
 }
 
+/* Memory of a GPU: libicms has to know it. */
+Status IcmsEngine::vram_register(const NamedRange &range, Registration &registration)
+{
+    char why[512] = "";
+    icms_err err;
+
+    if (nixl_tier_settings(tier_)->absent_is_zeros) {
+        say(level_error, "VRAM cannot be registered with ignore_read_not_found: zeros are written "
+                         "to DRAM alone; leave it false");
+        return status_not_supported;
+    }
+    err = nixl_memory_register(tier_, reinterpret_cast<void *>(range.address), range.bytes, why,
+                               sizeof(why), &registration.memory);
+    if (err == ICMS_OK)
+        return status_success;
+    say(level_error, "VRAM: %s", why[0] != '\0' ? why : icms_err_text(err));
+    return err == ICMS_UNSUPPORTED ? status_not_supported : status_backend;
+}
+
 Status IcmsEngine::registerMem(const NamedRange &range, const Memory &memory, void *&out)
 {
+    Status status = status_success;
     auto registration = std::unique_ptr<Registration>(new (std::nothrow) Registration{});
 
     if (registration == nullptr)
         return status_backend;
-    if (memory != memory_dram && memory != memory_object) {
-        say(level_error, "%s cannot be registered: only DRAM and OBJ can", memory_name(memory));
+    if (memory != memory_dram && memory != memory_vram && memory != memory_object) {
+        say(level_error, "%s cannot be registered: only DRAM, VRAM and OBJ can",
+            memory_name(memory));
         return status_not_supported;
     }
+    if (memory == memory_vram)
+        status = vram_register(range, *registration);
+    if (status != status_success)
+        return status;
     if (memory == memory_object && !key_make(range, registration->key))
         return status_invalid;
     out = registration.release();
     return status_success;
 }
 
-Status IcmsEngine::deregisterMem(void *registration)
+Status IcmsEngine::deregisterMem(void *handle)
 {
-    delete static_cast<Registration *>(registration);
-    return status_success;
+    std::unique_ptr<Registration> registration(static_cast<Registration *>(handle));
+
+    if (registration == nullptr || nixl_memory_unregister(tier_, &registration->memory) == ICMS_OK)
+        return status_success;
+    say(level_error,
+        "VRAM: copies of transfers that timed out are still with the driver; the memory "
+        "may be written to until the backend is closed");
+    return status_backend;
 }
 
 Status IcmsEngine::loadLocalMD(void *registration, void *&out)
@@ -287,8 +320,9 @@ bool IcmsEngine::block_check(bool store, const RegisteredRange &local,
 Status IcmsEngine::lists_check(bool store, const List<RegisteredRange> &local,
                                const List<RegisteredRange> &remote) const
 {
-    if (local.memory != memory_dram || remote.memory != memory_object) {
-        say(level_error, "a transfer from %s to %s: it goes from DRAM to OBJ alone",
+    if ((local.memory != memory_dram && local.memory != memory_vram) ||
+        remote.memory != memory_object) {
+        say(level_error, "a transfer from %s to %s: it goes from DRAM or VRAM to OBJ alone",
             memory_name(local.memory), memory_name(remote.memory));
         return status_not_supported;
     }
@@ -436,6 +470,8 @@ void news_say(nixl_news news, const char *text)
         say(level_warning, "%s; going on without it, and using it when it comes", text);
     else if (news == NIXL_NEWS_THERE)
         say(level_info, "%s is there", text);
+    else if (news == NIXL_NEWS_MEMORY)
+        say(level_error, "VRAM: %s; transfers there fail", text);
     else
         say(level_error, "%s; it is not used", text);
 }
@@ -490,7 +526,7 @@ Params defaults()
 
 Memories memories()
 {
-    return {memory_object, memory_dram};
+    return {memory_object, memory_dram, memory_vram};
 }
 
 } // namespace

@@ -194,7 +194,7 @@ static void *opener_main(void *arg)
         icms_err err = tier_connect(tier, why, sizeof(why));
 
         if (err == ICMS_OK) {
-            atomic_store_explicit(&tier->absent, ICMS_OK, memory_order_release);
+            nixl_memories_attach(tier);
             nixl_tier_wake(tier);
             tier->say(NIXL_NEWS_THERE, tier->settings.connection);
             return NULL;
@@ -212,10 +212,12 @@ static void *opener_main(void *arg)
 static void tier_free(struct nixl_tier *tier)
 {
     tier_disconnect(tier);
+    nixl_memories_free(tier);
     if (tier->wake_fd >= 0)
         (void)close(tier->wake_fd);
     check(pthread_cond_destroy(&tier->changed) == 0);
     check(pthread_mutex_destroy(&tier->lock) == 0);
+    check(pthread_mutex_destroy(&tier->memory_lock) == 0);
     tier->magic = 0;
     free(tier);
 }
@@ -234,6 +236,7 @@ static struct nixl_tier *tier_new(const struct nixl_settings *settings, nixl_say
     tier->say = say;
     atomic_init(&tier->absent, ICMS_PEER_DOWN);
     check(pthread_mutex_init(&tier->lock, NULL) == 0);
+    check(pthread_mutex_init(&tier->memory_lock, NULL) == 0);
     check(pthread_condattr_init(&attributes) == 0);
     check(pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0);
     check(pthread_cond_init(&tier->changed, &attributes) == 0);
@@ -241,6 +244,7 @@ static struct nixl_tier *tier_new(const struct nixl_settings *settings, nixl_say
     list_init(&tier->loads);
     list_init(&tier->stores);
     list_init(&tier->under_way);
+    list_init(&tier->memories);
     tier->wake_fd = -1;
     return tier;
 }

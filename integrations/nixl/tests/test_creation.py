@@ -9,7 +9,7 @@ import support
 from support import NGUID, SECRET_NGUID, Side, agent_of, blocks, keys, tier
 
 
-MEMORIES = ["DRAM_SEG", "OBJ_SEG"]
+MEMORIES = ["DRAM_SEG", "OBJ_SEG", "VRAM_SEG"]
 
 
 class Creation(support.TestCase):

@@ -144,7 +144,7 @@ class Transfers(support.TestCase):
         with self.assertRaises(Exception):
             side.agent.register_memory([(0, 4096, 0, "")], "FILE", backends=[self.backend])
         self.assertEqual(sorted(side.agent.get_backend_mem_types(self.backend)),
-                         ["DRAM_SEG", "OBJ_SEG"])
+                         ["DRAM_SEG", "OBJ_SEG", "VRAM_SEG"])
         array = blocks(1)
         side.memory(array)
         memory = side.agent.get_xfer_descs([(array.ctypes.data, 16, 0)], "DRAM")
