@@ -320,6 +320,8 @@ static void join_next(struct target_drives_change *change, uint32_t from)
         change->joins++;
     change->is_opened = false;
     change->note = (struct target_note_df){.rows = {{.missed = 0}}};
+    atomic_store(&change->target->joins,
+                 change->joins < LIMIT_DRIVES ? (uint32_t)1 << change->joins : 0);
     change_step_set(change, change->joins < LIMIT_DRIVES ? CHANGE_ROWS : CHANGE_MAP);
 }
 

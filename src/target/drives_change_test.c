@@ -423,6 +423,54 @@ static void a_part_of_its_share(void **state)
     rig_free(&rig);
 }
 
+/* A drive that joins holds nothing and misses nothing: mutations meanwhile leave no mark at it, for
+ * which it would be formatted at the next start. */
+static void a_drive_that_joins_under_load_stays(void **state)
+{
+    struct rig *rig = up_with(2, 7);
+    uint32_t there;
+
+    begin(rig, 15, 0); /* the first mutation since the start notes who is out */
+    for (uint32_t i = 0; i < 40; i++) {
+        assert_int_equal(put(rig, 1, key_text(i, 0), i), NVME_SC_SUCCESS);
+        run_ms(rig, 1);
+    }
+    over(rig);
+    fill(rig, 1, 200);
+    there = hits(rig, 1, 200);
+    assert_int_equal(there, 200);
+    rig_down(rig);
+    rig_up(rig);
+    assert_null(rig_warning(0));
+    assert_int_equal(hits(rig, 1, 200), 200);
+    rig_free(&rig);
+}
+
+/* One that was removed, and is there again: it never heard of the one that came meanwhile, which
+ * keeps its blocks all the same, as the others know both. */
+static void a_drive_that_returns_costs_no_other_its_blocks(void **state)
+{
+    struct rig *rig = up_with(2, 7);
+    struct nvme_cqe cqe;
+
+    fill(rig, 1, 50);
+    change(rig, 7, 1);
+    drained(rig, 0);
+    change(rig, 6, 0);
+    closed(rig);
+    change(rig, 14, 0);
+    fill(rig, 1, 200);
+    assert_true(blocks(rig, 3) > 30);
+    assert_int_equal(peer_delete(rig->io, 1, key_text(7, 0), &cqe), NVME_SC_SUCCESS);
+    rig_crash(rig);
+    configure(rig, 15, 0);
+    rig_up(rig);
+    assert_non_null(strstr(rig_warning(0), "drive 0 (/drive/0) is formatted"));
+    assert_null(rig_warning(1));
+    assert_int_equal(hits(rig, 1, 200), 199);
+    rig_free(&rig);
+}
+
 /* ---- against a model ------------------------------------------------------------------------ */
 
 #define KEYS 40
@@ -542,6 +590,240 @@ static void nothing_comes_back(void **state)
     }
 }
 
+/* ---- against a model, when the power fails ----------------------------------------------------
+ */
+
+/* Values of a key that may have been stored since the last flush. */
+#define PENDING 64
+
+/* What may be found of a key after the power failed: `base`, which was flushed or deleted, or what
+ * was stored since. A miss only where base is 0, something was stored since, or base went away with
+ * a drive that was not drained (is_excused). */
+struct durable {
+    uint32_t base;
+    bool is_excused, is_put_there; /* put_there: the last of them, while a drive was going */
+    uint32_t pending[PENDING], count;
+};
+
+struct power {
+    struct model model;
+    struct durable keys[KEYS];
+    uint32_t last; /* value: no one is there twice */
+    uint32_t cuts;
+    bool is_going; /* a drive is, that was not drained */
+};
+
+static void power_flush(struct power *power)
+{
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_flush_encode(1, &sqe);
+    assert_true(peer_plain(power->model.rig->io, &sqe, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    for (uint32_t key = 0; key < KEYS; key++) {
+        struct durable *is = &power->keys[key];
+
+        if (is->count == 0)
+            continue;
+        is->base = is->pending[is->count - 1];
+        is->is_excused = is->is_put_there;
+        is->count = 0;
+    }
+}
+
+static void power_put(struct power *power, uint32_t key)
+{
+    struct durable *is = &power->keys[key];
+    uint32_t value = ++power->last;
+
+    if (is->count == PENDING)
+        power_flush(power);
+    assert_int_equal(put(power->model.rig, 1, key_text(key, 0), value), NVME_SC_SUCCESS);
+    is->pending[is->count++] = value;
+    is->is_put_there = power->is_going;
+}
+
+static void power_delete(struct power *power, uint32_t key)
+{
+    struct nvme_cqe cqe;
+
+    (void)peer_delete(power->model.rig->io, 1, key_text(key, 0), &cqe);
+    assert_true(cqe.status == NVME_SC_SUCCESS || cqe.status == NVME_SC_KV_NO_KEY);
+    power->keys[key] = (struct durable){.base = 0};
+}
+
+/* While the power is there the last value is found, and none that is older. */
+static void power_get(struct power *power, uint32_t key)
+{
+    const struct durable *is = &power->keys[key];
+    uint32_t value = is->count > 0 ? is->pending[is->count - 1] : is->base;
+    struct nvme_cqe cqe;
+    uint16_t status = get(power->model.rig, 1, key_text(key, 0), value, &cqe);
+
+    if (value == 0 || status != NVME_SC_SUCCESS)
+        assert_int_equal(status, NVME_SC_KV_NO_KEY);
+    if (status != NVME_SC_SUCCESS && value != 0 &&
+        !(is->count > 0 ? is->is_put_there : is->is_excused))
+        fail_msg("key %u is lost", key);
+}
+
+static void power_use(struct power *power)
+{
+    uint32_t key = (uint32_t)dice(&power->model, KEYS);
+
+    switch (dice(&power->model, 8)) {
+    case 0:
+    case 1:
+    case 2:
+        power_put(power, key);
+        break;
+    case 3:
+        power_delete(power, key);
+        break;
+    case 4:
+        power_flush(power);
+        break;
+    default:
+        power_get(power, key);
+    }
+}
+
+/* Which of the values is there now: that is what is left. */
+static void power_look(struct power *power, uint32_t key)
+{
+    struct durable *is = &power->keys[key];
+    struct rig *rig = power->model.rig;
+    struct nvme_kv_cmd cmd = {.opcode = NVME_KV_RETRIEVE, .nsid = 1, .bytes = VALUE_MAX};
+    uint32_t bytes = VALUE_MAX, found = 0;
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    cmd.key = peer_key(key_text(key, 0));
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    assert_true(peer_complete(rig->io, peer_submit(rig->io, &sqe, VALUE_MAX), NULL, 0, rig->back,
+                              &bytes, &cqe));
+    for (uint32_t i = 0; i <= is->count && cqe.status == NVME_SC_SUCCESS && found == 0; i++) {
+        uint32_t value = i < is->count ? is->pending[i] : is->base;
+
+        value_make(rig, value);
+        if (value != 0 && bytes == value_bytes(value) && memcmp(rig->value, rig->back, bytes) == 0)
+            found = value;
+    }
+    if (cqe.status == NVME_SC_SUCCESS && found == 0)
+        fail_msg("key %u has a value that was replaced or deleted", key);
+    if (cqe.status != NVME_SC_SUCCESS && is->base != 0 && is->count == 0 && !is->is_excused)
+        fail_msg("key %u was flushed and is lost", key);
+    if (found == 0 && (is->is_excused || is->is_put_there))
+        is->is_excused = is->is_put_there = true; /* it may be on a drive that is away */
+    else
+        *is = (struct durable){.base = found};
+}
+
+/* The power fails, and comes back. */
+static void power_cut(struct power *power)
+{
+    struct rig *rig = power->model.rig;
+
+    sim_node_crash(rig->node, true, false);
+    target_free(&rig->target);
+    peer_free(&rig->io);
+    peer_free(&rig->admin);
+    rig_up(rig);
+    power->cuts++;
+    for (uint32_t key = 0; key < KEYS; key++)
+        power_look(power, key);
+}
+
+/* A drive that goes before it is empty takes what it has with it. */
+static void power_excuse(struct power *power, uint32_t drive)
+{
+    struct rig *rig = power->model.rig;
+
+    for (uint32_t key = 0; key < KEYS; key++) {
+        struct key k = peer_key(key_text(key, 0));
+
+        if (store_exists(rig->target->drives[number_of(rig, drive)].store, 0, &k, NULL))
+            power->keys[key].is_excused = power->keys[key].is_put_there = true;
+    }
+}
+
+/* As model_change, with the power failing at any time of it. */
+static void power_change(struct power *power)
+{
+    struct model *model = &power->model;
+    uint32_t in = model->in, drains = model->drains, at = (uint32_t)dice(model, DRIVES);
+    uint32_t drive = (uint32_t)1 << at;
+    uint64_t uses;
+
+    if (dice(model, 3) > 0)
+        drains ^= drive & in;
+    else if ((in & drive) != 0)
+        in &= ~drive;
+    else if ((model->used & drive) == 0)
+        in |= drive;
+    drains &= in;
+    if ((in & ~drains) == 0)
+        return;
+    if ((in & drive) == 0 && (model->in & drive) != 0) {
+        if (dice(model, 2) == 0 && (drains | drive) != model->in) { /* drained before */
+            change(model->rig, model->in, drains | drive);
+            drained(model->rig, at);
+        }
+        power_excuse(power, at);
+    }
+    power->is_going = (model->in & ~in) != 0;
+    begin(model->rig, in, drains);
+    model->in = in;
+    model->used |= in;
+    model->drains = drains;
+    for (uses = dice(model, 6); uses > 0; uses--)
+        power_use(power);
+    (void)sim_run(model->rig->sim, sim_now_ns(model->rig->sim) + dice(model, 8000000));
+    if (dice(model, 2) == 0)
+        power_cut(power);
+    else
+        over(model->rig);
+    power->is_going = false;
+    if (dice(model, 4) == 0)
+        power_flush(power);
+}
+
+/* What was flushed is there, whenever the power fails: while drives come and go, and while values
+ * move from one to another. What was deleted or replaced is not, also when a drive is back that was
+ * away. */
+static void what_was_flushed_survives_the_power(void **state)
+{
+    uint32_t cuts = 0;
+
+    for (uint32_t seed = 0; seed < 8; seed++) {
+        struct power power = {.model = {.random = seed, .in = 7, .used = 7}};
+        struct model *model = &power.model;
+
+        model->rig = rig_new(1 + seed % 3, 3);
+        model->rig->volumes[0].sealed = false;
+        configure(model->rig, 7, 0);
+        rig_up(model->rig);
+        for (uint32_t step = 0; step < 40; step++) {
+            for (uint64_t i = dice(model, 12); i > 0; i--)
+                power_use(&power);
+            if (dice(model, 6) != 0) {
+                power_change(&power);
+                continue;
+            }
+            if (dice(model, 2) == 0) { /* all that ever were: some come back */
+                configure(model->rig, model->used, 0);
+                model->in = model->used;
+                model->drains = 0;
+            }
+            power_cut(&power);
+        }
+        cuts += power.cuts;
+        rig_free(&model->rig);
+    }
+    assert_true(cuts > 60);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -556,7 +838,10 @@ int main(void)
         cmocka_unit_test(six_drives_are_asked_and_told),
         cmocka_unit_test(what_is_in_flight_ends),
         cmocka_unit_test(a_part_of_its_share),
+        cmocka_unit_test(a_drive_that_joins_under_load_stays),
+        cmocka_unit_test(a_drive_that_returns_costs_no_other_its_blocks),
         cmocka_unit_test(nothing_comes_back),
+        cmocka_unit_test(what_was_flushed_survives_the_power),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

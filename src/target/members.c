@@ -18,8 +18,9 @@
  *
  * So a drive that the configuration left out is one that was out: it stays in the lists. One whose
  * list is damaged in both copies has nobody in it: the other drives are formatted. One that joined,
- * or was formatted, while another was out is formatted once more when that one returns, which never
- * heard of it. Two drives whose lists do not have each other are not of one enclosure: that is an
+ * or was formatted, while another was out is not in the list of that one when it returns: a third
+ * drive, which both have, decides (members_has_witness); without one it is formatted once more. Two
+ * drives whose lists do not have each other are not of one enclosure: that is an
  * error, and --format decides. A list has TARGET_NOTE_ROWS rows; when they are used up, a drive
  * that is gone has none.
  */
@@ -66,12 +67,38 @@ static bool members_are_strangers(struct target_drive *a, struct target_drive *b
            note_row(&a->note, &b->uuid) == NULL && note_row(&b->note, &a->uuid) == NULL;
 }
 
+/* Whether the list of a drive has another one, without a mark. */
+static bool members_vouches(struct target_drive *drive, const struct target_drive *other)
+{
+    const struct target_note_row_df *row = note_row(&drive->note, &other->uuid);
+
+    return row != NULL && row->missed == 0;
+}
+
+/* A drive joined while `other` was away, which does not have it. Some third drive that `other`
+ * vouches for knows of every mutation that `other` knows of: who misses one is marked before it is
+ * answered. So what that one says of the drive is enough. */
+static bool members_has_witness(struct target *target, const struct target_drive *drive,
+                                struct target_drive *other)
+{
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct target_drive *witness = &target->drives[i];
+
+        if (target_drive_in(target, i) && witness != drive && witness != other &&
+            members_vouches(other, witness) && members_vouches(witness, drive))
+            return true;
+    }
+    return false;
+}
+
 /* Whether the drive missed something, as far as the list of another one tells. */
 static bool members_is_behind(struct target_drive *drive, struct target_drive *other)
 {
     const struct target_note_row_df *row = note_row(&other->note, &drive->uuid);
 
-    return !members_is_new(drive) && !members_is_new(other) && (row == NULL || row->missed != 0);
+    if (members_is_new(drive) || members_is_new(other))
+        return false;
+    return row == NULL ? !members_has_witness(drive->target, drive, other) : row->missed != 0;
 }
 
 /* Other drives may forget what it was called. */
@@ -143,7 +170,8 @@ icms_err target_members_write(struct target *target, struct err_why *why)
 
 /* ---- mutations ------------------------------------------------------------------------------ */
 
-/* Marks what is not in service; false: all of it was. */
+/* Marks what is not in service; false: all of it was. One that is about to join holds nothing, so
+ * it can miss nothing. */
 static bool note_mark(struct target_drive *drive)
 {
     const struct target *target = drive->target;
@@ -154,7 +182,8 @@ static bool note_mark(struct target_drive *drive)
         bool is_in = uuid_equal(&row->drive, &nobody) || uuid_equal(&row->drive, &drive->uuid);
 
         for (uint32_t d = 0; !is_in && d < LIMIT_DRIVES; d++)
-            is_in = target_drive_in(target, d) && uuid_equal(&row->drive, &target->drives[d].uuid);
+            is_in = (target_drive_in(target, d) || target_drive_joins(target, d)) &&
+                    uuid_equal(&row->drive, &target->drives[d].uuid);
         changed = changed || (!is_in && row->missed == 0);
         row->missed |= !is_in;
     }

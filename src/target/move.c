@@ -9,9 +9,10 @@
  * more until it is asked for.
  *
  * A move is a mutation as a store is (request.c): it holds the key, reads the value here, writes it
- * to the first drive of the key's order, then deletes it on all others, here too. A value that is
- * deleted or replaced meanwhile waits for it or makes it find nothing. Loads find the value at one
- * of the two drives at any time (target_search_again). A move that fails leaves the value here.
+ * to the first drive of the key's order, flushes it there, then deletes it on all others, here too.
+ * A value that is deleted or replaced meanwhile waits for it or makes it find nothing. Loads find
+ * the value at one of the two drives at any time (target_search_again). A move that fails leaves
+ * the value here.
  */
 #include <stdlib.h>
 

@@ -450,6 +450,21 @@ static enum target_step target_run_append(struct target_req *req)
     return req->op.write.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
 
+static void target_flush_done(struct store_flush *flush)
+{
+    target_req_run(container_of(flush, struct target_req, op.flush));
+}
+
+/* A deletion is durable at once, a write after a flush: the value that moves would be nowhere if
+ * the power failed between the two. */
+static enum target_step target_move_flush(struct target_req *req, struct target_drive *drive)
+{
+    req->op.flush = (struct store_flush){.done = target_flush_done};
+    target_req_state_set(req, TARGET_REQ_MOVE_FLUSH);
+    req->op.flush.err = store_flush(drive->store, &req->op.flush);
+    return req->op.flush.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+}
+
 static enum target_step target_run_write(struct target_req *req)
 {
     icms_err err = fault_hit("target.store") ? ICMS_IO : req->op.write.err;
@@ -461,6 +476,8 @@ static enum target_step target_run_write(struct target_req *req)
         req->value_drive = req->drive;
         atomic_fetch_add(&req->target->drives[req->drive].values, 1);
         req->asked = 0;
+        if (req->from != NULL)
+            return target_move_flush(req, &req->target->drives[req->drive]);
         target_req_state_set(req, TARGET_REQ_KILL);
         return TARGET_NEXT;
     case ICMS_DRIVE_DOWN:
@@ -575,6 +592,14 @@ static enum target_step target_run_kill(struct target_req *req)
     return target_kill_at(req, drive);
 }
 
+static enum target_step target_run_move_flush(struct target_req *req)
+{
+    if (req->op.flush.err != ICMS_OK) /* the value stays where it was */
+        return target_kill_failed(req, req->op.flush.err, ICMS_MISS_DRIVE_DOWN);
+    target_req_state_set(req, TARGET_REQ_KILL);
+    return TARGET_NEXT;
+}
+
 static enum target_step target_run_undo(struct target_req *req)
 {
     struct target_drive *drive = &req->target->drives[req->value_drive];
@@ -666,11 +691,6 @@ static enum target_step target_run_scan(struct target_req *req)
 
 /* ---- flush ---------------------------------------------------------------------------------- */
 
-static void target_flush_done(struct store_flush *flush)
-{
-    target_req_run(container_of(flush, struct target_req, op.flush));
-}
-
 static enum target_step target_run_sync(struct target_req *req)
 {
     struct target *target = req->target;
@@ -735,16 +755,27 @@ static enum target_step target_run_reply(struct target_req *req)
 }
 
 static enum target_step (*const target_state_fn[])(struct target_req *req) = {
-    [TARGET_REQ_NEW] = target_run_new,           [TARGET_REQ_LOOK] = target_run_look,
-    [TARGET_REQ_READ] = target_run_read,         [TARGET_REQ_KEY] = target_run_key,
-    [TARGET_REQ_KEY_WAIT] = target_run_key_wait, [TARGET_REQ_PROBE] = target_run_probe,
-    [TARGET_REQ_FETCH] = target_run_fetch,       [TARGET_REQ_FETCH_END] = target_run_fetch_end,
-    [TARGET_REQ_APPEND] = target_run_append,     [TARGET_REQ_WRITE] = target_run_write,
-    [TARGET_REQ_UNDO] = target_run_undo,         [TARGET_REQ_KILL] = target_run_kill,
-    [TARGET_REQ_KILL_END] = target_run_kill_end, [TARGET_REQ_NOTE] = target_run_note,
-    [TARGET_REQ_SCAN] = target_run_scan,         [TARGET_REQ_LIST_WAIT] = target_list_wait,
-    [TARGET_REQ_LIST] = target_list_run,         [TARGET_REQ_SYNC] = target_run_sync,
-    [TARGET_REQ_FLUSH] = target_run_flush,       [TARGET_REQ_KEY_END] = target_run_key_end,
+    [TARGET_REQ_NEW] = target_run_new,
+    [TARGET_REQ_LOOK] = target_run_look,
+    [TARGET_REQ_READ] = target_run_read,
+    [TARGET_REQ_KEY] = target_run_key,
+    [TARGET_REQ_KEY_WAIT] = target_run_key_wait,
+    [TARGET_REQ_PROBE] = target_run_probe,
+    [TARGET_REQ_FETCH] = target_run_fetch,
+    [TARGET_REQ_FETCH_END] = target_run_fetch_end,
+    [TARGET_REQ_APPEND] = target_run_append,
+    [TARGET_REQ_WRITE] = target_run_write,
+    [TARGET_REQ_MOVE_FLUSH] = target_run_move_flush,
+    [TARGET_REQ_UNDO] = target_run_undo,
+    [TARGET_REQ_KILL] = target_run_kill,
+    [TARGET_REQ_KILL_END] = target_run_kill_end,
+    [TARGET_REQ_NOTE] = target_run_note,
+    [TARGET_REQ_SCAN] = target_run_scan,
+    [TARGET_REQ_LIST_WAIT] = target_list_wait,
+    [TARGET_REQ_LIST] = target_list_run,
+    [TARGET_REQ_SYNC] = target_run_sync,
+    [TARGET_REQ_FLUSH] = target_run_flush,
+    [TARGET_REQ_KEY_END] = target_run_key_end,
     [TARGET_REQ_REPLY] = target_run_reply,
 };
 

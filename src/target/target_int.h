@@ -188,8 +188,10 @@ enum target_req_state {
                              target_req_arrived                                                   */
     TARGET_REQ_APPEND,    /* goes to the first drive in service; woken by target_req_arrived      */
     TARGET_REQ_WRITE,     /* waits for flash; woken by store_write's done                         */
-    TARGET_REQ_KILL,      /* store, delete: the next drive that must not have the key deletes it;
-                             woken by target_req_arrived                                          */
+    TARGET_REQ_MOVE_FLUSH, /* a move: waits until the value is durable; woken by store_flush's done
+                            */
+    TARGET_REQ_KILL,       /* store, delete: the next drive that must not have the key deletes it;
+                              woken by target_req_arrived                                          */
     TARGET_REQ_KILL_END,  /* waits for flash; woken by store_delete's done                        */
     TARGET_REQ_UNDO,      /* store whose older value could not be deleted: goes to the drive that
                              has the new one, to delete that; woken by target_req_arrived         */
@@ -284,6 +286,7 @@ struct target {
     uint32_t loop_drives[LIMIT_LOOPS]; /* drives (bits) that live on each loop                  */
     _Atomic uint32_t listed; /* bit i: drive i is configured                                  */
     _Atomic uint32_t drains; /* bit i: drive i takes no values any more                       */
+    _Atomic uint32_t joins;  /* bit i: drive i is about to be in service, and holds nothing   */
     _Atomic uint32_t slow;   /* bit i: drive i is passed over for now                       */
     _Atomic uint64_t noted;  /* target.out when all in service noted who is not; UINT64_MAX: not
                                 since the start                                             */
@@ -415,6 +418,11 @@ static inline uint32_t target_in(const struct target *target)
 static inline bool target_drive_in(const struct target *target, uint32_t drive)
 {
     return (target_in(target) >> drive & 1) != 0;
+}
+
+static inline bool target_drive_joins(const struct target *target, uint32_t drive)
+{
+    return (atomic_load_explicit(&target->joins, memory_order_acquire) >> drive & 1) != 0;
 }
 
 /* How many drives are configured, in service or not. */
