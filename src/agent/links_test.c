@@ -407,6 +407,7 @@ static void what_is_known_of_an_enclosure_stays_known(void **state)
         enclosure0_cut(rig, false);
         assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_UP);
         assert_true(seen(rig, 0)->links[1].is_misdirected);
+        assert_int_equal(seen(rig, 0)->links[1].excluded_count, loops); /* it was never up */
         /* another NQN is another subsystem, of which nothing is known */
         strcpy(list[0].nqn, "nqn.2014-08.org.nvmexpress:uuid:exchanged");
         rig->fake[0]->serial = "EXCHANGED";
