@@ -52,7 +52,7 @@ static int prestage_run(int argc, char **argv)
     int status = cli_parse(&cli_prestage, argc, argv, &cli);
 
     if (status < 0 && cli.deadline_ms > 600000)
-        status = cli_usage(&cli, "--deadline: 10m at most");
+        status = cli_usage(&cli, "--deadline: 600s at most");
     if (status < 0)
         status = cli_blocks_read(&cli, true, &keys);
     if (status >= 0)
@@ -77,7 +77,7 @@ const struct cli_command cli_prestage = {
         "into its memory behind all loads, or drops the hints; see `icms status`. Without\n"
         "arguments keys are read from standard input, one a line.\n\n"
         "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n"
-        "  -d, --deadline TIME  by when they will be asked for: 500ms, 2s; default 1s, 10m at\n"
+        "  -d, --deadline TIME  by when they will be asked for: 500ms, 2s; default 1s, 600s at\n"
         "                       most\n"
         "      --priority N     0 (the default) to 3: the larger goes first\n"
         "      --cancel         take hints back instead\n"

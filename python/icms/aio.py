@@ -143,6 +143,14 @@ class Volume:
     async def match(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> int:
         return (await self._call(_icms.EXISTS, keys, None, deadline_ms, 0)).prefix
 
+    async def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
+                       timeout_ms: int = 0) -> int:
+        return await asyncio.to_thread(self.volume.prestage, keys, deadline_ms=deadline_ms,
+                                       priority=priority, timeout_ms=timeout_ms)
+
+    async def prestage_cancel(self, keys: Sequence[Key]) -> int:
+        return await asyncio.to_thread(self.volume.prestage_cancel, keys)
+
     @overload
     async def remove(self, keys: Key, *,  # type: ignore[overload-overlap]
                      deadline_ms: int = 0) -> bool: ...

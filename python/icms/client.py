@@ -449,6 +449,23 @@ class Volume:
         """
         return self._volume.match(keys, deadline_ms) if _some(keys) else 0
 
+    def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
+                 timeout_ms: int = 0) -> int:
+        """Hints that blocks will be asked for within deadline_ms; how many hints the agent took.
+
+        The agent brings the blocks into its memory in time, behind all loads, or drops the hints; it
+        does so after this call, which waits for the agent's answer alone, for timeout_ms at most. Of
+        any number of keys. Of the hints of one user the higher priority (0 to 3) goes first, then the
+        earlier deadline. `Client.status` tells what became of them: volumes[].prestage.
+        """
+        if not _some(keys):
+            return 0
+        return self._volume.prestage(keys, deadline_ms, priority, timeout_ms)
+
+    def prestage_cancel(self, keys: Sequence[Key]) -> int:
+        """Takes hints back, one for each key; how many there were."""
+        return self._volume.prestage_cancel(keys) if _some(keys) else 0
+
     @overload
     def remove(self, keys: Key, *,  # type: ignore[overload-overlap]
                deadline_ms: int = 0) -> bool: ...

@@ -102,41 +102,108 @@ static PyObject *volume_call(PyObject *self, PyObject *args)
     return result;
 }
 
+/* Any number of keys, in memory of their own. */
+struct volume_keys {
+    struct icms_key *keys; /* PyMem's */
+    size_t count;
+};
+
+/* Takes the keys and enters the handle; false with an exception. */
+static bool volume_keys_begin(struct volume *volume, PyObject *keys, struct volume_keys *out)
+{
+    struct batch batch;
+
+    if (!batch_init(&batch, volume, BATCH_MATCH, keys, Py_None))
+        return false;
+    out->count = (size_t)batch.count;
+    out->keys = PyMem_Calloc(out->count, sizeof(*out->keys));
+    for (size_t i = 0; out->keys != NULL && i < out->count; i++)
+        out->keys[i] = batch.blocks[i].key;
+    batch_fini(&batch);
+    if (out->keys == NULL) {
+        (void)PyErr_NoMemory();
+        return false;
+    }
+    if (handle_enter(volume->handle))
+        return true;
+    PyMem_Free(out->keys);
+    return false;
+}
+
 /* match(keys, deadline_ms) -> how many from the first on are there */
 static PyObject *volume_match(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
     struct icms_request_options options;
-    struct icms_key *plain = NULL;
-    struct batch batch;
+    struct volume_keys keys;
     uint32_t deadline_ms;
     size_t matched = 0;
-    PyObject *keys;
+    PyObject *given;
     icms_err err;
 
-    if (!PyArg_ParseTuple(args, "OO&", &keys, module_number_u32, &deadline_ms) ||
-        !batch_init(&batch, volume, BATCH_MATCH, keys, Py_None))
+    if (!PyArg_ParseTuple(args, "OO&", &given, module_number_u32, &deadline_ms) ||
+        !volume_keys_begin(volume, given, &keys))
         return NULL;
-    plain = PyMem_Calloc((size_t)batch.count, sizeof(*plain));
-    for (Py_ssize_t i = 0; plain != NULL && i < batch.count; i++)
-        plain[i] = batch.blocks[i].key;
-    if (plain == NULL || !handle_enter(volume->handle)) {
-        batch_fini(&batch);
-        if (plain == NULL)
-            return PyErr_NoMemory();
-        PyMem_Free(plain);
-        return NULL;
-    }
     options = batch_options(deadline_ms, 0);
     Py_BEGIN_ALLOW_THREADS;
-    err = icms_match(volume->volume, plain, (size_t)batch.count, &options, &matched);
+    err = icms_match(volume->volume, keys.keys, keys.count, &options, &matched);
     handle_leave(volume->handle);
     Py_END_ALLOW_THREADS;
-    batch_fini(&batch);
-    PyMem_Free(plain);
+    PyMem_Free(keys.keys);
     if (err != ICMS_OK && err != ICMS_MISS)
         return module_raise(err, NULL);
     return PyLong_FromSize_t(matched);
+}
+
+/* That fewer hints were taken is no exception. */
+static PyObject *volume_hints(icms_err err, size_t count)
+{
+    if (err != ICMS_OK && err != ICMS_MISS && err != ICMS_BUSY && err != ICMS_DEADLINE)
+        return module_raise(err, NULL);
+    return PyLong_FromSize_t(count);
+}
+
+/* prestage(keys, deadline_ms, priority, timeout_ms) -> how many hints were taken */
+static PyObject *volume_prestage(PyObject *self, PyObject *args)
+{
+    struct volume *volume = (struct volume *)self;
+    struct icms_prestage_options options;
+    struct volume_keys keys;
+    size_t taken = 0;
+    PyObject *given;
+    icms_err err;
+
+    icms_prestage_options_init(&options);
+    if (!PyArg_ParseTuple(args, "OO&O&O&", &given, module_number_u32, &options.deadline_ms,
+                          module_number_u32, &options.priority, module_number_u32,
+                          &options.timeout_ms) ||
+        !volume_keys_begin(volume, given, &keys))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_prestage(volume->volume, keys.keys, keys.count, &options, &taken);
+    handle_leave(volume->handle);
+    Py_END_ALLOW_THREADS;
+    PyMem_Free(keys.keys);
+    return volume_hints(err, taken);
+}
+
+/* prestage_cancel(keys) -> how many hints there were */
+static PyObject *volume_prestage_cancel(PyObject *self, PyObject *args)
+{
+    struct volume *volume = (struct volume *)self;
+    struct volume_keys keys;
+    size_t canceled = 0;
+    PyObject *given;
+    icms_err err;
+
+    if (!PyArg_ParseTuple(args, "O", &given) || !volume_keys_begin(volume, given, &keys))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_prestage_cancel(volume->volume, keys.keys, keys.count, &canceled);
+    handle_leave(volume->handle);
+    Py_END_ALLOW_THREADS;
+    PyMem_Free(keys.keys);
+    return volume_hints(err, canceled);
 }
 
 static PyObject *volume_flush(PyObject *self, PyObject *args)
@@ -181,6 +248,8 @@ static PyMethodDef volume_methods[] = {
     {"call", volume_call, METH_VARARGS, "A batch, and its results."},
     {"start", request_start, METH_VARARGS, "A batch as a request."},
     {"match", volume_match, METH_VARARGS, "The longest prefix that is there."},
+    {"prestage", volume_prestage, METH_VARARGS, "Hints that blocks will be asked for soon."},
+    {"prestage_cancel", volume_prestage_cancel, METH_VARARGS, "Takes hints back."},
     {"flush", volume_flush, METH_VARARGS, "Waits until what was put is on flash."},
     {"lease", region_lease, METH_VARARGS, "A block in place."},
     {"chain", chain_begin, METH_VARARGS, "The keys of a chain of blocks."},

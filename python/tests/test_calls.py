@@ -5,7 +5,7 @@ import struct
 import unittest
 
 import icms
-from support import ENCRYPTED, TestCase, VALUE_BYTES, keys, value
+from support import ENCRYPTED, TestCase, VALUE_BYTES, keys, value, wait_for
 
 
 class Calls(TestCase):
@@ -80,6 +80,27 @@ class Calls(TestCase):
         self.assertEqual({block.source for block in results}, {icms.Source.DRAM})
         self.assertEqual([bytes(room) for room in rooms], values)
         self.assertEqual(self.metric("icms_agent_enclosure_load_bytes_total"), before)
+
+    def test_hints_bring_blocks_before_they_are_asked_for(self):
+        names, values = self.put(4)
+        self.put(140)
+        taken = self.metric('icms_agent_prestage_hints_total{result="in_time"')
+        self.assertEqual(self.volume.prestage(names + keys(2), deadline_ms=20000), 6)
+        wait_for(lambda: self.metric("icms_agent_prestage_waiting") >= 4)
+        before = self.metric("icms_agent_enclosure_load_bytes_total")
+        rooms = [bytearray(VALUE_BYTES) for _ in names]
+        self.assertEqual({block.source for block in self.volume.get(names, rooms)}, {icms.Source.DRAM})
+        self.assertEqual([bytes(room) for room in rooms], values)
+        self.assertEqual(self.metric("icms_agent_enclosure_load_bytes_total"), before)
+        wait_for(lambda: self.metric('icms_agent_prestage_hints_total{result="in_time"') - taken == 4)
+        self.assertEqual(self.volume.prestage_cancel(names), 0)  # they are over
+        self.assertEqual(self.volume.prestage([]), 0)
+        self.assertEqual(self.volume.prestage(names, deadline_ms=0), 0)
+        self.assertEqual(self.volume.prestage(names, priority=3), 4)
+        self.assertEqual(self.volume.prestage_cancel(names + names), 4)
+        for wrong in ({"priority": 4}, {"deadline_ms": 600001}):
+            with self.assertRaises(icms.Error):
+                self.volume.prestage(names, **wrong)
 
     def test_what_is_removed_is_gone(self):
         names, _ = self.put(3)

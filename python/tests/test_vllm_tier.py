@@ -126,6 +126,13 @@ def wait_for(condition, seconds=20):
         time.sleep(0.01)
 
 
+def agent_hints(shared):
+    """What became of hints of the volume kv."""
+    with icms.Client(shared.where) as client:
+        return next(volume["prestage"] for volume in client.status()["volumes"]
+                    if volume["name"] == "kv")
+
+
 def chunks(prompt, count=CHUNKS):
     """vLLM's keys: chained hashes and the number of the group."""
     made, state = [], prompt.encode()
@@ -499,6 +506,34 @@ class Tiers(unittest.TestCase):
         connector.bind_gpu_block_pool(pool)
         self.assertIs(connector._engine.pool, pool)
         self.assertEqual(connector.asked, ["step", "reset", "pool"])
+        before = agent_hints(self.shared)
+        connector.on_new_request(types.SimpleNamespace(request_id="r", chunks={
+            name: (i + 1) * TOKENS for i, name in enumerate(chunks(self.prompt))}))
+        wait_for(lambda: agent_hints(self.shared)["taken"] - before["taken"] == CHUNKS)
+
+    def test_the_agent_learns_the_chunks_of_a_queued_request(self):
+        self.stored()
+        before = agent_hints(self.shared)
+        engine = Engine(self, self.shared.where).wait_up()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(len(engine.engine.queued), 1)
+        engine.engine.queued[0](context)  # as IcmsOffloadingConnector does
+        wait_for(lambda: agent_hints(self.shared)["taken"] - before["taken"] == CHUNKS)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+        self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=True).success)
+        engine.tier.on_request_finished(context)
+        wait_for(lambda: sum(agent_hints(self.shared)[end] - before[end]
+                             for end in ("in_time", "late", "canceled")) == CHUNKS)
+        hints = {name[1]: number for name, number in engine.counters().items() if "hints" in name[0]}
+        self.assertEqual(sum(hints.values()), CHUNKS)
+        # A request that ends before its turn takes its hints back.
+        before = agent_hints(self.shared)
+        context, names = engine.request(self.prompt)
+        engine.engine.queued[0](context)
+        engine.tier.on_request_finished(context)
+        wait_for(lambda: agent_hints(self.shared)["canceled"] - before["canceled"] == CHUNKS)
+        silent = Engine(self, self.shared.where, prestage_ms=0).wait_up()
+        self.assertEqual(silent.engine.queued, [])
 
     def test_chunks_that_are_no_part_of_the_prompt_are_misses(self):
         engine = Engine(self, self.shared.where).wait_up()

@@ -96,6 +96,18 @@ class OffloadingConnector:
     def __init__(self, vllm_config, role, kv_cache_config):
         self.asked = []
         self.made = self.tier() if self.tier else None
+        self.connector_scheduler = types.SimpleNamespace(_req_status={})
+
+    def on_new_request(self, request):
+        """vLLM's names a request's chunks when it looks for them first, or when it is asked to."""
+        context = ReqContext(request.request_id)
+
+        def update_offload_keys():
+            context._offload_key_positions.update(request.chunks)
+
+        self.connector_scheduler._req_status[request.request_id] = types.SimpleNamespace(
+            req_context=context, update_offload_keys=update_offload_keys)
+        self.made.on_new_request(context)
 
     def build_connector_meta(self, output):
         self.asked.append("step")

@@ -158,6 +158,25 @@ static void a_hit_without_the_agent_counts_as_read(void **state)
     rig_free(rig);
 }
 
+/* Also when it ends right after that, before the agent has looked at its ring. */
+static void a_hit_of_a_client_that_ends_counts_as_read(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+    struct shm_submit entry = {.op = SHM_OP_TOUCH, .key_length = 16};
+    struct key key;
+
+    rig_flash(rig, 0, KV, 3, BYTES);
+    hint(client, 3, 1000 * MS);
+    rig_run(rig, 60 * MS);
+    rig_key(3, &key);
+    memcpy(entry.key, key.bytes, sizeof(entry.key));
+    assert_true(shm_submit_hint(&client->ring, &entry)); /* without waking the agent */
+    rig_client_free(client);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    rig_free(rig);
+}
+
 static void a_block_that_is_there_is_kept_for_its_hint(void **state)
 {
     struct agent_rig *rig = rig_new(&one);
@@ -611,6 +630,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hint_brings_a_block_before_it_is_asked_for),
         cmocka_unit_test(a_hit_without_the_agent_counts_as_read),
+        cmocka_unit_test(a_hit_of_a_client_that_ends_counts_as_read),
         cmocka_unit_test(a_block_that_is_there_is_kept_for_its_hint),
         cmocka_unit_test(a_block_that_nobody_reads_is_unused),
         cmocka_unit_test(the_earliest_deadline_goes_first_and_priority_before_that),

@@ -61,7 +61,8 @@ static void calls_prestage_init(struct icms_request *request,
         request->flags |= SHM_FLAG_FORGET;
         return;
     }
-    request->need_ns = client_now_ns() + (uint64_t)options->deadline_ms * 1000000;
+    if (options->deadline_ms != 0) /* else it has passed, wherever a clock stands */
+        request->need_ns = client_now_ns() + (uint64_t)options->deadline_ms * 1000000;
     request->hint = shm_hint(options->tier, options->priority);
     request->tag = options->tag;
 }

@@ -21,7 +21,7 @@ all ranks said so -> slot free.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -114,11 +114,12 @@ class IcmsPromMetrics(KVConnectorPromMetrics):
 class _Request:
     """What the scheduler's half knows of a request of the engine."""
 
-    __slots__ = ("request", "names", "match", "first", "blocks", "stored", "loads")
+    __slots__ = ("request", "names", "hinted", "match", "first", "blocks", "stored", "loads")
 
     def __init__(self, request: Any) -> None:
         self.request = request
         self.names: Names | None = None  # None as long as there is no tier
+        self.hinted: Callable[[], list[bytes]] | None = None  # of blocks that the agent was told of
         self.match: Match | None = None
         self.first = 0  # the block from which on the engine asked last
         self.blocks: list[int] = []  # of the engine's KV cache
@@ -144,7 +145,7 @@ class _Scheduler:
         self._block_tokens, self._block_bytes = _shape(config, kv_cache_config)
         known = {"where": "unix:", "volume": None, "keys": "", "tenant": "", "weights": "",
                  "variant": "", "adapters": "", "load_ms": 5000, "store_ms": 10000, "load_threads": 2,
-                 "host_bytes": 1 << 30}
+                 "host_bytes": 1 << 30, "prestage_ms": 5000}
         unknown = set(options) - set(known)
         if unknown or not options.get("volume"):
             raise WrongTier(f"icms: kv_connector_extra_config takes {', '.join(known)}, and volume "
@@ -153,6 +154,7 @@ class _Scheduler:
         parallel = config.parallel_config
         self._ranks = parallel.tensor_parallel_size
         self._load_ms, self._store_ms = said["load_ms"], said["store_ms"]
+        self._prestage_ms = said["prestage_ms"]
         slots = said["host_bytes"] // self._block_bytes
         if slots < self._ranks:
             raise WrongTier(f"icms: host_bytes of {said['host_bytes']} has no room for a block of "
@@ -183,9 +185,28 @@ class _Scheduler:
             if state.match is not None:
                 state.match.drop()
                 state.match = None
-            state.names = None
+            state.names = state.hinted = None
 
     # ---- matching
+
+    def queued(self, request: Any) -> None:
+        """The engine has a request that waits for its turn: its blocks will be asked for."""
+        schemes = self._link.schemes
+        count = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
+        if self._prestage_ms == 0 or count == 0 or not schemes:
+            return
+        state = self._requests.setdefault(request.request_id, _Request(request))
+        names = state.names = state.names or Names(schemes)
+        hashes = [bytes(name) for name in request.block_hashes[:count]]
+        state.hinted = lambda: [key for keys in names.of(hashes, 0) for key in keys]
+        self._movers.prestage(schemes[0].volume, state.hinted, self._prestage_ms)
+
+    def _hint_is_over(self, state: _Request) -> None:
+        """What was not asked for by now will not be."""
+        schemes = self._link.schemes
+        if state.hinted is not None and schemes:
+            self._movers.prestage_cancel(schemes[0].volume, state.hinted)
+        state.hinted = None
 
     def matched(self, request: Any, computed: int) -> int | None:
         """How many tokens after those computed can be loaded; None: ask again."""
@@ -216,6 +237,7 @@ class _Scheduler:
         state = self._requests.setdefault(request.request_id, _Request(request))
         state.blocks = []  # they come with the step
         match, state.match = state.match, None
+        self._hint_is_over(state)
         if match is None:
             return
         count = tokens // self._block_tokens
@@ -326,6 +348,7 @@ class _Scheduler:
         state = self._requests.pop(request.request_id, None)
         if state is None:
             return
+        self._hint_is_over(state)
         if state.match is not None:
             state.match.drop()
         self._staging.give(slot for _, slots in state.loads for slot in slots)
@@ -422,7 +445,7 @@ def _copy_gathered(page: torch.Tensor, host: torch.Tensor, pairs: list[tuple[int
 
 class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
     """See the file's head. Options: where, volume, keys, tenant, weights, variant, adapters, load_ms,
-    store_ms, load_threads as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds
+    store_ms, prestage_ms, load_threads as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds
     how much moves at a time (default 1 GiB, taken as it is used)."""
 
     _cache_hit_source = CacheHitSource.DISK
@@ -455,6 +478,10 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
             self._engine.close()
 
     # ---- the scheduler's half
+
+    def on_new_request(self, request: Any) -> None:
+        assert self._scheduler is not None
+        self._scheduler.queued(request)
 
     def get_num_new_matched_tokens(self, request: Any,
                                    num_computed_tokens: int) -> tuple[int | None, bool]:

@@ -128,6 +128,7 @@ class Engine:
         self.identities: list[Identity] = []
         self._adapters: set[tuple[str, str]] = set()  # that were loaded: name, path
         self.pool: Any = None  # vLLM's blocks on the GPU
+        self.queued: list[Callable[[Any], None]] = []  # of tiers: the engine has a request that waits
         changes.watch(self)
 
     def close(self) -> None:

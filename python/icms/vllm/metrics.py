@@ -12,6 +12,8 @@ COUNTERS = {
                      "pod an enclosure over NVMe/TCP."),
     "stored_bytes": ("vllm:kv_offload_icms_stored_bytes", "ack",
                      "Bytes that the agent has accepted."),
+    "hints": ("vllm:kv_offload_icms_hints", "result",
+              "Blocks of queued requests that the agent was told of, by whether it took the hint."),
     "lookup_misses": ("vllm:kv_offload_icms_lookup_misses", "reason",
                       "Blocks that were asked for and are not there, by reason."),
     "load_misses": ("vllm:kv_offload_icms_load_misses", "reason",

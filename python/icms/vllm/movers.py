@@ -25,6 +25,8 @@ Names = Sequence[bytes] | Callable[[], Sequence[bytes]]
 
 #: Blocks of one call at least, when a load is divided among threads.
 _PIECE_BLOCKS = 8
+#: Milliseconds that a hint may take of the thread that asks.
+_HINT_MS = 100
 #: Blocks of one call at most: what comes after them waits, and sees how much time is left.
 _CALL_BLOCKS = 1024
 
@@ -104,6 +106,14 @@ class Movers:
         """Stores what is not there; done gets which blocks the tier has now."""
         self._begin(self._stores, self._store, volume, names, rooms, deadline, done)
 
+    def prestage(self, volume: Volume, names: Names, deadline_ms: int) -> None:
+        """Hints that the blocks will be asked for within deadline_ms. Nobody waits for it."""
+        self._begin(self._asks, self._prestage, volume, names, deadline_ms, _nothing)
+
+    def prestage_cancel(self, volume: Volume, names: Names) -> None:
+        """They will not."""
+        self._begin(self._asks, self._prestage_cancel, volume, names, _nothing)
+
     # ---- on the threads
 
     def _begin(self, pool: ThreadPoolExecutor, work: Callable[..., list[bool]], volume: Volume,
@@ -131,6 +141,23 @@ class Movers:
     def _exists(self, volume: Volume, names: Sequence[bytes], deadline: float) -> list[bool]:
         return self._calls("lookup", len(names), deadline, lambda part, ms: _good(
             volume.exists(names[part], deadline_ms=ms)))
+
+    def _prestage(self, volume: Volume, names: Sequence[bytes], deadline_ms: int) -> list[bool]:
+        taken = 0
+        try:
+            taken = volume.prestage(names, deadline_ms=deadline_ms, timeout_ms=_HINT_MS)
+        except Error:
+            pass  # the engine will see it when it asks for the blocks
+        self.counts.add("hints", "taken", taken)
+        self.counts.add("hints", "refused", len(names) - taken)
+        return []
+
+    def _prestage_cancel(self, volume: Volume, names: Sequence[bytes]) -> list[bool]:
+        try:
+            volume.prestage_cancel(names)
+        except Error:
+            pass  # they end by their deadline
+        return []
 
     def _load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any],
               deadline: float) -> list[bool]:
@@ -175,6 +202,10 @@ class Movers:
         for why in filter(None, whys):
             self.counts.add(f"{what}_misses", why)
         return [not why for why in whys]
+
+
+def _nothing(_: list[bool]) -> None:
+    """Nobody waits."""
 
 
 def _good(results: Results) -> list[str]:

@@ -38,6 +38,18 @@ class IcmsOffloadingConnector(OffloadingConnector):
 
     # ---- the scheduler's half
 
+    def on_new_request(self, request: Any) -> None:
+        """Names the chunks of the prompt at once, which vLLM does when it first looks for them, so that
+        tiers know them while the request waits for its turn. vLLM goes on from there."""
+        super().on_new_request(request)
+        states = getattr(self.connector_scheduler, "_req_status", {})
+        state = states.get(request.request_id)
+        if self._engine is None or not self._engine.queued or state is None:
+            return
+        state.update_offload_keys()
+        for queued in self._engine.queued:
+            queued(state.req_context)
+
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         if self._engine is not None:
             self._engine.learn(metadata)

@@ -13,6 +13,8 @@ chunk is in its memory, so a load that fails costs a recomputation and never a r
 
 Every method runs on the scheduler's thread and returns at once; the work is done by `Movers`.
 
+While a request waits for its turn the agent knows its chunks, and brings them nearer (`_queued`).
+
 Life cycle of a chunk that is asked for: lookup (RETRY) -> on_schedule_end: one question for all of
 the step -> lookup (HIT or MISS) -> submit_load -> get_finished_jobs. A question without an answer
 by its deadline is a MISS; so is, for this request, a chunk whose load failed, for otherwise vLLM
@@ -54,7 +56,7 @@ class _Question:
 class _Request:
     """What the tier knows of a request of the engine; the scheduler's thread alone."""
 
-    __slots__ = ("questions", "names", "_prompts", "_ends", "_seen")
+    __slots__ = ("questions", "names", "hinted", "_prompts", "_ends", "_seen")
 
     def __init__(self) -> None:
         self.forget()
@@ -63,6 +65,7 @@ class _Request:
         """All that is known of its chunks."""
         self.questions: dict[bytes, _Question] = {}
         self.names: dict[bytes, bytes] = {}  # vLLM's key of a chunk to the tier's
+        self.hinted: list[bytes] = []  # of chunks that the agent was told of
         self._prompts: dict[int, Prompt] = {}  # by KV cache group
         self._ends: dict[int, int] = {}  # tokens of each prompt so far
         self._seen = 0  # entries of the context's positions that were looked at
@@ -110,6 +113,8 @@ class IcmsTier(SecondaryTierManager):
     adapters    a text for the version of LoRA adapters; needed with --enable-lora
     lookup_ms   until when it has to be known which chunks there are; 0: load_ms
     load_ms, store_ms  deadlines
+    prestage_ms  a request that is queued is begun within this: the agent is told which chunks it has, and
+                brings those that the pod has into its memory meanwhile; 0: it is told nothing
     load_threads  threads that load
     """
 
@@ -118,7 +123,8 @@ class IcmsTier(SecondaryTierManager):
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, *,
                  where: str = "unix:", volume: str, keys: str = "", tenant: str = "",
                  weights: str = "", variant: str = "", adapters: str = "", lookup_ms: int = 0,
-                 load_ms: int = 5000, store_ms: int = 10000, load_threads: int = 2,
+                 load_ms: int = 5000, store_ms: int = 10000, prestage_ms: int = 5000,
+                 load_threads: int = 2,
                  backpressure_detector: Any = None) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if not hasattr(ReqContext(req_id=""), "_offload_key_positions"):
@@ -133,6 +139,7 @@ class IcmsTier(SecondaryTierManager):
                             '"kv_connector": "IcmsOffloadingConnector" and "kv_connector_module_path": '
                             '"icms.vllm.offloading"')
         self._deadlines_ms = (lookup_ms or load_ms, load_ms, store_ms)
+        self._prestage_ms = prestage_ms
         self._memory = primary_kv_view.cast("B")
         self._requests: dict[str, _Request] = {}
         self._up_told: bool | None = None  # what the metric said last
@@ -147,6 +154,8 @@ class IcmsTier(SecondaryTierManager):
                                 is_idle=lambda: not self._requests, forget=self._forget)
             self._link = Link(where, volume, identity, keys=keys,
                               need_bytes=self.block_size_bytes, log=logger)
+            if prestage_ms > 0:
+                engine.queued.append(self._queued)
         except Exception:
             self._movers.close()
             self._memory.release()
@@ -158,8 +167,23 @@ class IcmsTier(SecondaryTierManager):
         self._requests[req_context.req_id] = _Request()
         return RequestOffloadingContext()
 
+    def _queued(self, context: ReqContext) -> None:
+        """A request waits for its turn: the agent learns which chunks it will ask for."""
+        request = self._requests.get(context.req_id)
+        schemes = self._link.schemes
+        if request is None or not schemes:
+            return
+        names = [request.name(key, context, schemes[0], self._chunk_tokens)
+                 for key in _positions(context)]
+        request.hinted = [name for name in names if name is not None]
+        if request.hinted:
+            self._movers.prestage(schemes[0].volume, request.hinted, self._prestage_ms)
+
     def on_request_finished(self, req_context: ReqContext) -> None:
-        self._requests.pop(req_context.req_id, None)
+        request = self._requests.pop(req_context.req_id, None)
+        schemes = self._link.schemes
+        if request is not None and request.hinted and schemes:
+            self._movers.prestage_cancel(schemes[0].volume, request.hinted)
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
         self._take_answers()
