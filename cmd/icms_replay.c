@@ -45,6 +45,7 @@ struct options {
     uint32_t enclosures;                  /* placement in so many; 0: caches instead   */
     double tiers[REPLAY_TIERS];           /* parts of the footprint, with --tiers      */
     bool is_tiers;                        /* --tiers was said                          */
+    bool is_exclusive;                    /* drive and pod have each its share of runs */
 };
 
 enum {
@@ -55,6 +56,7 @@ enum {
     OPTION_BUDGET,
     OPTION_PLACEMENT,
     OPTION_TIERS,
+    OPTION_EXCLUSIVE,
     OPTION_BLOCK,
     OPTION_SEGMENT,
     OPTION_PAYLOAD,
@@ -70,6 +72,7 @@ static const struct option replay_options[] = {
     {"budget", required_argument, NULL, OPTION_BUDGET},
     {"placement", required_argument, NULL, OPTION_PLACEMENT},
     {"tiers", required_argument, NULL, OPTION_TIERS},
+    {"exclusive", no_argument, NULL, OPTION_EXCLUSIVE},
     {"block", required_argument, NULL, OPTION_BLOCK},
     {"segment", required_argument, NULL, OPTION_SEGMENT},
     {"payload", required_argument, NULL, OPTION_PAYLOAD},
@@ -203,6 +206,9 @@ static int option_take(struct options *options, int code)
                              optarg, LIMIT_ENCLOSURES);
         options->enclosures = (uint32_t)loops;
         return -1;
+    case OPTION_EXCLUSIVE:
+        options->is_exclusive = true;
+        return -1;
     case OPTION_TIERS:
         return tiers_take(options, optarg);
     case OPTION_BLOCK:
@@ -231,6 +237,8 @@ static int options_complete(struct options *options)
                               options->budget_part != 0))
         return cli_usage(&options->cli, "--tiers stands alone: it goes with --format, --loops, "
                                         "--block, --segment and a --budget in bytes");
+    if (options->is_exclusive && !options->is_tiers)
+        return cli_usage(&options->cli, "--exclusive goes with --tiers");
     if (options->kind_count == 0 && payload) {
         options->kinds[options->kind_count++] = REPLAY_DEFAULT;
         options->kinds[options->kind_count++] = REPLAY_STORE;
@@ -468,7 +476,7 @@ static int tiers_run(const struct options *options, const struct replay_trace *t
     struct replay_result lru;
     uint64_t blocks[REPLAY_TIERS];
     struct err_why why = {{0}};
-    double hits, of;
+    double hits, of, share = 0;
     icms_err err;
 
     setup.budget_bytes_day = options->budget_bytes_day;
@@ -476,7 +484,9 @@ static int tiers_run(const struct options *options, const struct replay_trace *t
         blocks[i] = (uint64_t)(options->tiers[i] * trace->block_count);
         setup.capacity_blocks += blocks[i];
     }
-    err = replay_tiers_run(trace, &setup, blocks, &why, &result);
+    if (options->is_exclusive && blocks[REPLAY_LOCAL] > 0)
+        share = (double)blocks[REPLAY_LOCAL] / (double)(blocks[REPLAY_LOCAL] + blocks[REPLAY_POD]);
+    err = replay_tiers_run(trace, &setup, blocks, share, &why, &result);
     setup.kind = REPLAY_LRU;
     if (err == ICMS_OK)
         err = replay_one(trace, &setup, &why, &lru);
@@ -582,6 +592,7 @@ const struct cli_command cli_replay = {
         "      --tiers D,L,P     instead: through memory, own drive and pod of one server, whose\n"
         "                        sizes are parts as in --capacity, such as 2%,10%,20%; hits and\n"
         "                        bytes written by tier, beside one LRU of the summed size\n"
+        "      --exclusive       with --tiers: drive and pod have each the runs of its share\n"
         "      --block SIZE      of a value; default 2MiB, with --payload 64KiB\n"
         "      --segment SIZE    of a segment; default 16MiB, with --payload 1MiB\n"
         "      --payload DIR     through the store itself too, with real values on a drive that\n"

@@ -270,6 +270,10 @@ static void status_tiers(const json_t *tiers)
         status_number(local, "kept"), status_number(local, "unread"),
         status_number(local, "refused"), status_number(local, "shed"),
         status_number(local, "failed_writes"));
+    if (status_number(local, "stored") > 0)
+        (void)printf("local: stores that it has instead of the pod: %.0f, %s\n",
+                     status_number(local, "stored"),
+                     status_bytes(status_number(local, "stored_bytes"), bytes));
     (void)printf("local: loads: answered %.0f, %s; asked of the pod: late %.0f, busy %.0f, failed "
                  "%.0f\n",
                  status_number(local, "promoted"),

@@ -46,7 +46,7 @@ _icms()
         options="$options --list --dir --space --slices --slice --size --depth --reactors --op --variant --json"
         ;;
     replay)
-        options="$options --format --capacity --policy --loops --budget --placement --tiers --block --segment --payload"
+        options="$options --format --capacity --policy --loops --budget --placement --tiers --exclusive --block --segment --payload"
         options="$options --space --json"
         ;;
     key) options="$options --type --hash --kek --json" ;;

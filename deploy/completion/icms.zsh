@@ -98,6 +98,7 @@ _icms() {
                 '--budget[what may be written]:bytes a day or percent:' \
                 '--placement[placement of runs in a pod]:enclosures:' \
                 '--tiers[memory, own drive and pod of one server]:sizes:' \
+                '--exclusive[with --tiers: drive and pod have each its share]' \
                 '--block[size of a value]:size:' '--segment[size of a segment]:size:' \
                 '--payload[through the store, with a drive here]:directory:_files -/' \
                 '--space[that the drive may take]:size:' \

@@ -72,6 +72,7 @@ struct agent_opts {
     uint64_t local_bytes;
     uint64_t local_segment_bytes;
     struct write_budget local_budget; /* of that drive */
+    double local_share;               /* of the runs, 0 .. 1: stored there and not in the pod */
     bool own_process; /* no other process maps the arenas: they may hold a drive's records   */
     uint32_t enclosure_count;
     const struct agent_enclosure_opts *enclosures;
@@ -405,6 +406,7 @@ struct agent_tier_stats {
     uint64_t given_up;                 /* loads that went on with the pod: late                */
     uint64_t passed;                   /* and: it had too much to do                           */
     uint64_t failed_reads;             /* and: what it had was damaged, or gone                */
+    uint64_t stored, stored_bytes;     /* stores that it has instead of the pod                */
     uint64_t demoted, demoted_bytes;   /* evicted blocks that were written                     */
     uint64_t kept;                     /* that it had already                                  */
     uint64_t unread;                   /* that nobody had read                                 */

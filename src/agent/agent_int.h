@@ -172,7 +172,8 @@ struct agent_op {
     bool moves;                /* STORE: of what the former owner had; no client knows of it   */
     bool lost;                 /* FLUSH: an enclosure with stores of the client left meanwhile */
     bool at_tier;              /* asked of the own drive beside the pod, now                  */
-    bool from_tier;            /* LOAD: that had it                                            */
+    bool from_tier;            /* LOAD: that had it. STORE: that has it, and no enclosure      */
+    bool own_dirty;            /* FLUSH: the client has stores there that were not flushed     */
     struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */
     uint32_t match_key;        /* which key of it                                           */
     struct agent_shard *shard;
@@ -221,8 +222,8 @@ struct agent_op {
         struct store_flush flush;
     } u;
     struct loop_timer timer;   /* own drive: deadline of a read                               */
-    struct agent_tier_io *own; /* at_tier, LOAD: its read; NULL: waits for a buffer  */
-    struct agent_tier_forget *forget; /* at_tier, DELETE                                    */
+    struct agent_tier_io *own; /* at_tier, LOAD, STORE: its read, write; NULL: waits for a buffer */
+    struct agent_tier_forget *forget; /* at_tier, DELETE, FLUSH */
 };
 
 /* ---- batches of exists ---------------------------------------------------------------------- */
@@ -357,6 +358,7 @@ struct agent_share {
     uint64_t dirty;      /* bit j: enclosure j has stores that were not flushed                   */
     uint64_t epoch; /* which client of this number: another one's are nobody's                */
     struct agent_op *flush; /* in flight; one at a time                                           */
+    bool own_dirty;         /* the own drive has stores that were not flushed, and the pod not    */
 };
 
 /* A block that was loaded past the arena. */

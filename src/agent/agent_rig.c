@@ -168,6 +168,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
         rig->opts.local_bytes = opts->own_drive_bytes;
         rig->opts.local_segment_bytes = 256 << 10;
         rig->opts.local_budget.bytes_day = opts->own_drive_day;
+        rig->opts.local_share = opts->own_drive_share;
     }
     if (opts->prepare != NULL)
         opts->prepare(rig->node);

@@ -46,6 +46,7 @@ struct rig_opts {
     uint32_t links;            /* addresses of each enclosure; 0: 1             */
     uint64_t own_drive_bytes;  /* beside enclosures; 0: there is none           */
     uint64_t own_drive_day;    /* its write budget                              */
+    double own_drive_share;    /* of the runs, on it and not in the pod         */
     /* Before the agent is made; NULL: nothing is to be done. */
     void (*prepare)(struct sim_node *node);
 };

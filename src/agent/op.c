@@ -21,7 +21,8 @@
  * nobody has it is an error.
  *
  * With a drive of the agent's own beside the pod (tier.h), it is asked first: a load that it
- * answers is over, a remove is over when it and the pod have forgotten the block.
+ * answers is over, and a store that it takes; a remove is over when it and the pod have forgotten
+ * the block.
  *
  * Repair. A block whose trailer fails may be bad where it is stored, and a put that does not
  * replace would find it there for ever. So it is loaded again (suspect), checked here whoever says
@@ -392,7 +393,9 @@ void agent_op_start(struct agent_op *op)
         share->flush = op;
         op->epoch = share->epoch;
         op->wanted = share->dirty;
+        op->own_dirty = share->own_dirty;
         share->dirty = 0;
+        share->own_dirty = false;
         op->err = ICMS_OK;
     } else {
         op->err = ICMS_PEER_DOWN;
@@ -524,12 +527,17 @@ static bool op_goes_on(struct agent_op *op)
  * it could not forget is as one of an enclosure that is down. */
 static void op_tier_answered(struct agent_op *op)
 {
+    icms_err err = op->err;
+
     op->at_tier = false;
-    if (op->kind == AGENT_OP_LOAD &&
-        (op->err == ICMS_OK ||
-         (op->err == ICMS_VALUE_SIZE && op->value_bytes <= op->shard->stored_bytes_max))) {
+    if ((op->kind == AGENT_OP_LOAD &&
+         (err == ICMS_OK ||
+          (err == ICMS_VALUE_SIZE && op->value_bytes <= op->shard->stored_bytes_max))) ||
+        (op->kind == AGENT_OP_STORE && (err == ICMS_OK || err == ICMS_EXISTS)) ||
+        (op->kind == AGENT_OP_FLUSH && err != ICMS_OK)) {
         op->from_tier = op->err == ICMS_OK;
-        op->reason = ICMS_MISS_NONE;
+        if (err == ICMS_OK)
+            op->reason = ICMS_MISS_NONE;
         op_done(op);
         return;
     }
@@ -537,8 +545,8 @@ static void op_tier_answered(struct agent_op *op)
         op->found = true;
     else if (op->kind == AGENT_OP_DELETE && op->err != ICMS_MISS)
         op->search.owner_down = true;
-    op->err = ICMS_PEER_DOWN;
-    op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    op->err = op->kind == AGENT_OP_FLUSH ? ICMS_OK : ICMS_PEER_DOWN;
+    op->reason = op->kind == AGENT_OP_FLUSH ? ICMS_MISS_NONE : ICMS_MISS_ENCLOSURE_DOWN;
     if (op_ask(op))
         return;
     if (op->search.owner_lacks && !op->search.owner_down)
@@ -792,6 +800,8 @@ static void op_done_flush(struct agent_op *op)
     if (op->err == ICMS_OK)
         return;
     share->dirty |= op->wanted;
+    if (op->err != ICMS_DRIVE_DOWN) /* then it is lost: told once */
+        share->own_dirty |= op->own_dirty;
     /* What an enclosure had of a volume that it lacks now is lost: told once. */
     if (op->err == ICMS_NO_VOLUME && op->enclosure != NULL)
         share->dirty &= ~((uint64_t)1 << op->enclosure->number);
@@ -820,7 +830,9 @@ static void op_done_store(struct agent_op *op)
     list_remove(&op->client_link);
     if (share != NULL && op->err == ICMS_OK && op->enclosure != NULL)
         share_dirty(share, op->enclosure);
-    if (!op->moves && !op->published && op->err != ICMS_EXISTS)
+    if (share != NULL && op->from_tier)
+        share->own_dirty = true;
+    if (!op->moves && !op->published && !op->from_tier && op->err != ICMS_EXISTS)
         agent_tier_forget(shard, &op->key); /* it may have been replaced */
     if (op->moves) {
         op_done_move(op);

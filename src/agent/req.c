@@ -372,7 +372,9 @@ static enum step req_new_put(struct agent_req *req)
         return req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
     if (agent_backlog_full(agent, user, shard->number, stored_bytes))
         return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
-    err = agent->local != NULL ? ICMS_OK : agent_op_target(shard, &req->key);
+    err = agent->local != NULL || agent_tier_takes(shard, &req->key)
+              ? ICMS_OK
+              : agent_op_target(shard, &req->key);
     if (err != ICMS_OK)
         return req_answer(req, err,
                           err == ICMS_NO_VOLUME ? ICMS_MISS_NONE : ICMS_MISS_ENCLOSURE_DOWN);

@@ -187,8 +187,9 @@ static void shard_shares_lose(struct agent_shard *shard)
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
         struct agent_share *share = &shard->shares[i];
 
-        share->failed += share->dirty != 0;
+        share->failed += share->dirty != 0 || share->own_dirty;
         share->dirty = 0;
+        share->own_dirty = false;
     }
 }
 
@@ -218,6 +219,7 @@ void agent_shard_client_gone(struct agent_shard *shard, uint32_t number)
     share->epoch++;
     share->failed = 0;
     share->dirty = 0;
+    share->own_dirty = false;
     share->flush = NULL;
 }
 

@@ -433,7 +433,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     if (out_stats->has_tier) {
         agent_tier_stats(agent->tier, &out_stats->tier);
         out_stats->local_load_bytes = out_stats->tier.promoted_bytes;
-        out_stats->local_store_bytes = out_stats->tier.demoted_bytes;
+        out_stats->local_store_bytes = out_stats->tier.demoted_bytes + out_stats->tier.stored_bytes;
     }
 }
 
@@ -721,6 +721,8 @@ static void status_tier(struct json *json, const struct agent_tier_stats *tier)
     json_put_uint(json, "given_up", tier->given_up);
     json_put_uint(json, "passed", tier->passed);
     json_put_uint(json, "failed_reads", tier->failed_reads);
+    json_put_uint(json, "stored", tier->stored);
+    json_put_uint(json, "stored_bytes", tier->stored_bytes);
     json_put_uint(json, "demoted", tier->demoted);
     json_put_uint(json, "demoted_bytes", tier->demoted_bytes);
     json_put_uint(json, "kept", tier->kept);

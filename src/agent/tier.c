@@ -299,7 +299,12 @@ static void tier_late(struct loop_timer *timer)
     struct agent_op *op = container_of(timer, struct agent_op, timer);
     struct agent_tier *tier = op->shard->agent->tier;
 
-    if (op->kind == AGENT_OP_DELETE) {
+    if (op->kind == AGENT_OP_STORE) {
+        op->own->op = NULL;
+        tier_answer(op, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+        return;
+    }
+    if (op->kind == AGENT_OP_DELETE || op->kind == AGENT_OP_FLUSH) {
         op->forget->op = NULL;
         op->forget = NULL;
         tier_answer(op, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
@@ -360,12 +365,24 @@ static bool tier_ask_load(struct agent_tier *tier, struct agent_op *op)
 
 /* ---- evictions ------------------------------------------------------------------------------ */
 
+/* Half of its time, for what has the pod after that. */
+static uint64_t tier_half_of(const struct agent_tier *tier, const struct agent_op *op)
+{
+    uint64_t now_ns = reactor_now_ns(tier->reactor);
+
+    return op->deadline_ns > now_ns ? now_ns + (op->deadline_ns - now_ns) / 2 : now_ns;
+}
+
 static void tier_write_done(struct store_write *write)
 {
     struct agent_tier_io *io = container_of(write, struct agent_tier_io, u.write);
     struct agent_tier *tier = io->tier;
+    struct agent_op *op = io->op;
 
-    if (write->err == ICMS_OK) {
+    if (op != NULL && write->err == ICMS_OK) {
+        counter_add(&tier->stored, 1);
+        counter_add(&tier->stored_bytes, io->bytes);
+    } else if (write->err == ICMS_OK) {
         counter_add(&tier->demoted, 1);
         counter_add(&tier->demoted_bytes, io->bytes);
     } else if (write->err == ICMS_BUSY) {
@@ -376,29 +393,66 @@ static void tier_write_done(struct store_write *write)
         counter_add(&tier->failed_writes, 1);
     }
     tier_io_give(io);
+    if (op != NULL)
+        tier_answer(op, write->err, ICMS_MISS_NONE);
 }
 
-static void tier_write(struct agent_tier *tier, struct agent_shard *shard, uint32_t slot)
+/* Whether there is a buffer for one more: loads come first. */
+static bool tier_may_write(const struct agent_tier *tier)
 {
-    const struct agent_slot *meta = &shard->meta[slot];
-    struct agent_tier_io *io = tier_io_take(tier, shard, &meta->key);
+    return tier->writes < AGENT_TIER_WRITES && !list_empty(&tier->free) &&
+           line_first(&tier->waiting) == NULL;
+}
 
-    io->bytes = meta->value_bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+/* Writes what is in a slot, of a store (op) or of what is evicted (NULL). NULL: the drive refused.
+ */
+static struct agent_tier_io *tier_write(struct agent_tier *tier, struct agent_shard *shard,
+                                        uint32_t slot, const struct key *key, uint32_t stored_bytes,
+                                        struct agent_op *op)
+{
+    struct agent_tier_io *io = tier_io_take(tier, shard, key);
+    bool if_absent = op == NULL || op->if_absent;
+
+    io->bytes = stored_bytes;
     memcpy(io->buffer + STORE_HEADER_BYTES, agent_shard_memory(shard, slot), io->bytes);
     io->u.write = (struct store_write){.volume = io->volume,
-                                       .key = meta->key,
+                                       .key = *key,
                                        .memory = io->buffer,
                                        .value_bytes = io->bytes,
-                                       .options = STORE_WRITE_IF_ABSENT,
+                                       .options = if_absent ? STORE_WRITE_IF_ABSENT : 0,
                                        .done = tier_write_done};
     if (store_write(tier->store, &io->u.write) != ICMS_OK) {
         counter_add(&tier->failed_writes, 1);
         list_remove(&io->link);
         list_push(&tier->free, &io->link);
-        return;
+        return NULL;
     }
     io->is_write = true;
     tier->writes++;
+    io->op = op;
+    return io;
+}
+
+bool agent_tier_takes(const struct agent_shard *shard, const struct key *key)
+{
+    const struct agent_tier *tier = shard->agent->tier;
+    const struct place_map *map = shard->reactor->view->owners;
+
+    return tier != NULL && tier->share > 0 && map != NULL && tier_state(tier) == AGENT_TIER_UP &&
+           tier_number(tier, shard) != NO_NUMBER &&
+           policy_is_own(place_slot(map, key, volume_has_runs(&shard->spec)), tier->share);
+}
+
+static bool tier_ask_store(struct agent_tier *tier, struct agent_op *op)
+{
+    if (op->moves || !agent_tier_takes(op->shard, &op->key) || !tier_may_write(tier))
+        return false;
+    op->own = tier_write(tier, op->shard, op->slot, &op->key, op->stored_bytes, op);
+    if (op->own == NULL)
+        return false;
+    loop_timer_init(&op->timer, tier_late);
+    loop_timer_start(tier->reactor->loop, &op->timer, tier_half_of(tier, op));
+    return true;
 }
 
 void agent_tier_evicted(struct agent_shard *shard, uint32_t slot)
@@ -416,37 +470,44 @@ void agent_tier_evicted(struct agent_shard *shard, uint32_t slot)
     if (volume == NO_NUMBER)
         return;
     is_there = store_exists(tier->store, volume, &meta->key, NULL);
-    what = policy_evicted_to(meta->was_read, is_there);
+    what = policy_evicted_to(meta->was_read, is_there, tier->share > 0);
     if (what == POLICY_EVICTED_TOUCH)
         store_touch(tier->store, volume, &meta->key);
     if (is_there) {
         counter_add(&tier->kept, 1);
     } else if (what == POLICY_EVICTED_LEAVE) {
         counter_add(&tier->unread, 1);
-    } else if (tier->writes >= AGENT_TIER_WRITES || list_empty(&tier->free) ||
-               line_first(&tier->waiting) != NULL) {
+    } else if (!tier_may_write(tier)) {
         counter_add(&tier->shed, 1);
     } else {
-        tier_write(tier, shard, slot);
+        (void)tier_write(tier, shard, slot, &meta->key,
+                         meta->value_bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0), NULL);
     }
 }
 
 /* ---- writers -------------------------------------------------------------------------------- */
 
-static void tier_forget_done(struct store_delete *delete)
+/* It is over, however that went. */
+static void tier_forget_give(struct agent_tier_forget *forget, icms_err err)
 {
-    struct agent_tier_forget *forget = container_of(delete, struct agent_tier_forget, delete);
     struct agent_op *op = forget->op;
 
-    if (delete->err == ICMS_OK)
-        counter_add(&forget->tier->forgotten, 1);
     forget->op = NULL;
     list_remove(&forget->link);
     list_push(&forget->tier->forgets_free, &forget->link);
     if (op == NULL)
         return;
     op->forget = NULL;
-    tier_answer(op, delete->err, delete->err == ICMS_MISS ? ICMS_MISS_ABSENT : ICMS_MISS_NONE);
+    tier_answer(op, err, err == ICMS_MISS ? ICMS_MISS_ABSENT : ICMS_MISS_NONE);
+}
+
+static void tier_forget_done(struct store_delete *delete)
+{
+    struct agent_tier_forget *forget = container_of(delete, struct agent_tier_forget, delete);
+
+    if (delete->err == ICMS_OK)
+        counter_add(&forget->tier->forgotten, 1);
+    tier_forget_give(forget, delete->err);
 }
 
 /* Deletes its record, if there can be one: false, there is none. */
@@ -486,14 +547,49 @@ void agent_tier_forget(struct agent_shard *shard, const struct key *key)
 
 static bool tier_ask_delete(struct agent_tier *tier, struct agent_op *op)
 {
-    uint64_t now_ns = reactor_now_ns(tier->reactor);
-
     if (op->record != 0 || !tier_forget(tier, op->shard, &op->key, op))
         return false;
     loop_timer_init(&op->timer, tier_late);
-    if (op->deadline_ns > now_ns)
-        now_ns += (op->deadline_ns - now_ns) / 2;
-    loop_timer_start(tier->reactor->loop, &op->timer, now_ns);
+    loop_timer_start(tier->reactor->loop, &op->timer, tier_half_of(tier, op));
+    return true;
+}
+
+static void tier_flush_done(struct store_flush *flush)
+{
+    tier_forget_give(container_of(flush, struct agent_tier_forget, flush), flush->err);
+}
+
+static void tier_flush_failed(struct loop_msg *msg)
+{
+    tier_answer(container_of(msg, struct agent_op, msg), ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+}
+
+/* What was stored here and not in the pod is flushed here. What a drive has that failed is lost,
+ * which the flush says. */
+static bool tier_ask_flush(struct agent_tier *tier, struct agent_op *op)
+{
+    struct list *link = op->own_dirty ? list_pop(&tier->forgets_free) : NULL;
+    struct agent_tier_forget *forget;
+
+    if (!op->own_dirty)
+        return false;
+    loop_timer_init(&op->timer, tier_late);
+    if (link == NULL) {
+        loop_send(tier->reactor->loop, &op->msg, tier_flush_failed);
+        return true;
+    }
+    forget = container_of(link, struct agent_tier_forget, link);
+    forget->delete = (struct store_delete){.volume = NO_NUMBER};
+    forget->flush = (struct store_flush){.done = tier_flush_done};
+    if (store_flush(tier->store, &forget->flush) != ICMS_OK) {
+        list_push(&tier->forgets_free, &forget->link);
+        loop_send(tier->reactor->loop, &op->msg, tier_flush_failed);
+        return true;
+    }
+    forget->op = op;
+    op->forget = forget;
+    list_push(&tier->forgets_busy, &forget->link);
+    loop_timer_start(tier->reactor->loop, &op->timer, tier_half_of(tier, op));
     return true;
 }
 
@@ -504,7 +600,9 @@ bool agent_tier_ask(struct agent_op *op)
     if (tier == NULL || agent_op_is_stale(op))
         return false;
     op->at_tier = (op->kind == AGENT_OP_LOAD && tier_ask_load(tier, op)) ||
-                  (op->kind == AGENT_OP_DELETE && tier_ask_delete(tier, op));
+                  (op->kind == AGENT_OP_STORE && tier_ask_store(tier, op)) ||
+                  (op->kind == AGENT_OP_DELETE && tier_ask_delete(tier, op)) ||
+                  (op->kind == AGENT_OP_FLUSH && tier_ask_flush(tier, op));
     return op->at_tier;
 }
 
@@ -642,6 +740,8 @@ void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out)
         .given_up = counter_get(&tier->given_up),
         .passed = counter_get(&tier->passed),
         .failed_reads = counter_get(&tier->failed_reads),
+        .stored = counter_get(&tier->stored),
+        .stored_bytes = counter_get(&tier->stored_bytes),
         .demoted = counter_get(&tier->demoted),
         .demoted_bytes = counter_get(&tier->demoted_bytes),
         .kept = counter_get(&tier->kept),
@@ -668,6 +768,7 @@ static void tier_init(struct agent_tier *tier, struct agent *agent, const struct
 {
     tier->agent = agent;
     tier->reactor = &agent->reactors[0];
+    tier->share = opts->local_share;
     tier_state_set(tier, AGENT_TIER_DOWN);
     check(pthread_mutex_init(&tier->text_lock, NULL) == 0);
     list_init(&tier->free);

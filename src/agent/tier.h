@@ -9,8 +9,9 @@
  *
  * What it is. A cache of what the arena evicts, with the store of src/store on a file or device.
  * Every store goes to the pod as without it, so nothing is lost with the drive, and no other server
- * sees it. Blocks are as they were stored: sealed values stay sealed. An agent that has a drive and
- * no pod (local.c) is something else: there the drive has the only copy.
+ * sees it; but for exclusive runs, below. Blocks are as they were stored: sealed values stay
+ * sealed. An agent that has a drive and no pod (local.c) is something else: there the drive has the
+ * only copy.
  *
  * Loads. A key that the drive's index has is read there, into a buffer, verified (record, and
  * trailer of sealed volumes) and copied into its slot. The pod is asked instead when the read
@@ -24,6 +25,11 @@
  * and written behind the eviction. Reads come first: writes have half of the buffers, and none
  * while a load waits. The store's write budget decides which blocks are written when it is short.
  * What is not written is counted by its reason, and lost to this tier alone.
+ *
+ * Exclusive. With a share (local_share) the blocks of such a part of the runs are stored here and
+ * not in the pod, and evictions write nothing: a block takes space in one of the two. A store that
+ * the drive refuses, fails or does not answer in half of its time goes to the pod. A flush is one
+ * of the drive, too.
  *
  * Writers. Who puts or removes a key makes the drive forget it: a put goes on meanwhile, and loads
  * pass the drive over for the key until its record is dead; a remove waits, and fails if the drive
@@ -71,7 +77,7 @@ struct agent_tier;
 /* A read or a write at the store, and its buffer. */
 struct agent_tier_io {
     struct agent_tier *tier;
-    struct agent_op *op;       /* read: who waits; NULL: gave up, or it is a write              */
+    struct agent_op *op; /* who waits; NULL: gave up, or it is a write of what was evicted      */
     struct agent_shard *shard; /* of its volume                                                 */
     struct key key;
     bool is_write;
@@ -86,12 +92,13 @@ struct agent_tier_io {
     } u;
 };
 
-/* A record that is being deleted. */
+/* A record that is being deleted, or a flush. */
 struct agent_tier_forget {
     struct agent_tier *tier;
-    struct agent_op *op; /* a remove that waits; NULL: nobody does                              */
+    struct agent_op *op; /* a remove or flush that waits; NULL: nobody does                     */
     struct list link;    /* in tier->forgets_free or tier->forgets_busy                         */
     struct store_delete delete;
+    struct store_flush flush;
 };
 
 struct agent_tier {
@@ -111,6 +118,7 @@ struct agent_tier {
     _Atomic uint32_t numbers[LIMIT_AGENT_VOLUMES]; /* of volumes in the store; NONE           */
     struct uuid uuids[AGENT_TIER_VOLUMES]; /* by number in the store                           */
     uint32_t uuid_count;
+    double share;             /* of the runs, that are stored here and not in the pod           */
     uint32_t late;            /* reads in a row that were given up                              */
     uint32_t hold;            /* SLOW: probe intervals until the next probe                     */
     uint64_t recovered_ns;    /* when it was SLOW last; 0: never                                */
@@ -125,6 +133,7 @@ struct agent_tier {
     uint64_t given_up;                 /* loads that went on with the pod: late                 */
     uint64_t passed;                   /* and: no buffer                                        */
     uint64_t failed_reads;             /* and: it was not what the index said                   */
+    uint64_t stored, stored_bytes;     /* stores that it has instead of the pod                 */
     uint64_t demoted, demoted_bytes;   /* evicted blocks that were written                      */
     uint64_t kept;                     /* that were there already                               */
     uint64_t unread;                   /* that nobody had read                                  */
@@ -146,8 +155,11 @@ bool agent_tier_has(const struct agent_shard *shard, const struct key *key);
 /* Bytes of the key's stored block at most; 0: it has none. */
 uint64_t agent_tier_bytes(const struct agent_shard *shard, const struct key *key);
 
-/* Asks it for what a LOAD or a DELETE wants. True: ends with op->answered, never inside this call.
- * False: it has nothing to do with it. */
+/* Whether a store of the key would go there now, and not to the pod. */
+bool agent_tier_takes(const struct agent_shard *shard, const struct key *key);
+
+/* Asks it for what a LOAD, STORE, DELETE or FLUSH wants. True: ends with op->answered, never inside
+ * this call. False: it has nothing to do with it. */
 bool agent_tier_ask(struct agent_op *op);
 
 /* The key is being written: what the drive has of it must not be found any more. */

@@ -402,6 +402,118 @@ static void a_block_with_a_bad_trailer_is_forgotten(void **state)
     world_free(&world);
 }
 
+/* ---- exclusive ------------------------------------------------------------------------------ */
+
+static icms_err put(struct world *world, uint32_t n, uint8_t flags)
+{
+    return rig_wait(world->client, rig_put(world->client, 0, n, VALUE, flags, TIMEOUT))->status;
+}
+
+static icms_err flush(struct world *world)
+{
+    return rig_wait(world->client, rig_op(world->client, SHM_OP_FLUSH, 0, 0, TIMEOUT))->status;
+}
+
+static bool pod_has(struct world *world, uint32_t n)
+{
+    struct key key;
+
+    rig_key(n, &key);
+    return fake_target_find(world->rig->fake[0], 1, &key) != NULL;
+}
+
+static void an_exclusive_block_is_on_the_drive_alone(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+
+    for (uint32_t n = 100; n < 100 + 2 * SLOTS; n++)
+        assert_int_equal(put(&world, n, n % 2 == 0 ? SHM_FLAG_ON_FLASH : 0), ICMS_OK);
+    assert_int_equal(flush(&world), ICMS_OK);
+    assert_int_equal(tier(&world)->stored, 2 * SLOTS);
+    for (uint32_t n = 100; n < 100 + 2 * SLOTS; n++)
+        assert_false(pod_has(&world, n));
+    assert_int_equal(load(&world, 100), ICMS_SOURCE_LOCAL);
+    load_all(&world, 1, 2 * SLOTS); /* the pod's: evictions write nothing */
+    assert_int_equal(tier(&world)->demoted, 0);
+    assert_int_equal(load(&world, 101), ICMS_SOURCE_LOCAL);
+    assert_int_equal(put(&world, 101, SHM_FLAG_IF_ABSENT), ICMS_EXISTS);
+    load_all(&world, 1, 2 * SLOTS);
+    assert_int_equal(put(&world, 101, SHM_FLAG_IF_ABSENT), ICMS_EXISTS);
+    world_free(&world);
+}
+
+static void a_share_of_the_runs_is_exclusive(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 0.5});
+    uint32_t pod = 0;
+
+    for (uint32_t n = 100; n < 300; n++)
+        assert_int_equal(put(&world, n, SHM_FLAG_ON_FLASH), ICMS_OK);
+    for (uint32_t n = 100; n < 300; n++)
+        pod += pod_has(&world, n);
+    assert_int_equal(pod + tier(&world)->stored, 200);
+    assert_true(pod > 60 && pod < 140);
+    world_free(&world);
+}
+
+static void exclusive_stores_need_no_pod(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+
+    sim_net_cut(world.rig->sim, world.rig->node, world.rig->fake_node[0], true);
+    rig_run(world.rig, 3000 * RIG_MS);
+    for (uint32_t n = 100; n < 100 + 2 * SLOTS; n++)
+        assert_int_equal(put(&world, n, SHM_FLAG_ON_FLASH), ICMS_OK);
+    assert_int_equal(load(&world, 100), ICMS_SOURCE_LOCAL);
+    world_free(&world);
+}
+
+static void what_the_drive_does_not_take_goes_to_the_pod(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+
+    assert_int_equal(put(&world, 100, SHM_FLAG_ON_FLASH), ICMS_OK);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 1000000);
+    assert_int_equal(put(&world, 101, SHM_FLAG_ON_FLASH), ICMS_OK); /* late */
+    assert_true(pod_has(&world, 101));
+    assert_int_not_equal(flush(&world), ICMS_OK); /* 100 is not safe, and that is said */
+    world_free(&world);
+}
+
+static void a_flush_says_once_that_the_drive_failed(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+
+    assert_int_equal(put(&world, 100, SHM_FLAG_ON_FLASH), ICMS_OK);
+    sim_disk_dead(world.rig->node, RIG_DRIVE, true);
+    for (uint32_t n = 102; n < 102 + 2 * SLOTS; n++) {
+        assert_int_equal(put(&world, n, SHM_FLAG_ON_FLASH), ICMS_OK);
+        assert_true(pod_has(&world, n));
+    }
+    assert_int_equal(tier(&world)->state, AGENT_TIER_DOWN);
+    assert_int_not_equal(flush(&world), ICMS_OK); /* and it is lost: told once */
+    assert_int_equal(flush(&world), ICMS_OK);
+    world_free(&world);
+}
+
+static void a_replaced_exclusive_block_is_the_new_one(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+
+    assert_int_equal(put(&world, 100, SHM_FLAG_ON_FLASH), ICMS_OK);
+    assert_int_equal(
+        rig_wait(world.client, rig_put(world.client, 0, 100, 500, SHM_FLAG_ON_FLASH, TIMEOUT))
+            ->status,
+        ICMS_OK);
+    load_all(&world, 1, 2 * SLOTS);
+    assert_int_equal(load_bytes(&world, 100, 500), ICMS_SOURCE_LOCAL);
+    assert_int_equal(
+        rig_wait(world.client, rig_op(world.client, SHM_OP_REMOVE, 0, 100, TIMEOUT))->status,
+        ICMS_OK);
+    assert_int_equal(load(&world, 100), -1);
+    world_free(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +535,12 @@ int main(void)
         cmocka_unit_test(a_write_budget_is_kept),
         cmocka_unit_test(a_damaged_block_comes_from_the_pod),
         cmocka_unit_test(a_block_with_a_bad_trailer_is_forgotten),
+        cmocka_unit_test(an_exclusive_block_is_on_the_drive_alone),
+        cmocka_unit_test(a_share_of_the_runs_is_exclusive),
+        cmocka_unit_test(exclusive_stores_need_no_pod),
+        cmocka_unit_test(what_the_drive_does_not_take_goes_to_the_pod),
+        cmocka_unit_test(a_flush_says_once_that_the_drive_failed),
+        cmocka_unit_test(a_replaced_exclusive_block_is_the_new_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

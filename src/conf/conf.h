@@ -181,6 +181,7 @@ struct conf_agent {
     char local_path[LIMIT_PATH_BYTES]; /* a drive of its own, beside a pod or instead; ""    */
     uint64_t local_bytes;              /* its size                                           */
     uint64_t local_segment_bytes;
+    double local_exclusive_percent;   /* of the runs, on it and not in the pod             */
     struct write_budget local_budget; /* what may be written to it a day                     */
     char pod[LIMIT_PATH_BYTES];       /* file of the pod map (conf/pod.h); "": enclosures   */
     uint32_t enclosure_count;         /* with a pod map: none until conf_pod_join           */

@@ -393,6 +393,15 @@ static const struct conf_key local_keys[] = {
     {"segment", CONF_BYTES, false, AT(struct conf_agent, local_segment_bytes), .min = SEGMENT_MIN,
      .max = SEGMENT_MAX, .fallback = "64MiB",
      .doc = "Unit of reclaim, when the drive is formatted. A power of two."},
+    {"exclusive", CONF_PERCENT, false, AT(struct conf_agent, local_exclusive_percent),
+     .fallback = "0%",
+     .doc =
+         "Beside a pod, the share of the runs that are stored on this drive and not in the pod. "
+         "0% is inclusive: the pod gets every store, and the drive has copies of what was read. "
+         "Set it where the drive is large beside what the pod has for this server, to its part of "
+         "both together: a block then takes space in one of them. Other servers do not find the "
+         "blocks of that share, and they are lost with the drive. Stores that the drive does not "
+         "take go to the pod."},
     {"write_budget", CONF_BUDGET, false, AT(struct conf_agent, local_budget), .fallback = "0",
      .doc =
          "What may be written to the drive a day, as for a drive of icms-target: 1DWPD, or bytes, "

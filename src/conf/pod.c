@@ -334,6 +334,9 @@ icms_err conf_agent_pod_rules(const struct conf_source *source, const struct con
             source, conf_node_line(map, "loops"),
             "loops: an agent with a drive of its own (local) has one: write 1, or leave "
             "local out");
+    if (!is_listed && !is_map && agent->local_exclusive_percent > 0)
+        return conf_fail(source, conf_node_line(local, "exclusive"),
+                         "exclusive: there is no pod that has the other runs: leave it out");
     if (agent->enclosure_key_count > 0 && !is_map)
         return conf_fail(source, conf_node_line(map, "enclosure_keys"),
                          "enclosure_keys: they are for the enclosures of a pod map: write pod, or "

@@ -336,6 +336,7 @@ static void test_a_drive_beside_the_pod(void **state)
         ICMS_OK);
     assert_true(agent.local_budget.drive_writes == 1 &&
                 agent.local_budget.burst_bytes == (uint64_t)1 << 30);
+    agent_refused("local: {path: /x, exclusive: 20%}\n" REST, "a.yaml:1: exclusive: ", "no pod");
     agent_refused("local: {path: /x}\nloops: 2\n" AGENT_ONE, "a.yaml:2: loops: ", "has one");
     agent_refused("local: {path: /x, write_burst: 1GiB}\n" AGENT_ONE,
                   "a.yaml:1: write_burst: ", "write_budget");

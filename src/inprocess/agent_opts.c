@@ -65,6 +65,7 @@ icms_err agent_opts_from_conf(const struct conf_agent *conf,
     opts.local_bytes = conf->local_bytes;
     opts.local_segment_bytes = conf->local_segment_bytes;
     opts.local_budget = conf->local_budget;
+    opts.local_share = conf->local_exclusive_percent / 100;
     for (uint32_t i = 0; i < conf->enclosure_count; i++) {
         struct loop_addr addrs[LIMIT_LINKS];
 

@@ -37,6 +37,7 @@ struct tiers {
     bool *was_read;         /* by slot                                           */
     uint32_t *free;         /* slots without a block                             */
     uint32_t free_count;    /* of them                                           */
+    double share;           /* of the runs, on the drive and not in the pod      */
     uint8_t *there;         /* of the request: where its blocks are; TIERS: nowhere */
     uint32_t *run;          /* by block of the trace                             */
     struct tier_drive drives[REPLAY_TIERS]; /* but the first                       */
@@ -68,7 +69,8 @@ static void tiers_evict(struct tiers *tiers, uint32_t slot)
     uint32_t block = tiers->blocks[slot];
     struct tier_drive *local = &tiers->drives[REPLAY_LOCAL];
 
-    if (policy_evicted_to(tiers->was_read[slot], drive_has(local, block)) != POLICY_EVICTED_LEAVE)
+    if (policy_evicted_to(tiers->was_read[slot], drive_has(local, block), tiers->share > 0) !=
+        POLICY_EVICTED_LEAVE)
         drive_offer(local, block);
     extents_give(&tiers->extents, slot);
     tiers->slots[block] = EXTENT_NONE;
@@ -114,14 +116,17 @@ static enum replay_tier tiers_find(const struct tiers *tiers, uint32_t block)
 
 static void tiers_access(struct tiers *tiers, uint32_t block)
 {
-    enum replay_tier tier = tiers_find(tiers, block);
+    enum replay_tier tier = tiers_find(tiers, block), home = REPLAY_POD;
+    uint32_t number = block % tiers->trace->block_count;
 
+    if (policy_is_own(block - number + tiers->run[number], tiers->share))
+        home = REPLAY_LOCAL;
     if (tier == REPLAY_DRAM) {
         tiers->was_read[tiers->slots[block]] = true;
         extents_use(&tiers->extents, tiers->slots[block]);
         return;
     }
-    drive_offer(&tiers->drives[tier == REPLAY_TIERS ? REPLAY_POD : tier], block);
+    drive_offer(&tiers->drives[tier == REPLAY_TIERS ? home : tier], block);
     tiers_place(tiers, block, tier != REPLAY_TIERS);
 }
 
@@ -215,10 +220,10 @@ static void tiers_fini(struct tiers *tiers)
 }
 
 icms_err replay_tiers_run(const struct replay_trace *trace, const struct replay_setup *setup,
-                          const uint64_t blocks[REPLAY_TIERS], struct err_why *why,
+                          const uint64_t blocks[REPLAY_TIERS], double share, struct err_why *why,
                           struct replay_tiers_result *out_result)
 {
-    struct tiers tiers = {.trace = trace, .result = out_result};
+    struct tiers tiers = {.trace = trace, .result = out_result, .share = share};
     uint64_t span_ms = trace->requests[trace->request_count - 1].time_ms + 1000;
     icms_err err;
 

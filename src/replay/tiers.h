@@ -6,7 +6,7 @@
  * Memory is the arena's own code (agent/extent.h), drives are logs of segments with the store's
  * policy, and what moves between them is what the agent moves (policy/tier.h): a load looks in
  * memory, on the drive, then in the pod, and brings the block into memory; a block that is nowhere
- * is stored in memory and in the pod.
+ * is stored in memory and in the pod; with a share, those of its runs on the drive instead.
  */
 #ifndef REPLAY_TIERS_H
 #define REPLAY_TIERS_H
@@ -34,9 +34,10 @@ struct replay_tiers_result {
 };
 
 /* setup: sizes of blocks and segments, loops, and the write budget of the drive; blocks: of each
- * tier, 0 for none but the first. INVALID (a tier is too small), NO_MEMORY with a sentence. */
+ * tier, 0 for none but the first; share: of the runs that lie on the drive and not in the pod, 0:
+ * the pod has all. INVALID (a tier is too small), NO_MEMORY with a sentence. */
 icms_err replay_tiers_run(const struct replay_trace *trace, const struct replay_setup *setup,
-                          const uint64_t blocks[REPLAY_TIERS], struct err_why *why,
+                          const uint64_t blocks[REPLAY_TIERS], double share, struct err_why *why,
                           struct replay_tiers_result *out_result) ICMS_MUST_CHECK;
 
 #endif
