@@ -90,7 +90,7 @@ help:
 	@echo '               installed into $(BUILD)/; ENGINES="nixl vllm" takes some'
 	@echo 'make mutants   break lines of the sources, one at a time (test/mutants), and print which test'
 	@echo '               notices; MUTANTS="agent store-index" takes those with such a name'
-	@echo 'make faults    break one enclosure of three in several ways and measure what clients notice;'
+	@echo 'make faults    break a pod of four enclosures in several ways and measure what clients notice;'
 	@echo '               writes $(BUILD)/faults.json; doc/faults.md has a table; FAULT_TIMES=5'
 	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'
 	@echo '               SLICES=6 SLICE=500ms SPACE=4GiB shortens it, BENCHES="store wire" takes some,'

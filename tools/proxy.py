@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy whose link is slow or cut, for tests and measurements."""
+"""A TCP proxy whose link is slow, cut, or wrong, for tests and measurements."""
 import queue
 import socket
+import struct
 import threading
 import time
 
 
 class Proxy:
-    """Carries connections to a port; delay_s one way, bytes_per_s (0: no limit) of each connection,
-    and while is_cut nothing, without a word to anybody."""
+    """Carries connections to a port; delay_s one way, bytes_per_s (0: no limit) of each connection. While is_cut
+    nothing comes through, without a word to anybody; is_cut_to and is_cut_from cut one way, to the port and from
+    it. Of every flip_every bytes (0: of none) one is another."""
 
     def __init__(self, to_port):
-        self.to_port, self.delay_s, self.bytes_per_s, self.is_cut = to_port, 0.0, 0, False
-        self.is_down, self.open = False, []
+        self.to_port, self.delay_s, self.bytes_per_s, self.flip_every = to_port, 0.0, 0, 0
+        self.is_cut = self.is_cut_to = self.is_cut_from = False
+        self.is_down, self.open, self.lost, self.carried = False, [], set(), 0
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -28,25 +31,39 @@ class Proxy:
             except OSError:
                 here.close()
                 continue
-            self.open.append(here)
-            for a, b in ((here, there), (there, here)):
+            self.open.append((here, there))
+            for a, b, way in ((here, there, "is_cut_to"), (there, here, "is_cut_from")):
                 a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 line = queue.Queue(maxsize=256)
                 threading.Thread(target=self.take, args=(a, line), daemon=True).start()
-                threading.Thread(target=self.give, args=(line, b), daemon=True).start()
+                threading.Thread(target=self.give, args=(line, b, way, (here, there)), daemon=True).start()
 
     def down(self):
         """Ends all connections; each that comes ends at once, until up()."""
         self.is_down = True
-        for sock in self.open:
+        pairs, self.open = self.open, []
+        for here, _ in pairs:
             try:
-                sock.shutdown(socket.SHUT_RDWR)
+                here.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
-        self.open = []
 
     def up(self):
         self.is_down = False
+
+    def reset(self):
+        """Ends all connections with resets; new ones are carried."""
+        pairs, self.open = self.open, []
+        for sock in (sock for pair in pairs for sock in pair):
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                sock.shutdown(socket.SHUT_RD)
+            except OSError:
+                pass
+
+    def lose(self):
+        """Of the connections that there are nothing comes through, until lost is cleared; new ones are carried."""
+        self.lost.update(self.open)
 
     def take(self, source, line):
         while True:
@@ -58,19 +75,26 @@ class Proxy:
             if not data:
                 return
 
-    def give(self, line, sink):
+    def flipped(self, data):
+        """The data, with the bytes changed that are due."""
+        first, self.carried = self.carried, self.carried + len(data)
+        at = -(first + 1) % self.flip_every
+        changed = bytearray(data)
+        for place in range(at, len(data), self.flip_every):
+            changed[place] ^= 0x10
+        return bytes(changed)
+
+    def give(self, line, sink, way, pair):
         while True:
             due, data = line.get()
             time.sleep(max(0.0, due - time.monotonic()))
-            while self.is_cut:
+            while self.is_cut or getattr(self, way) or pair in self.lost:
                 time.sleep(0.01)
             if not data:
-                try:
-                    sink.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
-                sink.close()
+                self.end(sink)
                 return
+            if self.flip_every:
+                data = self.flipped(data)
             while data:
                 piece = data if self.bytes_per_s == 0 else data[:self.bytes_per_s // 50]
                 data = data[len(piece):]
@@ -80,3 +104,12 @@ class Proxy:
                     sink.sendall(piece)
                 except OSError:
                     data = b""
+
+    @staticmethod
+    def end(sink):
+        try:
+            if sink.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == bytes(8):
+                sink.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        sink.close()

@@ -2,11 +2,15 @@
 /*
  * Contracts of the words that all files use.
  */
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -134,6 +138,32 @@ static void fault_points_act_on_their_visit(void **state)
     assert_false(fault_hit("disk.write"));
 }
 
+static void fault_points_act_while_a_file_is_there(void **state)
+{
+    char folder[] = "/tmp/icms-fault-XXXXXX", path[64], text[256], longer[400];
+    struct err_why why;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/on", folder);
+    (void)snprintf(text, sizeof(text), "disk.write:%s:fail,net.send:%s:slow=20", path, path);
+    assert_int_equal(fault_arm(text, &why), ICMS_OK);
+    for (int turn = 0; turn < 2; turn++) {
+        assert_false(fault_hit("disk.write"));
+        assert_int_equal(fault_slow_us("net.send"), 0);
+        assert_int_equal(close(creat(path, 0600)), 0);
+        assert_true(fault_hit("disk.write"));
+        assert_true(fault_hit("disk.write"));
+        assert_int_equal(fault_slow_us("net.send"), 20);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_false(fault_hit("disk.write"));
+    (void)snprintf(longer, sizeof(longer), "disk.write:/%0300d:fail", 0);
+    assert_int_equal(fault_arm(longer, &why), ICMS_CONFIG);
+    assert_int_equal(fault_arm("", &why), ICMS_OK);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -144,6 +174,7 @@ int main(void)
         cmocka_unit_test(uuid_round_trips_and_refuses_everything_else),
         cmocka_unit_test(hist_quantile_is_within_a_quarter),
         cmocka_unit_test(fault_points_act_on_their_visit),
+        cmocka_unit_test(fault_points_act_while_a_file_is_there),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 
 #define FAULT_POINTS_MAX 16
 #define FAULT_NAME_BYTES 64
+#define FAULT_PATH_BYTES 256
 
 /* Of a process, or of microseconds. */
 #define FAULT_NUMBER_MAX 1000000000L
@@ -32,6 +33,7 @@ enum fault_action {
 
 struct fault_point {
     char name[FAULT_NAME_BYTES]; /* the place                       */
+    char path[FAULT_PATH_BYTES]; /* visits act while it is there; "": one visit acts */
     unsigned long visit;         /* which visit acts, from 1        */
     unsigned long visits;        /* visits so far; atomic           */
     enum fault_action action;    /* what happens                    */
@@ -48,11 +50,13 @@ static struct fault_set fault_sets[FAULT_SETS];
 static unsigned fault_set_next;           /* the one to be written next; the arming thread's */
 static struct fault_set *fault_set_armed; /* atomic; NULL: none                              */
 
-/* Whether an action that was armed for one visit acts in this one. */
+/* Whether the action acts in this visit. */
 static bool fault_is_due(const struct fault_point *point, unsigned long visit)
 {
     bool on = point->action == FAULT_FAIL_ON || point->action == FAULT_SLOW_ON;
 
+    if (point->path[0] != '\0')
+        return access(point->path, F_OK) == 0;
     return visit == point->visit || (visit > point->visit && on);
 }
 
@@ -113,6 +117,19 @@ static bool fault_action_parse(const char *text, struct fault_point *point)
     return true;
 }
 
+/* Which visits act: a number, or the path of a file. */
+static bool fault_visit_parse(const char *text, struct fault_point *point)
+{
+    char *end = NULL;
+
+    if (text[0] == '/') {
+        (void)snprintf(point->path, sizeof(point->path), "%s", text);
+        return strlen(text) < sizeof(point->path);
+    }
+    point->visit = strtoul(text, &end, 10);
+    return *end == '\0' && point->visit != 0;
+}
+
 static icms_err fault_point_parse(struct fault_set *set, char *text, struct err_why *why)
 {
     struct fault_point *point = &set->points[set->count];
@@ -120,7 +137,6 @@ static icms_err fault_point_parse(struct fault_set *set, char *text, struct err_
     char *name = strtok_r(text, ":", &rest);
     char *visit = strtok_r(NULL, ":", &rest);
     char *action = strtok_r(NULL, ":", &rest);
-    char *end = NULL;
 
     if (set->count == FAULT_POINTS_MAX)
         return err_set(why, ICMS_LIMIT, "ICMS_FAULT: more than %d places", FAULT_POINTS_MAX);
@@ -128,11 +144,10 @@ static icms_err fault_point_parse(struct fault_set *set, char *text, struct err_
         return err_set(why, ICMS_CONFIG, "ICMS_FAULT: '%s' is not NAME:N:ACTION", text);
     memset(point, 0, sizeof(*point));
     memcpy(point->name, name, strlen(name) + 1);
-    point->visit = strtoul(visit, &end, 10);
-    if (*end != '\0' || point->visit == 0 || !fault_action_parse(action, point))
+    if (!fault_visit_parse(visit, point) || !fault_action_parse(action, point))
         return err_set(why, ICMS_CONFIG,
-                       "ICMS_FAULT: %s:%s:%s: N is 1 or more, ACTION is kill, kill=PID, stop, "
-                       "stop=PID, fail, fail+ or slow=US",
+                       "ICMS_FAULT: %s:%s:%s: N is 1 or more, or a path from the root, ACTION is "
+                       "kill, kill=PID, stop, stop=PID, fail, fail+ or slow=US",
                        name, visit, action);
     set->count++;
     return ICMS_OK;

@@ -9,6 +9,8 @@
  *   stop        SIGSTOP to this process        stop=PID   SIGSTOP to another
  *   fail        fault_hit returns true, once   fail+      from that visit on
  *   slow=US     from that visit on it takes so many microseconds, where fault_slow_us is asked
+ * In place of N the path of a file, with a slash in front: the action is that of every visit while
+ * the file is there.
  */
 #ifndef BASE_FAULT_ARM_H
 #define BASE_FAULT_ARM_H

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "loop/loop_uring.h"
 
 /* BLOCK_URING_CMD_DISCARD of Linux 6.12: address and length in bytes as in the SQE below. */
@@ -193,6 +194,9 @@ static void op_failed(struct uring_loop *loop, struct loop_op *op, int error)
 void uring_op_answer(struct uring_loop *loop, struct loop_op *op, int result)
 {
     check(op->state == LOOP_OP_KERNEL || op->state == LOOP_OP_ENDING);
+    if ((op->kind == LOOP_READ && fault_hit("loop.read_done")) ||
+        (op->kind == LOOP_WRITE && fault_hit("loop.write_done")))
+        result = -EIO;
     if (result < 0) {
         op_failed(loop, op, -result);
         return;

@@ -2,10 +2,14 @@
 """What the tests of this folder share."""
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import threading
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "tools"))
+import probe  # noqa: E402
 
 
 def expect(what, truth, seen=""):
@@ -62,22 +66,13 @@ class Load(threading.Thread):
         return self.wrong
 
 
-class Probe:
-    """agent_probe, steered: each line is answered by an object."""
+class Probe(probe.Probe):
+    """The same, and a wrong byte ends the test."""
 
-    def __init__(self, build, where, count, value_bytes):
-        self.process = subprocess.Popen([build / "test/e2e/agent_probe", where, "kv", str(count), str(value_bytes)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            sys.exit(f"not ok agent_probe ended with {self.process.wait()} after {line}")
-        told = json.loads(answer)
-        if told.get("wrong", 0) != 0:
-            sys.exit(f"not ok no wrong byte: {told}")
+    def ask(self, line, seconds=60):
+        told = super().ask(line, seconds)
+        if told is None or told.get("wrong", 0) != 0:
+            sys.exit(f"not ok no wrong byte after {line}: {told}, {self.process.poll()}")
         return told
 
 

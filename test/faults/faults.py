@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of one enclosure of three, measured with real daemons.
+"""Faults of a pod of four enclosures, measured with real daemons.
 
-Method: an agent reaches each enclosure through a TCP proxy. A client asks for the same blocks, more
-than the agent's arena holds, in batches with a deadline, all the time. Each fault begins, lasts, and
-is repaired, some times, with a new agent each time, because an agent leaves an enclosure that was slow
-before alone for longer. What is measured:
+Method: an agent reaches each enclosure through a TCP proxy. An engine asks for the same blocks, more than the
+agent's memory holds, in batches with a deadline, all the time, and stores none while a fault lasts. Each fault begins,
+lasts, and is repaired, some times, in a pod of its own, with a new agent each time, because an agent leaves an enclosure
+that was slow before alone for longer. Where a fault loses blocks for good the engine stores them again after the repair. What is
+measured:
 
-exclusion_p99_ms  from the fault until the agent passes the enclosure over (excluded or slow)
+exclusion_p99_ms  from the fault until the agent passes over all enclosures that have it (excluded or slow); null where
+                  a fault is none of an enclosure, or none that has to be passed over
 late_ms_max       how much later than its deadline a batch ended, at worst
 hung              batches that were not over 5 s after their deadline
 wrong_bytes       bytes that were not those that were stored
@@ -15,88 +17,199 @@ misses            gets that missed, from the fault until the repair, by reason
 hit_ratio         of gets: before the fault, from the fault to the repair, after it
 first_hit_s       from the repair until all blocks are hits again, at worst
 
-usage: faults.py BUILD_ROOT OUT.json [FAULT ...]
+usage: faults.py BUILD_ROOT OUT.json [FAULT ...]; FAULT_TIMES, default 5, FAULT_SECONDS, default 4
 """
 import json
 import math
 import os
 import pathlib
-import select
+import random
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "test/e2e")]
+import judge  # noqa: E402
 import pod  # noqa: E402
-import proxy  # noqa: E402
+import probe  # noqa: E402
+from scene import BYTES, COUNT, DEADLINE_MS, ENCLOSURES, FAULT_S, Scene  # noqa: E402
 
-VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
-COUNT, BYTES = 240, 60000
-DEADLINE_MS, HUNG_S, FAULT_S = 500, 5, 4
 TIMES = int(os.environ.get("FAULT_TIMES", "5"))
 
 
-class Client:
-    """agent_probe in a thread of its own, which asks batch after batch."""
+class Fault:
+    """of: the enclosures that have it; passed: they are to be passed over; loses: blocks are gone for good; lasts:
+    for so many seconds."""
 
-    def __init__(self, build, where):
-        self.process = subprocess.Popen([build / "test/e2e/agent_probe", where, "kv", str(COUNT),
-                                         str(BYTES)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE)
-        self.batches, self.hung, self.is_ended = [], 0, False
-
-    def ask(self, line, seconds):
-        self.process.stdin.write(line.encode() + b"\n")
-        self.process.stdin.flush()
-        while not select.select([self.process.stdout], [], [], seconds)[0]:
-            self.hung += 1
-        return json.loads(self.process.stdout.readline())
-
-    def run(self):
-        while not self.is_ended:
-            answer = self.ask(f"get {DEADLINE_MS}", DEADLINE_MS / 1000 + HUNG_S)
-            self.batches.append((time.monotonic(), answer))
-
-    def end(self, thread):
-        self.is_ended = True
-        thread.join()
-        self.process.stdin.close()
-        self.process.wait()
-
-    def since(self, begin, end):
-        """Batches that were asked for and answered in between."""
-        return [a for at, a in list(self.batches) if begin <= at - a["seconds"] and at <= end]
+    def __init__(self, begin, repair, of=(0,), passed=True, loses=False, lasts=FAULT_S):
+        self.begin, self.repair, self.of = begin, repair, of
+        self.passed, self.loses, self.lasts = passed, loses, lasts
 
 
-def restart(target):
-    target.process.wait()
-    target.start()
+def link_fault(which, name, value, idle, **keys):
+    """A property of the links of some enclosures."""
+    def set_all(to):
+        return lambda s: [setattr(s.links[i], name, to) for i in which]
+    return Fault(set_all(value), set_all(idle), of=which, **keys)
 
 
-def faults(target, link):
-    """Name: how it begins, how it is repaired."""
+def drive_fault(what):
+    """A drive that fails goes out of service until the enclosure is started again."""
+    def repair(s):
+        s.flag(0, what).unlink()
+        if what != "slow":
+            s.targets[0].kill()
+            s.targets[0].start()
+    return Fault(lambda s: s.flag(0, what).touch(), repair, passed=False)
+
+
+def signal_fault(which, number, back, **keys):
+    return Fault(lambda s: [s.targets[i].signal(number) for i in which], lambda s: [back(s, i) for i in which],
+                 of=which, **keys)
+
+
+def go_on(s, i):
+    s.targets[i].signal(signal.SIGCONT)
+
+
+def nft(*words):
+    subprocess.run(["nft", *words], check=True, timeout=60)
+
+
+def lose_packets(s):
+    """One of a hundred, both ways, between the agent's link and an enclosure."""
+    nft("add", "table", "inet", "loss")
+    nft("add", "chain", "inet", "loss", "out", "{ type filter hook output priority 0; policy accept; }")
+    for end in ("sport", "dport"):
+        nft("add", "rule", "inet", "loss", "out", "tcp", end, str(s.targets[0].port), "numgen", "random", "mod", "100",
+            "<", "1", "drop")
+
+
+class Storm:
+    """Resets of all connections to an enclosure, twenty times a second."""
+
+    def begin(self, s):
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.run, args=(s.links[0],))
+        self.thread.start()
+
+    def run(self, link):
+        while not self.over.wait(0.05):
+            link.reset()
+
+    def repair(self, s):
+        self.over.set()
+        self.thread.join()
+
+
+class Writing:
+    """Another fault while a second client stores."""
+
+    def __init__(self, fault):
+        self.fault = fault
+
+    def begin(self, s):
+        self.writer = s.writer()
+        time.sleep(0.2)
+        self.fault.begin(s)
+
+    def repair(self, s):
+        self.fault.repair(s)
+        self.writer.end()
+
+
+def writing(fault):
+    both = Writing(fault)
+    return Fault(both.begin, both.repair, fault.of, fault.passed, fault.loses, fault.lasts)
+
+
+def flip_flash(s):
+    """A byte in each 16 KiB of a drive, but for what it begins with."""
+    numbers = random.Random(1)
+    with open(s.targets[0].drives[0], "r+b", buffering=0) as drive:
+        size = drive.seek(0, os.SEEK_END)
+        for at in range(1 << 20, size, 16 << 10):
+            place = at + numbers.randrange(16 << 10)
+            byte = os.pread(drive.fileno(), 1, place)
+            if byte not in (b"", b"\0"):
+                os.pwrite(drive.fileno(), bytes([byte[0] ^ 4]), place)
+        os.fsync(drive.fileno())
+
+
+def copy_drive(s):
+    """An enclosure starts with a copy of another one's drive."""
+    s.targets[0].kill()
+    shutil.copyfile(s.targets[1].drives[0], s.targets[0].drives[0])
+    s.targets[0].start()
+
+
+def kill_fillers(s):
+    """Engines that hold leases and have loads under way are killed."""
+    for _ in range(3):
+        other = probe.Probe(s.build, f"unix:{s.agent.socket}", COUNT, BYTES)
+        other.ask("hang")
+        other.kill()
+
+
+def descriptors(s, spare):
+    """The enclosure may open no file, or many, and its connections are reset."""
+    target = s.targets[0]
+    used = len(list(pathlib.Path(f"/proc/{target.pid}/fd").iterdir()))
+    hard = resource.prlimit(target.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(target.pid, resource.RLIMIT_NOFILE, (min(used + spare, hard), hard))
+
+
+def no_descriptors(s):
+    s.links[0].reset()
+    time.sleep(0.05)
+    descriptors(s, -4)
+    s.links[0].reset()
+
+
+ALL, RACK = tuple(range(ENCLOSURES)), (0, 1)
+
+
+def faults():
+    storm = Storm()
     return {
-        "SIGKILL": (lambda: target.signal(signal.SIGKILL), lambda: restart(target)),
-        "SIGSTOP": (lambda: target.signal(signal.SIGSTOP), lambda: target.signal(signal.SIGCONT)),
-        "black hole": (lambda: setattr(link, "is_cut", True), lambda: setattr(link, "is_cut", False)),
-        "delay of 300 ms": (lambda: setattr(link, "delay_s", 0.15),
-                            lambda: setattr(link, "delay_s", 0.0)),
-        "delay of 500 ms": (lambda: setattr(link, "delay_s", 0.25),
-                            lambda: setattr(link, "delay_s", 0.0)),
-        "1 MB/s": (lambda: setattr(link, "bytes_per_s", 1000000),
-                   lambda: setattr(link, "bytes_per_s", 0)),
+        "SIGKILL": signal_fault((0,), signal.SIGKILL, Scene.restart),
+        "SIGSTOP": signal_fault((0,), signal.SIGSTOP, go_on),
+        "SIGSTOP, long": signal_fault((0,), signal.SIGSTOP, go_on, lasts=max(FAULT_S, 7.5 * FAULT_S)),
+        "restart": Fault(lambda s: (s.targets[0].stop(30), s.targets[0].start()), lambda s: None, passed=False),
+        "restart without its drive": Fault(lambda s: s.start_empty(0), lambda s: None, passed=False, loses=True),
+        "restart with drives swapped": Fault(lambda s: s.swap(0, 1), lambda s: s.swap(0, 1), of=RACK, passed=False,
+                                             loses=True),
+        "restart with a copied drive": Fault(copy_drive, lambda s: s.start_empty(0), passed=False, loses=True),
+        "black hole": link_fault((0,), "is_cut", True, False),
+        "black hole to it": link_fault((0,), "is_cut_to", True, False),
+        "black hole from it": link_fault((0,), "is_cut_from", True, False),
+        "delay of 300 ms": link_fault((0,), "delay_s", 0.15, 0.0),
+        "delay of 500 ms": link_fault((0,), "delay_s", 0.25, 0.0),
+        "1 MB/s": link_fault((0,), "bytes_per_s", 1000000, 0),
+        "1 % of packets lost": Fault(lose_packets, lambda s: nft("delete", "table", "inet", "loss"), passed=False),
+        "resets": Fault(storm.begin, storm.repair),
+        "half-open": Fault(lambda s: s.links[0].lose(), lambda s: s.links[0].lost.clear(), passed=False),
+        "flipped bits on the wire": link_fault((0,), "flip_every", 1000003, 0, passed=False),
+        "drive 100 times slower": drive_fault("slow"),
+        "reads fail": drive_fault("read"),
+        "writes fail": writing(drive_fault("write")),
+        "drive pulled": Fault(lambda s: os.truncate(s.targets[0].drives[0], 0), lambda s: s.start_empty(0),
+                              passed=False, loses=True),
+        "flipped bits on flash": Fault(flip_flash, lambda s: None, passed=False, loses=True),
+        "killed while storing": writing(signal_fault((0,), signal.SIGKILL, Scene.restart)),
+        "agent killed": Fault(lambda s: s.agent.kill(), lambda s: s.agent.start(), of=(), passed=False),
+        "engines killed": Fault(kill_fillers, lambda s: None, of=(), passed=False),
+        "no descriptors": Fault(no_descriptors, lambda s: descriptors(s, 1 << 20)),
+        "half the pod": signal_fault(RACK, signal.SIGKILL, Scene.restart),
+        "all stopped": signal_fault(ALL, signal.SIGSTOP, go_on),
+        "all cut off": link_fault(ALL, "is_cut", True, False),
     }
-
-
-def passed_over(agent, target):
-    seen = agent.metrics()
-    label = f'{{enclosure="{target.name}"}}'
-    return seen["icms_agent_enclosure_state" + label] == 0
 
 
 def ratio(batches):
@@ -104,38 +217,32 @@ def ratio(batches):
     return round(sum(a["ok"] for a in batches) / asked, 4) if asked else None
 
 
-def measure_once(agent, target, client, begin, repair, row):
-    calm = time.monotonic()
-    time.sleep(1)
+def measure_once(s, name, fault, row):
+    engine, calm = s.engine, time.monotonic()
+    time.sleep(min(1, FAULT_S / 4))
     began = time.monotonic()
-    begin()
-    while not passed_over(agent, target) and time.monotonic() < began + FAULT_S:
-        time.sleep(0.005)
-    row["exclusion"].append((time.monotonic() - began) * 1000)
-    time.sleep(max(0, began + FAULT_S - time.monotonic()))
+    fault.begin(s)
+    if fault.passed:
+        while not s.passed_over(fault.of) and time.monotonic() < began + fault.lasts:
+            time.sleep(0.005)
+        row["exclusion"].append((time.monotonic() - began) * 1000)
+    time.sleep(max(0, began + fault.lasts - time.monotonic()))
     mended = time.monotonic()
-    repair()
-    while time.monotonic() < mended + 30:
-        whole = [at for at, a in list(client.batches) if at - a["seconds"] > mended and
-                 a["ok"] == COUNT]
-        if whole:
-            break
-        time.sleep(0.01)
-    else:
-        sys.exit(f"{row['fault']}: not all blocks are hits 30 s after the repair: {agent.log_tail()}")
-    row["first_hit"].append(whole[0] - mended)
-    time.sleep(1)
-    during = client.since(began, mended)
-    for name, batches in (("before", client.since(calm, began)), ("during", during),
-                          ("after", client.since(whole[0], time.monotonic()))):
-        row[name] += batches
-    for answer in client.since(calm, time.monotonic()):
+    fault.repair(s)
+    engine.mends = fault.loses
+    whole = s.wait_whole(mended, name)
+    row["first_hit"].append(whole - mended)
+    time.sleep(min(1, FAULT_S / 4))
+    for when, batches in (("before", engine.since(calm, began)), ("during", engine.since(began, mended)),
+                          ("after", engine.since(whole, time.monotonic()))):
+        row[when] += batches
+    for answer in engine.since(calm, time.monotonic()):
         row["late_ms_max"] = max(row["late_ms_max"], answer["seconds"] * 1000 - DEADLINE_MS)
         row["wrong_bytes"] += answer["wrong"]
 
 
 def misses(batches):
-    known = ("seconds", "ok", "wrong", "dram", "pod")
+    known = ("seconds", "ok", "wrong", "dram", "local", "pod")
     count = {}
     for answer in batches:
         for reason, number in answer.items():
@@ -144,25 +251,19 @@ def misses(batches):
     return count
 
 
-def measure(p, build, targets, doors, name, begin, repair):
-    row = {"fault": name, "exclusion": [], "first_hit": [], "late_ms_max": 0.0, "wrong_bytes": 0,
-           "before": [], "during": [], "after": []}
+def measure(s, name, fault):
+    row = {"exclusion": [], "first_hit": [], "late_ms_max": 0.0, "wrong_bytes": 0, "before": [], "during": [],
+           "after": []}
     hung = 0
-    for turn in range(TIMES):
-        agent = p.add_agent(f"{name.replace(' ', '-').replace('/', '-')}-{turn}", doors, [VOLUME])
-        agent.wait_ready()
-        client = Client(build, f"unix:{agent.socket}")
-        client.ask("put", 60)
-        thread = threading.Thread(target=client.run, daemon=True)
-        thread.start()
-        measure_once(agent, targets[0], client, begin, repair, row)
-        client.end(thread)
-        hung += client.hung
-        agent.stop()
+    for _ in range(TIMES):
+        s.begin()
+        measure_once(s, name, fault, row)
+        s.end()
+        hung += s.engine.probe.hung
     exclusion = sorted(row["exclusion"])
     return {
         "fault": name,
-        "exclusion_p99_ms": round(exclusion[math.ceil(0.99 * len(exclusion)) - 1]),
+        "exclusion_p99_ms": round(exclusion[math.ceil(0.99 * len(exclusion)) - 1]) if exclusion else None,
         "late_ms_max": round(row["late_ms_max"], 1),
         "hung": hung,
         "wrong_bytes": row["wrong_bytes"],
@@ -174,20 +275,17 @@ def measure(p, build, targets, doors, name, begin, repair):
 
 def main():
     build, out, wanted = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
+    unknown = set(wanted) - set(faults())
+    if unknown:
+        sys.exit(f"faults.py: there is no fault {', '.join(sorted(unknown))}; there are {', '.join(faults())}")
+    judge.own_network()
     rows = []
-    with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
-        targets = [p.add_target(f"enclosure{i}", 1, "64MiB", [VOLUME], segment="4MiB",
-                                memory="32MiB") for i in range(3)]
-        for target in targets:
-            target.wait_ready()
-        links = [proxy.Proxy(target.port) for target in targets]
-        doors = [types.SimpleNamespace(name=target.name, nqn=target.nqn, port=link.port)
-                 for target, link in zip(targets, links)]
-        for name, (begin, repair) in faults(targets[0], links[0]).items():
-            if wanted and name not in wanted:
-                continue
-            rows.append(measure(p, build, targets, doors, name, begin, repair))
-            print(json.dumps(rows[-1]), flush=True)
+    for name, fault in faults().items():
+        if wanted and name not in wanted:
+            continue
+        with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
+            rows.append(measure(Scene(build, pathlib.Path(folder), p), name, fault))
+        print(json.dumps(rows[-1]), flush=True)
     out.write_text(json.dumps(rows, indent=1) + "\n")
     if any(row["hung"] or row["wrong_bytes"] for row in rows):
         sys.exit("an operation hung, or brought wrong bytes")
