@@ -48,7 +48,8 @@ setup(
     ext_modules=[Extension(
         "icms._icms",
         sorted(f"src/{name}.c" for name in
-               ("module", "handle", "volume", "batch", "request", "region", "chain")),
+               ("module", "handle", "volume", "batch", "request", "region", "chain",
+                "tensor")),
         depends=["src/module.h"],
         include_dirs=[word[2:] for word in FLAGS if word.startswith("-I")],
         define_macros=[("_GNU_SOURCE", None)],

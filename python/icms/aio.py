@@ -19,7 +19,7 @@ from typing import Any, overload
 
 from . import _icms, client as _client
 from ._tables import ClosedError
-from .client import Key, Memories, Memory, Request, Results
+from .client import Key, Memories, Memory, Request, Results, Stream
 
 
 class _Bridge:
@@ -93,19 +93,21 @@ class Volume:
 
     @overload
     async def put(self, keys: Key, memory: Memory, *, deadline_ms: int = 0, on_flash: bool = False,
-                  if_absent: bool = False) -> bool: ...
+                  if_absent: bool = False, stream: Stream = None) -> bool: ...
 
     @overload
     async def put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False) -> Results: ...
+                  on_flash: bool = False, if_absent: bool = False,
+                  stream: Stream = None) -> Results: ...
 
     async def put(self, keys: Key | Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False) -> bool | Results:
+                  on_flash: bool = False, if_absent: bool = False,
+                  stream: Stream = None) -> bool | Results:
         flags = _client._put_flags(on_flash, if_absent)
         if isinstance(keys, _client._ONE_KEY):
             return _client._stored(await self._call(_icms.PUT, (keys,), (memory,), deadline_ms,
-                                                    flags))
-        return await self._call(_icms.PUT, keys, memory, deadline_ms, flags)
+                                                    flags, stream=stream))
+        return await self._call(_icms.PUT, keys, memory, deadline_ms, flags, stream=stream)
 
     @overload
     async def get(self, keys: Key, *, deadline_ms: int = 0,
@@ -113,16 +115,18 @@ class Volume:
 
     @overload
     async def get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  prestage: bool = False) -> Results: ...
+                  prestage: bool = False, stream: Stream = None) -> Results: ...
 
     async def get(self, keys: Key | Sequence[Key], memory: Memories | None = None, *,
-                  deadline_ms: int = 0, prestage: bool = False) -> bytes | None | Results:
+                  deadline_ms: int = 0, prestage: bool = False,
+                  stream: Stream = None) -> bytes | None | Results:
         flags = _client._get_flags(prestage)
         if isinstance(keys, _client._ONE_KEY):
             space = self.volume._space(memory)
             return _client._value(await self._call(_icms.GET, (keys,), (space,), deadline_ms,
                                                    flags), space)
-        return await self._call(_icms.GET, keys, _client._given(memory), deadline_ms, flags)
+        return await self._call(_icms.GET, keys, _client._given(memory), deadline_ms, flags,
+                                stream=stream)
 
     async def prefetch(self, keys: Sequence[Key], *, deadline_ms: int = 0,
                        prestage: bool = True) -> Results:
@@ -173,13 +177,15 @@ class Volume:
             await asyncio.wait(pending)
 
     async def _call(self, op: int, keys: Sequence[Key], memory: Memories | None,
-                    deadline_ms: int, flags: int, flush: bool = False) -> Results:
+                    deadline_ms: int, flags: int, flush: bool = False,
+                    stream: Stream = None) -> Results:
         if not flush and not _client._some(keys) and (memory is None or
                                                       not _client._some(memory)):
             return _client._NONE
         bridge = _bridge(self.volume.client)
         future: asyncio.Future[Any] = bridge.loop.create_future()
-        request = self.volume._start(op, keys, memory, deadline_ms, flags, None, bridge.over)
+        request = self.volume._start(op, keys, memory, deadline_ms, flags, None, bridge.over,
+                                     _client._stream(stream))
         bridge.add(request, future)
         try:
             # The future is the bridge's: it also says when a cancelled request is over.

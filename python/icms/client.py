@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import json
 import mmap
+import operator
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -24,10 +25,14 @@ atexit.register(_icms.close_all)
 
 #: The key of a block: bytes from a Chain, a Scheme or `key`, or a name: 1 to 16 bytes, or a str.
 Key = str | bytes | bytearray | memoryview
-#: Anything with the buffer protocol, or with __dlpack__ on the host.
+#: Anything with the buffer protocol, or a tensor with __dlpack__; in memory of a GPU that was registered
+#: (`Client.register`) also with __cuda_array_interface__.
 Memory = Any
 #: The memory of a batch: a sequence of Memory, or one array whose first dimension is the block.
 Memories = Any
+
+#: A stream of a GPU: a number, or what PyTorch, CuPy and others call one. None: none.
+Stream = Any
 
 #: The types of `Key`: one of these is one key, a sequence of them is a batch.
 _ONE_KEY = (str, bytes, bytearray, memoryview)
@@ -321,6 +326,38 @@ class Buffer(_Region):
     __slots__ = ()
 
 
+class Registered:
+    """Memory of a GPU that its client knows. From `Client.register`.
+
+    A context manager that unregisters it. It holds the memory.
+    """
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, memory: _icms.Memory) -> None:
+        self._memory = memory
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory."""
+        return self._memory.nbytes
+
+    def unregister(self) -> None:
+        """Forgets the memory, which no request uses. Again: does nothing.
+
+        BusyError while copies of calls that ended at their deadline are with the driver: until it
+        succeeds they may still write there.
+        """
+        self._memory.unregister()
+
+    def __enter__(self) -> Registered:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.unregister()
+
+
 class Volume:
     """Blocks of one tenant, model and layout. From `Client.volume`.
 
@@ -372,14 +409,16 @@ class Volume:
 
     @overload
     def put(self, keys: Key, memory: Memory, *, deadline_ms: int = 0, on_flash: bool = False,
-            if_absent: bool = False) -> bool: ...
+            if_absent: bool = False, stream: Stream = None) -> bool: ...
 
     @overload
     def put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-            on_flash: bool = False, if_absent: bool = False) -> Results: ...
+            on_flash: bool = False, if_absent: bool = False,
+            stream: Stream = None) -> Results: ...
 
     def put(self, keys: Key | Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-            on_flash: bool = False, if_absent: bool = False) -> bool | Results:
+            on_flash: bool = False, if_absent: bool = False,
+            stream: Stream = None) -> bool | Results:
         """Stores one block, or a batch. Memory is read, 1 to value_bytes_max bytes each.
 
         One key: True when the block is stored. False when it is not: it exists already, with
@@ -389,21 +428,25 @@ class Volume:
         A batch: OK says that the agent has a checked copy; with on_flash, that the drive has
         answered for it. With if_absent a block that is there is EXISTS and stays, else it is
         replaced. VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for the block.
+
+        stream: memory of a GPU is read behind what is on this stream now; see `Client.register`.
         """
         flags = _put_flags(on_flash, if_absent)
         if isinstance(keys, _ONE_KEY):
-            return _stored(self._call(_icms.PUT, (keys,), (memory,), deadline_ms, flags))
-        return self._call(_icms.PUT, keys, memory, deadline_ms, flags)
+            return _stored(self._call(_icms.PUT, (keys,), (memory,), deadline_ms, flags,
+                                      _stream(stream)))
+        return self._call(_icms.PUT, keys, memory, deadline_ms, flags, _stream(stream))
 
     @overload
     def get(self, keys: Key, *, deadline_ms: int = 0, prestage: bool = False) -> bytes | None: ...
 
     @overload
     def get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-            prestage: bool = False) -> Results: ...
+            prestage: bool = False, stream: Stream = None) -> Results: ...
 
     def get(self, keys: Key | Sequence[Key], memory: Memories | None = None, *,
-            deadline_ms: int = 0, prestage: bool = False) -> bytes | None | Results:
+            deadline_ms: int = 0, prestage: bool = False,
+            stream: Stream = None) -> bytes | None | Results:
         """Loads one block, or a batch into memory.
 
         One key: the value, None when it is not available, whatever the reason. The value is copied;
@@ -411,13 +454,14 @@ class Volume:
 
         A batch: memory is written, with room for the value of each block or more. `nbytes` is the
         size of the value; VALUE_SIZE when it has no room. prestage says that an engine will ask
-        soon, and does not delay those that wait.
+        soon, and does not delay those that wait. stream: into memory of a GPU, behind what is on
+        this stream now and before what is put there after the call; see `Client.register`.
         """
         flags = _get_flags(prestage)
         if isinstance(keys, _ONE_KEY):
             space = self._space(memory)
             return _value(self._call(_icms.GET, (keys,), (space,), deadline_ms, flags), space)
-        return self._call(_icms.GET, keys, _given(memory), deadline_ms, flags)
+        return self._call(_icms.GET, keys, _given(memory), deadline_ms, flags, _stream(stream))
 
     def prefetch(self, keys: Sequence[Key], *, deadline_ms: int = 0,
                  prestage: bool = True) -> Results:
@@ -500,19 +544,20 @@ class Volume:
     # ---- requests
 
     def start_put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False,
-                  tag: Any = None) -> Request:
+                  on_flash: bool = False, if_absent: bool = False, tag: Any = None,
+                  stream: Stream = None) -> Request:
         """`put` as a request: returns at once. Memory stays unchanged until it is over.
 
         LimitError when too many requests of the client are under way, here and in its sisters.
         """
         return self._start(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
-                           tag)
+                           tag, stream=_stream(stream))
 
     def start_get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  prestage: bool = False, tag: Any = None) -> Request:
+                  prestage: bool = False, tag: Any = None, stream: Stream = None) -> Request:
         """`get` as a request. Memory belongs to it until it is over."""
-        return self._start(_icms.GET, keys, memory, deadline_ms, _get_flags(prestage), tag)
+        return self._start(_icms.GET, keys, memory, deadline_ms, _get_flags(prestage), tag,
+                           stream=_stream(stream))
 
     def start_prefetch(self, keys: Sequence[Key], *, deadline_ms: int = 0, prestage: bool = True,
                        tag: Any = None) -> Request:
@@ -541,16 +586,17 @@ class Volume:
         return mmap.mmap(-1, self.value_bytes_max)
 
     def _call(self, op: int, keys: Sequence[Key], memory: Memories | None,
-              deadline_ms: int, flags: int) -> Results:
+              deadline_ms: int, flags: int, stream: int = 0) -> Results:
         if not _some(keys) and (memory is None or not _some(memory)):
             return _NONE
-        return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags))
+        return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags, stream))
 
     def _start(self, op: int, keys: Sequence[Key], memory: Memories | None,
-               deadline_ms: int, flags: int, tag: Any, over: Any = None) -> Request:
+               deadline_ms: int, flags: int, tag: Any, over: Any = None,
+               stream: int = 0) -> Request:
         request = Request(tag)
         request._over = over
-        request._request = self._volume.start(op, keys, _rows(memory), deadline_ms, flags,
+        request._request = self._volume.start(op, keys, _rows(memory), deadline_ms, flags, stream,
                                               request)
         return request
 
@@ -588,12 +634,26 @@ def _some(sequence: Any) -> bool:
 def _rows(memory: Any) -> Any:
     """The blocks of a tensor that has no buffer protocol, as PyTorch's: its rows share its memory.
     All else as it is."""
-    if hasattr(memory, "__dlpack__"):
+    if hasattr(memory, "__dlpack__") or hasattr(memory, "__cuda_array_interface__"):
         try:
             memoryview(memory)
         except (TypeError, BufferError, ValueError):
             return list(memory)
     return memory
+
+
+def _stream(stream: Stream) -> int:
+    """The number that the driver knows a stream by; 0: none was named."""
+    if stream is None:
+        return 0
+    if hasattr(stream, "__cuda_stream__"):
+        stream = stream.__cuda_stream__()[1]
+    for name in ("cuda_stream", "ptr"):  # PyTorch, CuPy
+        stream = getattr(stream, name, stream)
+    number = operator.index(stream)
+    if number < 0:
+        raise ValueError(f"{stream} is no stream")
+    return number or 1  # the default stream is 0 to the runtime, and 1 where 0 is none
 
 
 def _put_flags(on_flash: bool, if_absent: bool) -> int:
@@ -667,6 +727,23 @@ class Client:
     def buffer(self, nbytes: int) -> Buffer:
         """Takes memory shared with the agent. NoMemoryError when buffer_bytes are used up."""
         return Buffer(self._handle.buffer(nbytes))
+
+    def register(self, memory: Memory) -> Registered:
+        """Makes memory of a GPU known, so that blocks in it can be put and got.
+
+        memory is a tensor or an array (__dlpack__, __cuda_array_interface__), C-contiguous: the whole
+        cache, of which later calls name parts. It is held until it is unregistered.
+
+        Order. Without `stream` a call takes it that nothing uses the memory; when it is over, so is
+        the copy. With `stream` (a number, or a stream of PyTorch or CuPy) copies begin behind what is
+        on the stream when the call is made; a get is over as soon as its copies are with the driver,
+        and what is put on the stream afterwards runs behind them. A producer that names a stream in
+        __cuda_array_interface__ has it taken where the call names none.
+
+        UnsupportedError: no driver here, or one that is too old; InvalidError: no memory of a GPU, or
+        it overlaps what is registered. Blocks in memory that is not registered get NOT_REGISTERED.
+        """
+        return Registered(self._handle.register(memory))
 
     def status(self) -> dict[str, Any]:
         """The tier: enclosures and their state, volumes, hits, misses by reason, bytes."""

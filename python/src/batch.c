@@ -2,7 +2,7 @@
 /*
  * batch.c: from Python's keys and memory to struct icms_block, and from there to results.
  *
- * Memory is taken by the buffer protocol, or else by __dlpack__ (tensors), and never copied. What
+ * Memory is taken by the buffer protocol, or else as a tensor (tensor.c), and never copied. What
  * was taken is held until batch_release, so it cannot move or go while the library uses it.
  *
  * Arguments are hostile: objects may run any code while they are asked, so nothing here is
@@ -11,64 +11,6 @@
 #include "module.h"
 
 #include <string.h>
-
-/* ---- DLPack --------------------------------------------------------------------------------- */
-
-/* The part of DLPack's ABI, unversioned form, that says where a tensor lies. */
-struct dlpack_tensor {
-    void *data;             /* of the allocation                    */
-    int32_t device_type;    /* DLPACK_...                           */
-    int32_t device_id;      /* which of them                        */
-    int32_t dimensions;     /* of shape and strides                 */
-    uint8_t type_code;      /* integer, float, ...                  */
-    uint8_t type_bits;      /* of one lane                          */
-    uint16_t type_lanes;    /* of one element                       */
-    const int64_t *shape;   /* elements a dimension                 */
-    const int64_t *strides; /* in elements; NULL: C-contiguous      */
-    uint64_t byte_offset;   /* of the first element, from data      */
-};
-
-#define DLPACK_CPU         1
-#define DLPACK_HOST_PINNED 3
-
-static bool dlpack_contiguous(const struct dlpack_tensor *tensor)
-{
-    int64_t expected = 1;
-
-    if (tensor->strides == NULL)
-        return true;
-    for (int32_t i = tensor->dimensions - 1; i >= 0; i--) {
-        if (tensor->shape[i] != 1 && tensor->strides[i] != expected)
-            return false;
-        expected *= tensor->shape[i];
-    }
-    return true;
-}
-
-/* Where a tensor of the host's memory lies and how many bytes it has. False with an exception. */
-static bool dlpack_place(PyObject *capsule, void **out_data, uint64_t *out_bytes)
-{
-    const struct dlpack_tensor *tensor = PyCapsule_GetPointer(capsule, "dltensor");
-    uint64_t elements = 1;
-
-    if (tensor == NULL)
-        return false;
-    if (tensor->device_type != DLPACK_CPU && tensor->device_type != DLPACK_HOST_PINNED) {
-        PyErr_Format(PyExc_BufferError,
-                     "the tensor is on a device (DLPack type %d); copy it to the host first",
-                     (int)tensor->device_type);
-        return false;
-    }
-    if (!dlpack_contiguous(tensor)) {
-        PyErr_SetString(PyExc_BufferError, "the tensor is not C-contiguous");
-        return false;
-    }
-    for (int32_t i = 0; i < tensor->dimensions; i++)
-        elements *= (uint64_t)tensor->shape[i];
-    *out_data = (char *)tensor->data + tensor->byte_offset;
-    *out_bytes = (elements * tensor->type_bits * tensor->type_lanes + 7) / 8;
-    return true;
-}
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
@@ -96,12 +38,26 @@ static void memory_explain(PyObject *object, Py_ssize_t index, bool writable)
     Py_XDECREF(trace);
 }
 
-static bool memory_take(PyObject *object, bool writable, struct batch_memory *memory,
-                        void **out_data, uint64_t *out_bytes)
+/* The stream that an array names is the batch's, if the caller named none. */
+static bool memory_stream(struct batch *batch, uint64_t stream)
 {
-    PyObject *capsule;
+    if (stream == 0 || batch->stream == stream || batch->stream_given)
+        return true;
+    if (batch->stream != 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "arrays of one batch name several streams: name the stream in the call");
+        return false;
+    }
+    batch->stream = stream;
+    return true;
+}
 
-    if (PyObject_CheckBuffer(object) || !PyObject_HasAttrString(object, "__dlpack__")) {
+static bool memory_take(struct batch *batch, PyObject *object, bool writable,
+                        struct batch_memory *memory, void **out_data, uint64_t *out_bytes)
+{
+    struct tensor_place place = {0};
+
+    if (PyObject_CheckBuffer(object) || !tensor_is(object)) {
         if (PyObject_GetBuffer(object, &memory->view,
                                writable ? PyBUF_ND | PyBUF_WRITABLE : PyBUF_ND) != 0)
             return false;
@@ -109,18 +65,18 @@ static bool memory_take(PyObject *object, bool writable, struct batch_memory *me
         *out_bytes = (uint64_t)memory->view.len;
         return true;
     }
-    capsule = PyObject_CallMethod(object, "__dlpack__", NULL);
-    if (capsule == NULL)
+    if (!tensor_take(object, writable, batch->stream, &memory->owner, &place))
         return false;
-    memory->capsule = capsule;
-    return dlpack_place(capsule, out_data, out_bytes);
+    *out_data = place.data;
+    *out_bytes = place.bytes;
+    return memory_stream(batch, place.stream);
 }
 
 static void memory_give(struct batch_memory *memory)
 {
     if (memory->view.obj != NULL)
         PyBuffer_Release(&memory->view);
-    Py_CLEAR(memory->capsule);
+    Py_CLEAR(memory->owner);
 }
 
 /* ---- keys ----------------------------------------------------------------------------------- */
@@ -225,7 +181,7 @@ static bool batch_take_memory(struct batch *batch, PyObject *memory, Py_ssize_t 
 
     if (object == NULL)
         return false;
-    taken = memory_take(object, writable, &batch->memory[i], &block->data, &block->bytes);
+    taken = memory_take(batch, object, writable, &batch->memory[i], &block->data, &block->bytes);
     if (taken && writable && block->bytes == 0) {
         /* To the library that is a request without memory. */
         PyErr_SetString(PyExc_BufferError, "it is empty");
@@ -300,11 +256,11 @@ static bool batch_fits(enum batch_op op, PyObject *sequence, const char *what, P
 }
 
 bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op op, PyObject *keys,
-                PyObject *memory)
+                PyObject *memory, uint64_t stream)
 {
     Py_ssize_t count = batch_length(op, keys, "keys");
 
-    *batch = (struct batch){.op = op};
+    *batch = (struct batch){.op = op, .stream = stream, .stream_given = stream != 0};
     if (count < 0 || (!PyObject_CheckBuffer(memory) && !batch_fits(op, memory, "memory", count)))
         return false;
     if (count == 0) {

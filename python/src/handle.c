@@ -272,6 +272,7 @@ static PyMethodDef handle_methods[] = {
     {"trace", handle_trace_slowest, METH_NOARGS, "JSON about the slowest requests."},
     {"volume", volume_open, METH_VARARGS, "A volume by its name."},
     {"buffer", region_buffer, METH_VARARGS, "Memory shared with the agent."},
+    {"register", memory_register, METH_O, "Memory of a GPU for puts and gets."},
     {"poll", request_poll, METH_NOARGS, "The tag of a request that is over, or None."},
     {0},
 };

@@ -189,7 +189,7 @@ PyMODINIT_FUNC PyInit__icms(void)
     PyObject *module;
 
     if (!handle_types_make() || !volume_types_make() || !request_types_make() ||
-        !region_types_make() || !chain_types_make())
+        !region_types_make() || !memory_types_make() || !chain_types_make())
         return NULL;
     module = PyModule_Create(&module_def);
     if (module == NULL)

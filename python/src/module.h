@@ -137,8 +137,8 @@ enum batch_flag {
 
 /* The memory of one block, held for as long as the library may use it. */
 struct batch_memory {
-    Py_buffer view;    /* obj NULL: none             */
-    PyObject *capsule; /* of __dlpack__; NULL: none  */
+    Py_buffer view;  /* obj NULL: none                                     */
+    PyObject *owner; /* of a tensor: its capsule, or the array; NULL: none */
 };
 
 /* The blocks of one call and the memory they name. */
@@ -147,13 +147,15 @@ struct batch {
     Py_ssize_t count;
     struct icms_block *blocks;
     struct batch_memory *memory; /* count entries, or NULL where no bytes move */
+    uint64_t stream;             /* of a GPU, on which copies are ordered; 0: none */
+    bool stream_given;           /* by the caller, not by an array               */
 };
 
 /* Checks and takes keys (a sequence of bytes) and memory (a sequence as long, one array whose first
  * dimension is as long, or None: no bytes move). False with an exception, and then nothing is held.
  * GIL. */
 bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op op, PyObject *keys,
-                PyObject *memory);
+                PyObject *memory, uint64_t stream);
 
 /* Lets go of the memory: the library is done with it. May be called again. GIL. */
 void batch_release(struct batch *batch);
@@ -170,13 +172,37 @@ struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags);
 bool batch_key(const struct volume *volume, PyObject *object, Py_ssize_t index,
                struct icms_key *out_key);
 
+/* ---- tensor.c ------------------------------------------------------------------------------- */
+
+/* Where a tensor lies. */
+struct tensor_place {
+    void *data;
+    uint64_t bytes;
+    enum icms_memory_kind kind;
+    uint64_t stream; /* that its producer names; 0: none */
+};
+
+/* True when it says in one of two ways where it lies. GIL. */
+bool tensor_is(PyObject *object);
+
+/* Asks it. stream: on which it will be used; 0: the caller has waited. *out_owner keeps it, also
+ * when this is false with an exception. GIL. */
+bool tensor_take(PyObject *object, bool writable, uint64_t stream, PyObject **out_owner,
+                 struct tensor_place *out_place);
+
+extern PyTypeObject *memory_type;
+bool memory_types_make(void);
+
+/* Handle.register(object) */
+PyObject *memory_register(PyObject *self, PyObject *object);
+
 /* ---- request.c ------------------------------------------------------------------------------ */
 
 extern PyTypeObject *request_type;
 bool request_types_make(void);
 
-/* Volume.start(op, keys, memory, deadline_ms, flags, tag): a request; Handle.poll() gives its
- * tag. */
+/* Volume.start(op, keys, memory, deadline_ms, flags, stream, tag): a request; Handle.poll() gives
+ * its tag. */
 PyObject *request_start(PyObject *self, PyObject *args);
 
 /* Handle.poll() */

@@ -151,24 +151,27 @@ PyObject *request_start(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
     uint32_t op, deadline_ms, flags;
+    uint64_t stream;
     PyObject *keys, *memory, *tag;
     struct icms_request_options options;
     struct request *request;
     icms_err err;
 
-    if (!PyArg_ParseTuple(args, "O&OOO&O&O", module_number_u32, &op, &keys, &memory,
-                          module_number_u32, &deadline_ms, module_number_u32, &flags, &tag))
+    if (!PyArg_ParseTuple(args, "O&OOO&O&O&O", module_number_u32, &op, &keys, &memory,
+                          module_number_u32, &deadline_ms, module_number_u32, &flags,
+                          module_number_u64, &stream, &tag))
         return NULL;
     options = batch_options(deadline_ms, flags);
     request = request_new(volume, tag);
     if (request == NULL)
         return NULL;
     if ((op != BATCH_FLUSH &&
-         !batch_init(&request->batch, volume, (enum batch_op)op, keys, memory)) ||
+         !batch_init(&request->batch, volume, (enum batch_op)op, keys, memory, stream)) ||
         !handle_enter(volume->handle)) {
         module_rele(request);
         return NULL;
     }
+    options.stream = (void *)(uintptr_t)request->batch.stream;
     request_list(request);
     err = request_begin(request, options);
     if (err != ICMS_OK) {

@@ -72,22 +72,25 @@ static icms_err volume_call_c(struct volume *volume, struct batch *batch,
     return ICMS_INVALID;
 }
 
-/* call(op, keys, memory, deadline_ms, flags) -> what batch_result says */
+/* call(op, keys, memory, deadline_ms, flags, stream) -> what batch_result says */
 static PyObject *volume_call(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
     struct icms_request_options options;
     PyObject *keys, *memory, *result;
     uint32_t op, deadline_ms, flags;
+    uint64_t stream;
     struct batch batch;
     icms_err err;
 
-    if (!PyArg_ParseTuple(args, "O&OOO&O&", module_number_u32, &op, &keys, &memory,
-                          module_number_u32, &deadline_ms, module_number_u32, &flags))
+    if (!PyArg_ParseTuple(args, "O&OOO&O&O&", module_number_u32, &op, &keys, &memory,
+                          module_number_u32, &deadline_ms, module_number_u32, &flags,
+                          module_number_u64, &stream))
         return NULL;
     options = batch_options(deadline_ms, flags);
-    if (!batch_init(&batch, volume, (enum batch_op)op, keys, memory))
+    if (!batch_init(&batch, volume, (enum batch_op)op, keys, memory, stream))
         return NULL;
+    options.stream = (void *)(uintptr_t)batch.stream;
     if (!handle_enter(volume->handle)) {
         batch_fini(&batch);
         return NULL;
@@ -113,7 +116,7 @@ static bool volume_keys_begin(struct volume *volume, PyObject *keys, struct volu
 {
     struct batch batch;
 
-    if (!batch_init(&batch, volume, BATCH_MATCH, keys, Py_None))
+    if (!batch_init(&batch, volume, BATCH_MATCH, keys, Py_None, 0))
         return false;
     out->count = (size_t)batch.count;
     out->keys = PyMem_Calloc(out->count, sizeof(*out->keys));

@@ -21,7 +21,7 @@ import icms_wheel  # noqa: E402
 
 
 # Those that put and get, and the adapters: all of it with keys turned on as well.
-ENCRYPTED = ("test_calls", "test_deadlines", "test_life", "test_lmcache", "test_requests", "test_sglang",
+ENCRYPTED = ("test_calls", "test_deadlines", "test_device", "test_life", "test_lmcache", "test_requests", "test_sglang",
              "test_vllm_connector", "test_vllm_tier")
 
 
@@ -30,7 +30,8 @@ def main():
     python = icms_wheel.interpreter()
     site = icms_wheel.make(python, build, build / "python-wheel")
     env = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1",
-           "PYTHONWARNINGS": "default", "ICMS_BUILD": str(build)}
+           "PYTHONWARNINGS": "default", "ICMS_BUILD": str(build),
+           "LD_LIBRARY_PATH": str(build / "src/device")}  # its fake GPU, in the place of a driver
     names = sys.argv[2:] or sorted(path.stem for path in HERE.glob("test_*.py"))
     # A process each: some put stand-ins for an engine where Python finds modules.
     runs = [(name, env) for name in names]

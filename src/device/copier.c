@@ -318,7 +318,9 @@ static int copier_drive(const struct device_copier *copier, const struct device_
 
     *out_reach = REACH_NOTHING;
     *out_what = "use memory that was freed";
-    if (!ops->look(driver, order->address, &pointer) || (order->id != 0 && pointer.id != order->id))
+    if (!ops->look(driver, order->address, &pointer) || !pointer.on_device ||
+        pointer.ordinal != copier->options.place.ordinal ||
+        (order->id != 0 && pointer.id != order->id))
         return DEVICE_GONE;
     *out_what = "wait for the caller's stream";
     code = order->mark == NULL ? 0 : ops->stream_wait(driver, stream, order->mark);
