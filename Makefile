@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep check-engines mutants faults bench bench-peers bench-engines demo demo-pod install format clean help deps deps-check
+.PHONY: all test check check-deep check-engines mutants faults bench bench-peers bench-engines bench-prestage demo demo-pod install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -51,6 +51,11 @@ bench-peers: all
 	@tools/deps.sh peers
 	@bench/bench_peers.py --build $(BUILD) --slices $(SLICES) --slice $(SLICE) --space $(SPACE) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PEERS)
+
+# Conversations with hints and without: arrived in time, stalls, bytes for nothing, others' latency.
+bench-prestage: all
+	@bench/bench_prestage.py --build $(BUILD) --json $(BUILD)/prestage.json \
+		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PRESTAGE)
 
 bench-engines: ROUNDS = 7
 bench-engines: all
@@ -100,6 +105,8 @@ help:
 	@echo 'make bench-engines  vLLM with icms, with its own storage and with LMCache; a part of'
 	@echo '               doc/benchmarks.md; MATCHES="reuse no-reuse" takes some, SIDES=fs,icms-agent'
 	@echo '               some sides, ROUNDS=3 shortens it, BENCH_DIR as above'
+	@echo 'make bench-prestage  conversations with hints (icms_prestage) and without, by a model of an'
+	@echo '               engine; PRESTAGE="--leads 2 --requests 80" are its options, BENCH_DIR as above'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers; SECURE=1: with'
 	@echo '               authentication, TLS and an encrypted volume'
 	@echo 'make demo-pod  a pod of four enclosures and six servers, each a network namespace, that changes, fails and'

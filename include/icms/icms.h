@@ -358,8 +358,8 @@ ICMS_API icms_err icms_request_end(struct icms_request **request);
  * being prestaged waits for that load. A hint that cannot be served by its deadline is dropped.
  *
  * Limits. An agent remembers a bounded number of hints. A user may have as many as are free; what
- * is more is refused and counted. Blocks that wait to be read take a quarter of a volume's memory
- * at most, of which users of the volume have equal parts; the hints of a user that has its part
+ * is more is refused and counted. Blocks that wait to be read take half of a volume's memory at
+ * most, of which users of the volume have equal parts; the hints of a user that has its part
  * wait. When loads or stores find no other space, such blocks are evicted.
  *
  * What became of hints is counted (icms-metrics(7), icms_status): arrived before the block was

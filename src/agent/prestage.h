@@ -39,7 +39,7 @@ struct agent_user_share;
 #define AGENT_HINT_BATCHES 8     /* of agent_prestage that are not taken yet          */
 
 /* Of a shard's memory: blocks that wait to be read take a part at most. */
-#define AGENT_KEPT_SHARE 4
+#define AGENT_KEPT_SHARE 2
 
 /* A deadline is somebody's estimate: blocks are kept for so long after it. */
 #define AGENT_HINT_GRACE_NS ((uint64_t)1000 * 1000 * 1000)

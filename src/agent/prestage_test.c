@@ -340,7 +340,7 @@ static void a_get_of_a_queued_hint_loads_at_once(void **state)
         rig_flash(rig, 0, KV, n, BYTES);
     assert_int_equal(hints_taken(client, &many, ICMS_MISS_NONE), 8);
     rig_run(rig, 20 * MS);
-    assert_true(stats_of(rig)->queued > 0); /* a quarter of 8 is kept */
+    assert_true(stats_of(rig)->queued > 0); /* half of 8 is kept */
     for (uint32_t n = 8; n-- > 0;) {
         (void)rig_load(client, KV, n, BYTES);
         rig_run(rig, 5 * MS);
@@ -353,7 +353,7 @@ static void a_get_of_a_queued_hint_loads_at_once(void **state)
     rig_free(rig);
 }
 
-/* Whoever hints more than can be read in time holds a quarter of the memory, and no load waits. */
+/* Whoever hints more than can be read in time holds half of the memory, and no load waits. */
 static void blocks_are_kept_within_a_part_of_the_memory(void **state)
 {
     struct agent_rig *rig = rig_new(&one);

@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Hints (icms_prestage) on a trace of conversations, against a real pod: `make bench-prestage`.
+
+The engine is a model: one GPU that takes requests in order, prefills tokens at a rate, and waits for
+the blocks of a prefix before that: its stall. All else is real: blocks are stored in a pod of two
+enclosures and loaded through an agent whose memory holds a part of them, by the Python package. The
+arrivals of the trace are stretched until the GPU is busy for --load of the time. A gateway gives hints
+--leads seconds before a request arrives, and the engine when it is queued, as IcmsTier does. Another
+process loads blocks of another volume at a steady rate meanwhile: the others.
+
+Each side runs the same requests with blocks of its own; "none" runs first and last, and what is
+compared is the mean of both. Rows: stall of requests with a prefix that was stored; hints whose block
+was there when it was asked for, of those whose block was asked for; bytes that were loaded for hints
+and not used; latency of the others.
+
+Bars at 2 s: 95 % in time, stalls down 5 times, 10 % of bytes wasted, others 5 % slower.
+"""
+import argparse
+import json
+import os
+import pathlib
+import queue
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import icms_wheel  # noqa: E402
+import pod  # noqa: E402
+
+QUEUED_MS = 5000  # what IcmsTier says of a request that waits for its turn
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--trace", type=pathlib.Path,
+                        help="requests as Mooncake publishes them, a JSON object a line: timestamp, hash_ids; "
+                             "default: conversations made from --seed")
+    parser.add_argument("--requests", type=int, default=160, help="so many of the trace (%(default)s)")
+    parser.add_argument("--leads", default="0.5,1,2,5", help="seconds before the need (%(default)s)")
+    parser.add_argument("--load", type=float, default=0.8, help="of the GPU's time (%(default)s)")
+    parser.add_argument("--prefill", type=float, default=10000, help="tokens a second (%(default)s)")
+    parser.add_argument("--block-tokens", type=int, default=256)
+    parser.add_argument("--block-kib", type=int, default=128, help="of KV (%(default)s)")
+    parser.add_argument("--memory", type=float, default=0.25,
+                        help="of the agent: a part of all blocks of the trace (%(default)s)")
+    parser.add_argument("--others", type=float, default=50, help="blocks a second (%(default)s)")
+    parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("/var/tmp"), help="for drive files")
+    parser.add_argument("--drive-ms", type=int, default=0,
+                        help="each read of a drive takes so much longer (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path, help="where the rows go, too")
+    return parser.parse_args()
+
+
+# ---- the trace
+
+def conversations(given):
+    """[(arrival, hash ids)], and how many of the first ids were stored long ago: sessions that resume,
+    and go on, share all before their turn, and the first of all a system prompt."""
+    chance = random.Random(given.seed)
+    number, sessions = 4, []
+    for _ in range(max(4, given.requests * 4 // 5)):
+        blocks = chance.randint(12, 28)
+        sessions.append([*range(4), *range(number, number + blocks)])
+        number += blocks
+    requests, history, now = [], number, 0.0
+    for _ in range(given.requests):
+        now += chance.expovariate(1)
+        session = chance.choice(sessions)
+        for _ in range(chance.randint(2, 6)):
+            session.append(number)
+            number += 1
+        requests.append((now, list(session)))
+    return requests, history
+
+
+def trace(given):
+    if given.trace is None:
+        return conversations(given)
+    requests = []
+    with open(given.trace, encoding="utf-8") as lines:
+        for line in lines:
+            if len(requests) == given.requests:
+                break
+            entry = json.loads(line)
+            requests.append((entry["timestamp"] / 1000, entry["hash_ids"]))
+    return requests, 0
+
+
+def stretched(requests, history, given):
+    """Arrivals at which the GPU is busy for given.load of the time, if nothing has to be loaded."""
+    seen, busy = set(range(history)), 0.0
+    for _, ids in requests:
+        busy += computed(ids, seen) * given.block_tokens / given.prefill
+        seen.update(ids)
+    first, last = requests[0][0], requests[-1][0]
+    factor = busy / given.load / (last - first)
+    return [((at - first) * factor, ids) for at, ids in requests], busy
+
+
+def stored(ids, seen):
+    """Blocks from the first one on that are stored."""
+    for i, number in enumerate(ids):
+        if number not in seen:
+            return i
+    return len(ids)
+
+
+def computed(ids, seen):
+    """Blocks that the GPU computes: at least the last one."""
+    return len(ids) - min(stored(ids, seen), len(ids) - 1)
+
+
+# ---- the engine
+
+class Engine:
+    """The model of one side."""
+
+    def __init__(self, volume, side, history, given):
+        self.volume, self.side, self.history, self.given = volume, side, history, given
+        self.seen, self.stalls, self.late, self.misses = set(range(history)), [], 0.0, 0
+        self.busy = False
+        self.rooms = [bytearray(given.block_kib << 10) for _ in range(512)]
+        self.value = os.urandom(given.block_kib << 10)
+
+    def names(self, ids):
+        return [f"{'history' if number < self.history else self.side} {number}" for number in ids]
+
+    def fill(self):
+        """Stores the history, on flash."""
+        for first in range(0, self.history, 64):
+            names = self.names(range(first, min(first + 64, self.history)))
+            assert self.volume.put(names, [self.value] * len(names), on_flash=True, deadline_ms=60000).ok
+
+    def run(self, requests, lead):
+        """Takes the requests in order, in real time."""
+        begin = time.monotonic()
+        waiting = queue.SimpleQueue()
+        threading.Thread(target=self.arrive, args=(begin, requests, lead, waiting), daemon=True).start()
+        for arrival, _ in requests:
+            self.serve(waiting.get())
+            self.late = max(self.late, time.monotonic() - begin - arrival)
+        return time.monotonic() - begin
+
+    def arrive(self, begin, requests, lead, waiting):
+        """The gateway, lead before each arrival, and the engine's queue."""
+        events = [(arrival, QUEUED_MS, ids, True) for arrival, ids in requests]
+        if lead is not None:
+            events += [(max(0, arrival - lead), lead * 1000, ids, False) for arrival, ids in requests]
+        for at, deadline_ms, ids, is_arrival in sorted(events, key=lambda one: one[0]):
+            time.sleep(max(0, begin + at - time.monotonic()))
+            known = stored(ids, self.seen)
+            if lead is not None and known and not (is_arrival and waiting.empty() and not self.busy):
+                self.volume.prestage(self.names(ids[:known]), deadline_ms=int(deadline_ms))
+            if is_arrival:
+                waiting.put(ids)
+
+    def serve(self, ids):
+        self.busy = True
+        known = min(stored(ids, self.seen), len(ids) - 1)
+        if known:
+            start = time.monotonic()
+            results = self.volume.get(self.names(ids[:known]), self.rooms[:known], deadline_ms=10000)
+            self.stalls.append(time.monotonic() - start)
+            self.misses += known - results.hits
+        work = time.monotonic() + (len(ids) - known) * self.given.block_tokens / self.given.prefill
+        new = [number for number in ids if number not in self.seen]
+        if new:
+            self.volume.put(self.names(new), [self.value] * len(new), if_absent=True, deadline_ms=10000)
+        self.seen.update(new)
+        time.sleep(max(0, work - time.monotonic()))
+        self.busy = False
+
+
+# ---- the others
+
+OTHERS = """
+import json, random, sys, time
+import icms
+where, rate, kib, count = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+volume = icms.Client(where).volume("others")
+room, value = bytearray(kib << 10), bytes(kib << 10)
+for i in range(count):
+    volume.put(f"other {i}", value, on_flash=True)
+print("ready", flush=True)
+for line in sys.stdin:
+    took, chance, due = [], random.Random(int(line.split()[1])), time.monotonic()
+    end = due + float(line.split()[0])
+    while due < end:
+        time.sleep(max(0, due - time.monotonic()))
+        start = max(due, time.monotonic() - 0.001)
+        volume.get([f"other {chance.randrange(count)}"], [room], deadline_ms=10000)
+        took.append(time.monotonic() - start)
+        due += 1 / rate
+    took.sort()
+    print(json.dumps({"p50": took[len(took) // 2], "mean": sum(took) / len(took),
+                      "p99": took[len(took) * 99 // 100]}), flush=True)
+"""
+
+
+# ---- all of it
+
+def hints_of(client):
+    return next(volume["prestage"] for volume in client.status()["volumes"] if volume["name"] == "kv")
+
+
+def one_side(client, others, side, lead, requests, history, given):
+    engine = Engine(client.volume("kv"), side, history, given)
+    before = hints_of(client)
+    others.stdin.write(f"{requests[-1][0]} {given.seed}\n")
+    others.stdin.flush()
+    seconds = engine.run(requests, lead)
+    other = json.loads(others.stdout.readline())
+    time.sleep(1.2 + (QUEUED_MS / 1000 if lead is not None else 0))  # what is unread by now is unused
+    after = hints_of(client)
+    delta = {name: after[name] - before[name] for name in after}
+    stalls = sorted(engine.stalls)
+    served = sum(delta[end] for end in ("in_time", "late", "dropped", "failed"))  # that were asked for
+    return {"side": side, "lead_s": lead, "seconds": seconds, "requests": len(requests),
+            "queued_s_max": engine.late, "misses": engine.misses,
+            "stall_ms_mean": 1000 * sum(stalls) / len(stalls),
+            "stall_ms_p50": 1000 * stalls[len(stalls) // 2],
+            "stall_ms_p99": 1000 * stalls[len(stalls) * 99 // 100],
+            "in_time": delta["in_time"] / served if served else None,
+            "hints": {name: delta[name] for name in delta if "bytes" not in name},
+            "loaded_mib": delta["load_bytes"] / 2**20,
+            "wasted": delta["unused_bytes"] / delta["load_bytes"] if delta["load_bytes"] else None,
+            "others_ms_p50": 1000 * other["p50"], "others_ms_mean": 1000 * other["mean"],
+            "others_ms_p99": 1000 * other["p99"]}
+
+
+def run(given):
+    import icms  # of the wheel
+
+    requests, history = trace(given)
+    requests, busy = stretched(requests, history, given)
+    blocks = len({number for _, ids in requests for number in ids} | set(range(history)))
+    block = given.block_kib << 10
+    memory = max(int(blocks * block * given.memory), 32 << 20)
+    count = 4 * max(64, (16 << 20) // block)
+    print(f"{len(requests)} requests, {blocks} blocks of {given.block_kib} KiB, memory for "
+          f"{memory // block}; GPU busy {busy:.1f} s of {requests[-1][0]:.1f} s", flush=True)
+    volumes = [{"name": "kv", "value_max": "1MiB", "memory_max": f"{memory >> 20}MiB"},
+               {"name": "others", "value_max": "1MiB", "memory_max": "16MiB"}]
+    leads = [None, *map(float, given.leads.split(",")), None]
+    drive = max(256, (len(leads) * blocks + count) * block * 3 >> 21)
+    faults = f"loop.read:1:slow={given.drive_ms * 1000}" if given.drive_ms else None
+    with tempfile.TemporaryDirectory(prefix="icms-", dir=given.dir) as name, pod.Pod(given.build, name) as p:
+        targets = [p.add_target(f"enclosure{i}", 1, f"{drive}MiB", volumes, segment="16MiB", memory="64MiB",
+                                faults=faults) for i in range(2)]
+        for target in targets:
+            target.wait_ready()
+        agent = p.add_agent("server-0", targets, volumes)
+        agent.wait_ready()
+        where = f"unix:{agent.socket}"
+        with icms.Client(where) as client, subprocess.Popen(
+                [sys.executable, "-c", OTHERS, where, str(given.others), str(given.block_kib), str(count)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as others:
+            assert others.stdout.readline() == "ready\n"
+            Engine(client.volume("kv"), "", history, given).fill()
+            rows = []
+            for i, lead in enumerate(leads):
+                rows.append(one_side(client, others, f"side {i}", lead, requests, history, given))
+                show(rows[-1])
+            others.stdin.close()
+    return rows
+
+
+def show(row):
+    ratio = lambda value: "    -" if value is None else f"{100 * value:4.1f}%"  # noqa: E731
+    print(f"{'none' if row['lead_s'] is None else str(row['lead_s']) + ' s':>6}  stall ms mean "
+          f"{row['stall_ms_mean']:7.2f} p50 {row['stall_ms_p50']:7.2f} p99 {row['stall_ms_p99']:7.2f}  in time "
+          f"{ratio(row['in_time'])}  wasted {ratio(row['wasted'])} of {row['loaded_mib']:6.0f} MiB  others ms "
+          f"p50 {row['others_ms_p50']:6.2f} mean {row['others_ms_mean']:6.2f} p99 {row['others_ms_p99']:6.2f}  "
+          f"{ {name: n for name, n in row['hints'].items() if n} }", flush=True)
+
+
+def compare(rows):
+    """What the bars are about, of each lead beside the mean of the sides without hints."""
+    none = [row for row in rows if row["lead_s"] is None]
+    mean = lambda name: sum(row[name] for row in none) / len(none)  # noqa: E731
+    for row in rows:
+        if row["lead_s"] is not None:
+            row["stalls_down"] = mean("stall_ms_mean") / row["stall_ms_mean"]
+            row["others_slower"] = row["others_ms_mean"] / mean("others_ms_mean") - 1
+            print(f"{row['lead_s']:>4} s: in time {100 * (row['in_time'] or 0):.1f} %, stalls down "
+                  f"{row['stalls_down']:.1f} times, wasted {100 * (row['wasted'] or 0):.1f} %, others slower by "
+                  f"{100 * row['others_slower']:.1f} %")
+
+
+def main():
+    given = options()
+    given.build = given.build.resolve()
+    if "ICMS_BENCH_SITE" not in os.environ:
+        python = icms_wheel.interpreter()
+        site = icms_wheel.make(python, given.build, given.build / "bench-prestage-wheel")
+        os.execve(python, [python, *sys.argv], {**os.environ, "PYTHONPATH": str(site), "ICMS_BENCH_SITE": str(site)})
+    rows = run(given)
+    compare(rows)
+    if given.json:
+        given.json.write_text(json.dumps({"options": {name: str(value) for name, value in vars(given).items()},
+                                          "rows": rows}, indent=1) + "\n")
+
+
+main()
