@@ -400,7 +400,7 @@ static void tier_write_done(struct store_write *write)
 /* Whether there is a buffer for one more: loads come first. */
 static bool tier_may_write(const struct agent_tier *tier)
 {
-    return tier->writes < AGENT_TIER_WRITES && !list_empty(&tier->free) &&
+    return tier->writes < tier->io_count / 2 && !list_empty(&tier->free) &&
            line_first(&tier->waiting) == NULL;
 }
 
@@ -666,7 +666,7 @@ static void tier_store_down(void *arg)
 
 static icms_err tier_buffers(struct agent_tier *tier, struct err_why *why)
 {
-    uint64_t bytes = AGENT_TIER_IOS * tier->buffer_bytes + LIMIT_DISK_ALIGN;
+    uint64_t bytes = tier->io_count * tier->buffer_bytes + LIMIT_DISK_ALIGN;
     icms_err err = loop_region_new(tier->agent->env, "icms-tier", bytes, false, why, &tier->region);
     uint8_t *base;
 
@@ -675,12 +675,12 @@ static icms_err tier_buffers(struct agent_tier *tier, struct err_why *why)
     /* Without locked pages it works unpinned. */
     (void)!loop_region_register(tier->reactor->loop, tier->region, NULL);
     base = loop_region_base(tier->region);
-    for (uint32_t i = 0; i < AGENT_TIER_IOS; i++) {
+    for (uint32_t i = 0; i < tier->io_count; i++) {
         tier->ios[i].tier = tier;
         tier->ios[i].buffer = base + i * tier->buffer_bytes;
         list_push(&tier->free, &tier->ios[i].link);
     }
-    tier->probe.memory = base + AGENT_TIER_IOS * tier->buffer_bytes;
+    tier->probe.memory = base + tier->io_count * tier->buffer_bytes;
     return ICMS_OK;
 }
 
@@ -706,6 +706,7 @@ static icms_err tier_open(struct agent_tier *tier, const struct agent_opts *opts
     icms_err err;
 
     agent_local_store_opts(opts, &store);
+    store.writes_max = AGENT_TIER_IOS / 2;
     store.volumes = tier->uuids;
     store.volume_count = tier->uuid_count;
     err = store_format(tier->agent->env, &store, false, why);
@@ -802,6 +803,8 @@ icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts, stru
     tier_init(tier, agent, opts);
     agent_local_store_opts(opts, &store);
     tier->buffer_bytes = store_record_bytes(store.value_bytes_max);
+    tier->io_count = (uint32_t)u64_max(
+        u64_min(AGENT_TIER_IOS_BYTES / tier->buffer_bytes, AGENT_TIER_IOS), AGENT_TIER_IOS_MIN);
     tier->line_memory = malloc(line_bytes(agent->volume_count, AGENT_MEMBERS));
     if (tier->line_memory == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the users of the drive %s",

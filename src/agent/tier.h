@@ -52,10 +52,11 @@
 #include "base/line.h"
 #include "store/store.h"
 
-#define AGENT_TIER_IOS     16 /* reads and writes in flight, each with a buffer                   */
-#define AGENT_TIER_WRITES  8  /* of these, writes                                                 */
-#define AGENT_TIER_FORGETS 64 /* records that are being deleted; more put the drive DOWN */
-#define AGENT_TIER_SHARE   4 /* of the time that a load has left: the part that the drive has     */
+#define AGENT_TIER_IOS       64 /* reads and writes in flight at most, each with a buffer        */
+#define AGENT_TIER_IOS_MIN   16 /* and at least; else as many buffers as this has space for:     */
+#define AGENT_TIER_IOS_BYTES ((uint64_t)32 << 20)
+#define AGENT_TIER_FORGETS   64 /* records that are being deleted; more put the drive DOWN */
+#define AGENT_TIER_SHARE     4 /* of the time that a load has left: the part that the drive has     */
 #define AGENT_TIER_WAIT_NS                                                                         \
     ((uint64_t)100 * 1000 * 1000) /* and at most                            */
 #define AGENT_TIER_LATE_MAX                                                                        \
@@ -109,8 +110,9 @@ struct agent_tier {
     struct loop_region *region; /* buffers, and a page for probes                               */
     uint64_t buffer_bytes;      /* of one                                                       */
     struct agent_tier_io ios[AGENT_TIER_IOS];
+    uint32_t io_count;      /* of them, with a buffer                                           */
     struct list free, busy; /* struct agent_tier_io                                             */
-    uint32_t writes;        /* of busy                                                          */
+    uint32_t writes;        /* of busy; half of io_count at most        */
     struct line waiting;    /* struct agent_op: loads that no enclosure can be asked for        */
     void *line_memory;      /* its                                                              */
     struct agent_tier_forget forgets[AGENT_TIER_FORGETS];

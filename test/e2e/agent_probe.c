@@ -7,7 +7,7 @@
  *
  * Standard input: "put" (on flash), "get DEADLINE_MS", "mend DEADLINE_MS" (puts what the last get
  * missed) or "hang" (holds leases and starts gets, then waits to be killed), a line each. Each
- * answers with one line of JSON: seconds, ok, wrong, dram, pod, and the misses by reason.
+ * answers with one line of JSON: seconds, ok, wrong, dram, local, pod, and the misses by reason.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -72,9 +72,10 @@ static void say(double seconds, size_t wrong)
             others++;
         }
     }
-    printf("{\"seconds\": %.4f, \"ok\": %zu, \"wrong\": %zu, \"dram\": %zu, \"pod\": %zu, "
-           "\"other\": %zu",
-           seconds, ok, wrong, sources[ICMS_SOURCE_DRAM], sources[ICMS_SOURCE_POD], others);
+    printf("{\"seconds\": %.4f, \"ok\": %zu, \"wrong\": %zu, \"dram\": %zu, "
+           "\"local\": %zu, \"pod\": %zu, \"other\": %zu",
+           seconds, ok, wrong, sources[ICMS_SOURCE_DRAM], sources[ICMS_SOURCE_LOCAL],
+           sources[ICMS_SOURCE_POD], others);
     for (int i = ICMS_MISS_ABSENT; i < ICMS_MISS_COUNT; i++)
         printf(", \"%s\": %zu", icms_miss_name((enum icms_miss)i), misses[i]);
     printf("}\n");

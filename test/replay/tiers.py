@@ -69,7 +69,7 @@ def main():
                 if none is None or inclusive is None or exclusive is None:
                     continue
                 count += 1
-                lru = exclusive["lru_token_hit_ratio"]
+                lru = exclusive["lru_token_hit_ratio"] or 1.0
                 hits = [one["token_hit_ratio"] for one in (none, inclusive, exclusive)]
                 print(f"{name:24} {'+'.join(map(str, sizes)):>9} {lru:6.3f} {hits[0] / lru:9.3f} "
                       f"{hits[1] / lru:14.3f} {hits[2] / lru:14.3f}", flush=True)
