@@ -6,6 +6,7 @@
  *   pod_client.c  a process beside an agent: its rings, leases and staging memory
  *   lib_client.c  instead of it: a process with libicms (lib.h)
  *   pod_world.c   the machines: targets, agents, clients; boot, crash, heal; limits
+ *   pod_drives.c  drives that come and go
  *   pod_storm.c   what goes wrong, and when
  *   pod_flood.c   instead of that: loads beside a neighbour that stores without end
  *   pod_settle.c  when nothing goes wrong any more: exact accounts
@@ -29,7 +30,8 @@
 #define POD_REACTORS    2 /* of an agent */
 #define POD_TARGETS     3 /* of the small pod */
 #define POD_LINKS       2 /* addresses of each target              */
-#define POD_DRIVES      2 /* of each target                        */
+#define POD_DRIVES      2 /* of each target, at the start and at the end */
+#define POD_DRIVES_MAX  4 /* that come and go meanwhile            */
 #define POD_AGENTS      2
 #define POD_TARGETS_MAX 8 /* of the large one */
 #define POD_AGENTS_MAX  16
@@ -261,12 +263,15 @@ struct pod_target {
     struct sim_node *links[POD_LINKS]; /* its addresses */
     enum pod_machine_state state;
     struct target *target;
-    uint64_t restart_ns;  /* DOWN                                               */
-    bool paused;          /* stands still                                       */
-    bool format;          /* the next start formats: the canary                 */
-    uint32_t resets;      /* of volumes that it knows                           */
-    uint32_t resets_next; /* resets, when the change under way is over          */
-    bool changing;        /* a change of its volumes is under way               */
+    uint64_t restart_ns;               /* DOWN                                               */
+    bool paused;                       /* stands still                                       */
+    bool format;                       /* the next start formats: the canary                 */
+    uint32_t resets;                   /* of volumes that it knows                           */
+    uint32_t resets_next;              /* resets, when the change under way is over          */
+    bool changing;                     /* a change of its volumes is under way               */
+    uint32_t drives, drains;           /* of its file (bits): pod_drives.c       */
+    uint32_t drives_told, drains_told; /* that it has, when the change is over   */
+    bool drives_changing;              /* a change of its drives is under way    */
     struct target_stats *stats;
 };
 
@@ -302,13 +307,14 @@ enum pod_trouble_kind {
     POD_TROUBLE_KILL_CLIENT,
     POD_TROUBLE_PAUSE_TARGET, /* SIGSTOP, and later SIGCONT                    */
     POD_TROUBLE_PAUSE_AGENT,
-    POD_TROUBLE_CUT,   /* a black hole between two, or around one       */
-    POD_TROUBLE_SLOW,  /* the drives of a target                        */
-    POD_TROUBLE_DEAD,  /* one drive, until somebody repairs it          */
-    POD_TROUBLE_FAR,   /* the network of a target delays                */
-    POD_TROUBLE_EPOCH, /* a target joins, drains, leaves or comes back */
-    POD_TROUBLE_LINK,  /* one address of a target is cut, or delays    */
-    POD_TROUBLE_RESET, /* a volume is reset                            */
+    POD_TROUBLE_CUT,    /* a black hole between two, or around one       */
+    POD_TROUBLE_SLOW,   /* the drives of a target                        */
+    POD_TROUBLE_DEAD,   /* one drive, until somebody repairs it          */
+    POD_TROUBLE_FAR,    /* the network of a target delays                */
+    POD_TROUBLE_EPOCH,  /* a target joins, drains, leaves or comes back */
+    POD_TROUBLE_LINK,   /* one address of a target is cut, or delays    */
+    POD_TROUBLE_RESET,  /* a volume is reset                            */
+    POD_TROUBLE_DRIVES, /* a drive comes, drains or goes                */
     POD_TROUBLE_KINDS,
 };
 
@@ -348,7 +354,8 @@ struct pod_counts {
     uint64_t dropped;   /* the agent died before it answered */
     uint64_t trouble[POD_TROUBLE_KINDS];
     uint64_t moved;     /* blocks that agents moved which did not crash since */
-    uint64_t replaced;  /* drives that could not be opened any more */
+    uint64_t replaced;  /* drives that were erased */
+    uint64_t drives;    /* changes of drives that targets took */
     uint64_t slow;      /* verdicts on enclosures, by reactors of agents that did not crash since */
     uint64_t failovers; /* commands that another link took over, likewise                       */
 };
@@ -408,6 +415,18 @@ void pod_world_reset(struct pod_world *world, uint32_t volume);
 
 /* The generation that a volume's UUID was made of. */
 uint32_t pod_world_generation(uint32_t volume, const struct uuid *uuid);
+
+/* Drives that come and go. Where one is; those of a target's file, for a target; another file; what
+ * is on a drive goes; the target may be told. */
+const char *pod_drive_path(uint32_t drive);
+uint32_t pod_drives_list(const struct pod_target *target,
+                         struct target_drive_opts out_drives[POD_DRIVES_MAX]);
+void pod_drives_strike(struct pod_target *target);
+void pod_drive_erase(struct pod_target *target, const char *path);
+void pod_drives_drive(struct pod_target *target);
+
+/* POD_DRIVES of each target stay; the others are drained, and go. */
+void pod_drives_end(struct pod_world *world);
 
 /* Numbers of all targets together. */
 uint64_t pod_world_blocks(struct pod_world *world);

@@ -315,8 +315,12 @@ static uint64_t settle_old_blocks(struct settle *settle)
     struct pod_world *world = settle->world;
     uint64_t old = 0;
 
-    for (uint32_t i = 0; i < world->target_count * POD_DRIVES; i++) {
-        struct store *store = world->targets[i / POD_DRIVES].target->drives[i % POD_DRIVES].store;
+    for (uint32_t i = 0; i < world->target_count * LIMIT_DRIVES; i++) {
+        struct store *store =
+            world->targets[i / LIMIT_DRIVES].target->drives[i % LIMIT_DRIVES].store;
+
+        if (store == NULL)
+            continue;
 
         for (uint32_t volume = 0; volume < LIMIT_VOLUMES; volume++) {
             struct store_position from = {0};
@@ -348,7 +352,7 @@ static void settle_account(struct settle *settle)
     for (uint32_t i = 0; i < world->target_count; i++) {
         const struct target_stats *stats = world->targets[i].stats;
 
-        for (uint32_t d = 0; d < POD_DRIVES; d++)
+        for (uint32_t d = 0; d < stats->drive_count; d++)
             pod_tell(world, "target %u drive %u: %llu blocks, %llu evicted, %llu damaged", i, d,
                      (unsigned long long)stats->drives[d].store.blocks,
                      (unsigned long long)stats->drives[d].store.evictions,

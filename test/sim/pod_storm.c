@@ -48,6 +48,7 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     weather->storm_ns = 400 * MS + weather_draw(world, 6, 2000) * MS;
     weather->on[POD_TROUBLE_EPOCH] = weather_draw(world, 20, 2) == 0;
     weather->on[POD_TROUBLE_LINK] = !world->options.flood && weather_draw(world, 21, 2) == 0;
+    weather->on[POD_TROUBLE_DRIVES] = !world->options.flood && weather_draw(world, 22, 3) == 0;
     if (world->options.brief)
         weather->storm_ns /= 5;
     opts->net_buffer_bytes = weather_draw(world, 9, 2) == 0 ? 16 << 10 : 128 << 10;
@@ -82,6 +83,7 @@ static const char *const trouble_names[POD_TROUBLE_KINDS] = {
     [POD_TROUBLE_EPOCH] = "targets join, drain and leave",
     [POD_TROUBLE_LINK] = "links fail",
     [POD_TROUBLE_RESET] = "volumes are reset",
+    [POD_TROUBLE_DRIVES] = "drives come, drain and go",
 };
 
 /* ---- troubles that end by themselves -------------------------------------------------------- */
@@ -131,7 +133,7 @@ static void trouble_set(struct pod_world *world, const struct pod_trouble *troub
         check(trouble->kind == POD_TROUBLE_DEAD);
         pod_tell(world, "target %u: drive %u %s", trouble->a, trouble->b,
                  on ? "dies" : "is repaired");
-        sim_disk_dead(world->targets[trouble->a].node, trouble->b == 0 ? "/drive0" : "/drive1", on);
+        sim_disk_dead(world->targets[trouble->a].node, pod_drive_path(trouble->b), on);
     }
 }
 
@@ -226,6 +228,8 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
     uint32_t place = (uint32_t)pod_chance(world, world->agent_count + world->target_count);
     bool silent = pod_chance(world, 2) == 0 && world->weather.silent;
     bool power = pod_chance(world, 2) == 0 && world->weather.power;
+    bool drives_come = world->weather.on[POD_TROUBLE_DRIVES];
+    uint32_t drive;
 
     world->counts.trouble[kind]++;
     switch (kind) {
@@ -268,13 +272,18 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
     case POD_TROUBLE_LINK:
         storm_link(world, target);
         break;
+    case POD_TROUBLE_DRIVES:
+        pod_drives_strike(&world->targets[target]);
+        break;
     case POD_TROUBLE_RESET:
         if (world->resets < STORM_RESETS_MAX)
             pod_world_reset(world, (uint32_t)pod_chance(world, POD_VOLUMES));
         break;
     default:
-        trouble_begin(world, POD_TROUBLE_DEAD, target, (uint32_t)pod_chance(world, POD_DRIVES),
-                      200 * MS);
+        drive = (uint32_t)pod_chance(world, POD_DRIVES_MAX) %
+                (drives_come ? POD_DRIVES_MAX : POD_DRIVES);
+        if ((world->targets[target].drives_told >> drive & 1) != 0)
+            trouble_begin(world, POD_TROUBLE_DEAD, target, drive, 200 * MS);
     }
 }
 
@@ -352,6 +361,8 @@ void pod_storm(struct pod_world *world)
         storm_canary(world);
         if (pod_chance(world, 4) == 0)
             kind = POD_TROUBLE_EPOCH;
+        else if (pod_chance(world, 4) == 0)
+            kind = POD_TROUBLE_DRIVES;
         if (weather->on[kind])
             storm_strike(world, kind);
     }
@@ -365,6 +376,8 @@ void pod_storm_end(struct pod_world *world)
     world->faults = false;
     sim_faults(world->sim, false);
     pod_tell(world, "the storm is over");
+    if (world->weather.on[POD_TROUBLE_DRIVES])
+        pod_drives_end(world);
     if (!world->weather.on[POD_TROUBLE_EPOCH])
         return;
     if (world->weather.fair) /* what is asked for now is with former owners */

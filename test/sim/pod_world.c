@@ -20,8 +20,6 @@
 #define WORLD_PORT       4420
 #define WORLD_RETRY_NS   (20 * MS)
 
-static const char *const world_drives[POD_DRIVES] = {"/drive0", "/drive1"};
-
 uint64_t pod_chance(struct pod_world *world, uint64_t n)
 {
     return sim_random(world->sim) % n;
@@ -59,31 +57,9 @@ static uint32_t world_connections_max(const struct pod_world *world)
 
 /* ---- targets -------------------------------------------------------------------------------- */
 
-/* Somebody puts a new drive in. */
-static void target_drive_replace(struct pod_target *target, uint32_t drive)
-{
-    static const uint8_t zeros[64 << 10];
-    struct loop_file_opts opts = {.path = world_drives[drive], .write = true};
-    struct loop_file *file;
-    uint64_t bytes;
-
-    if (loop_file_open(sim_node_env(target->node), &opts, NULL, &file) != ICMS_OK)
-        pod_fail(target->world, POD_FAULT_HEAL, "no drive to replace");
-    bytes = loop_file_bytes(file);
-    for (uint64_t at = 0; at < bytes; at += sizeof(zeros))
-        check(loop_file_write_now(file, at, zeros, u64_min(sizeof(zeros), bytes - at)) == ICMS_OK);
-    check(loop_file_flush_now(file) == ICMS_OK);
-    loop_file_close(&file);
-    target->world->counts.replaced++;
-    pod_tell(target->world, "target %u: drive %u replaced", target->number, drive);
-}
-
 static icms_err target_make(struct pod_target *target, struct err_why *why)
 {
-    const struct target_drive_opts drives[POD_DRIVES] = {
-        {.path = "/drive0", .bytes = POD_DRIVE_BYTES, .format = target->format},
-        {.path = "/drive1", .bytes = POD_DRIVE_BYTES, .format = target->format},
-    };
+    struct target_drive_opts drives[POD_DRIVES_MAX];
     struct pod_world *world = target->world;
     const struct agent_enclosure_opts *self = &world->enclosures[target->number];
     struct target_opts opts;
@@ -103,11 +79,13 @@ static icms_err target_make(struct pod_target *target, struct err_why *why)
     opts.queue_entries_max = 32;
     opts.header_timeout_ms = 500;
     opts.drives = drives;
-    opts.drive_count = POD_DRIVES;
+    opts.drive_count = pod_drives_list(target, drives);
     opts.volumes = world->volumes;
     opts.volume_count = POD_VOLUMES;
-    target->format = target->changing = false;
+    target->format = target->changing = target->drives_changing = false;
     target->resets = world->resets;
+    target->drives_told = target->drives;
+    target->drains_told = target->drains;
     err = target_new(&opts, why, &target->target);
     if (err != ICMS_OK)
         return err;
@@ -123,7 +101,7 @@ static bool target_repair(struct pod_target *target)
     bool repaired = false;
 
     target_stats(target->target, target->stats);
-    for (uint32_t i = 0; i < POD_DRIVES; i++) {
+    for (uint32_t i = 0; i < target->stats->drive_count; i++) {
         if (!target->stats->drives[i].out)
             continue;
         pod_tell(target->world, "target %u: %s", target->number, target->stats->drives[i].why);
@@ -131,7 +109,7 @@ static bool target_repair(struct pod_target *target)
             sim_node_crash(target->node, false, false);
             target_free(&target->target);
         }
-        target_drive_replace(target, i);
+        pod_drive_erase(target, target->stats->drives[i].path);
         repaired = true;
     }
     return repaired;
@@ -147,8 +125,9 @@ void pod_target_start(struct pod_target *target)
         pod_tell(world, "target %u does not start: %s", target->number, why.text);
         target->restart_ns = sim_now_ns(world->sim) + WORLD_RETRY_NS;
         if (!world->faults)
-            for (uint32_t i = 0; i < POD_DRIVES; i++)
-                target_drive_replace(target, i);
+            for (uint32_t i = 0; i < POD_DRIVES_MAX; i++)
+                if ((target->drives >> i & 1) != 0)
+                    pod_drive_erase(target, pod_drive_path(i));
         return;
     }
     if (!world->faults && target_repair(target))
@@ -210,7 +189,8 @@ static void target_resets_take(struct pod_target *target)
             return;
         target->changing = false;
         target->resets = target->resets_next;
-    } else if (target->resets != world->resets && pod_chance(world, 16) == 0) {
+    } else if (target->resets != world->resets && !target->drives_changing &&
+               pod_chance(world, 16) == 0) {
         target_opts_init(&opts);
         opts.volumes = world->volumes;
         opts.volume_count = POD_VOLUMES;
@@ -227,6 +207,7 @@ static void target_drive(struct pod_target *target)
     uint64_t now = sim_now_ns(target->world->sim);
 
     target_resets_take(target);
+    pod_drives_drive(target);
     if (target->state == POD_MACHINE_DOWN && now >= target->restart_ns) {
         pod_target_start(target);
     } else if (target->state == POD_MACHINE_LEAVING &&
@@ -410,7 +391,7 @@ static void judge_target(struct pod_target *target)
     limit(world, "queue pairs of a target", stats->nvmf.connections, world_connections_max(world));
     limit(world, "buffers of a target", stats->nvmf.buffers_used_bytes, stats->nvmf.buffers_bytes);
     limit(world, "flash of a target", stats->used_bytes, stats->capacity_bytes);
-    for (uint32_t i = 0; i < POD_DRIVES; i++) {
+    for (uint32_t i = 0; i < stats->drive_count; i++) {
         const struct store_stats *store = &stats->drives[i].store;
 
         limit(world, "flash of a drive", store->used_bytes, store->capacity_bytes);
@@ -498,7 +479,7 @@ uint64_t pod_world_blocks(struct pod_world *world)
 
     for (uint32_t i = 0; i < world->target_count; i++) {
         target_stats(world->targets[i].target, world->targets[i].stats);
-        for (uint32_t d = 0; d < POD_DRIVES; d++)
+        for (uint32_t d = 0; d < world->targets[i].stats->drive_count; d++)
             blocks += world->targets[i].stats->drives[d].store.blocks;
     }
     return blocks;
@@ -510,7 +491,7 @@ uint64_t pod_world_evictions(struct pod_world *world)
 
     for (uint32_t i = 0; i < world->target_count; i++) {
         target_stats(world->targets[i].target, world->targets[i].stats);
-        for (uint32_t d = 0; d < POD_DRIVES; d++)
+        for (uint32_t d = 0; d < world->targets[i].stats->drive_count; d++)
             evictions += world->targets[i].stats->drives[d].store.evictions;
     }
     return evictions;
@@ -567,6 +548,7 @@ static void world_target_init(struct pod_world *world, uint32_t number)
     target->world = world;
     target->number = number;
     target->node = sim_node_new(world->sim, host);
+    target->drives = ((uint32_t)1 << POD_DRIVES) - 1;
     for (uint32_t i = 0; i < POD_LINKS; i++) {
         (void)snprintf(host, sizeof(host), "10.1.%u.%u", i + 1, number + 1);
         target->links[i] = sim_node_address(target->node, host);
@@ -632,8 +614,10 @@ static void world_target_verify(struct pod_target *target)
     if (target->world->weather.disk_faults || target->world->power_lost ||
         target->world->options.brief) /* a drive that died, and was not restarted, missed deletes */
         return;
-    for (uint32_t i = 0; i < POD_DRIVES; i++) {
-        uint64_t wrong = store_verify(target->target->drives[i].store, &why);
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
+        uint64_t wrong = target->target->drives[i].store == NULL
+                             ? 0
+                             : store_verify(target->target->drives[i].store, &why);
 
         if (wrong != 0)
             pod_fail(target->world, POD_FAULT_FORGOT,
