@@ -262,17 +262,18 @@ struct icms_request {
     void *tag;                    /* the caller's                                           */
     void *stream;                 /* of a device, the caller's; NULL                        */
     void *mark;                   /* what was on it when the call was made; NULL            */
-    struct device_copier *marked; /* whose mark it is                                      */
-    struct list copies;           /* device_copy.link: blocks in device memory; its thread's */
-    _Atomic uint32_t copy_count;  /* of them                                                */
-    bool copying;                 /* put: the next block is on its way from the device      */
-    bool copy_wanted;             /* it waits in ROOM_COPIES                                */
-    bool copies_given;            /* some were given back: others may wait for them         */
-    struct icms_block own;        /* of flush and lease: no caller's block                  */
-    struct list sent, answered;   /* its operations; lock                                   */
-    struct list queue;            /* in icms.rooms; lock                                    */
-    struct list all;              /* in icms.under_way, or icms.requests_free; lock         */
-    struct list ready;            /* in icms.ready or icms.over; lock                       */
+    struct device_copier *marked; /* whose mark it is                                       */
+    _Atomic uint32_t *marked_users; /* counts this request, so that it stays; NULL        */
+    struct list copies;             /* device_copy.link: blocks in device memory; its thread's */
+    _Atomic uint32_t copy_count;    /* of them                                                */
+    bool copying;                   /* put: the next block is on its way from the device      */
+    bool copy_wanted;               /* it waits in ROOM_COPIES                                */
+    bool copies_given;              /* some were given back: others may wait for them         */
+    struct icms_block own;          /* of flush and lease: no caller's block                  */
+    struct list sent, answered;     /* its operations; lock                                   */
+    struct list queue;              /* in icms.rooms; lock                                    */
+    struct list all;                /* in icms.under_way, or icms.requests_free; lock         */
+    struct list ready;              /* in icms.ready or icms.over; lock                       */
 };
 
 /* What a handle put into a volume and has not flushed: lost, perhaps, when its agent dies, and the
@@ -515,6 +516,16 @@ static inline uint8_t *client_block_memory(const struct icms_request *request, s
         list_empty(&request->copies) ? NULL : client_copy_find(request, index);
 
     return copy != NULL ? copy->memory : request->blocks[index].data;
+}
+
+/* Bytes that may be written there by a get, of those that the caller gave. */
+static inline uint64_t client_block_room(const struct icms_request *request, size_t index)
+{
+    const struct device_copy *copy =
+        list_empty(&request->copies) ? NULL : client_copy_find(request, index);
+    uint64_t room = request->blocks[index].bytes;
+
+    return copy != NULL && copy->bytes < room ? copy->bytes : room;
 }
 
 /* Takes a copy for a block in registered memory. OK with *out_copy NULL: there is no room. Lock. */

@@ -26,44 +26,58 @@ struct device_copy *client_copy_find(const struct icms_request *request, size_t 
     return NULL;
 }
 
-/* The copier of all device memory of a request. OK with NULL: it has none. Lock. */
-static icms_err mark_copier(const struct icms_request *request, struct device_copier **out_copier)
+/* Finds the copier of all device memory of a request, and keeps it: the range where it was found
+ * cannot be unregistered before the request is over. None: OK, and request.marked stays NULL. Lock.
+ */
+static icms_err mark_copier(struct icms_request *request)
 {
-    struct client_device *device = NULL;
+    const struct client_device *device = NULL;
+    struct icms_memory *found = NULL;
 
-    *out_copier = NULL;
     for (size_t i = 0; i < request->count; i++) {
-        const struct icms_memory *memory =
-            client_memory_find(request->icms, request->blocks[i].data);
+        struct icms_memory *memory = client_memory_find(request->icms, request->blocks[i].data);
 
         if (memory == NULL || memory->device == NULL)
             continue;
         if (device != NULL && memory->device != device)
             return ICMS_INVALID;
         device = memory->device;
+        found = memory;
     }
-    if (device != NULL)
-        *out_copier = device->copier;
+    if (found != NULL) {
+        request->marked = device->copier;
+        request->marked_users = &found->users;
+        (void)atomic_fetch_add(&found->users, 1);
+    }
     return ICMS_OK;
+}
+
+/* The range may be unregistered again. */
+static void mark_give(struct icms_request *request)
+{
+    if (request->mark != NULL)
+        device_mark_give(request->marked, request->mark);
+    if (request->marked_users != NULL)
+        (void)atomic_fetch_sub(request->marked_users, 1);
+    request->mark = NULL;
+    request->marked_users = NULL;
 }
 
 icms_err client_copy_mark(struct icms_request *request)
 {
     struct icms *icms = request->icms;
-    struct device_copier *copier = NULL;
     icms_err err;
     int code;
 
     if ((uintptr_t)request->stream == DEVICE_STREAM_PER_THREAD)
         return ICMS_INVALID;
     client_lock(icms);
-    err = mark_copier(request, &copier);
+    err = mark_copier(request);
     client_unlock(icms);
-    if (err != ICMS_OK || copier == NULL)
+    if (err != ICMS_OK || request->marked == NULL ||
+        device_mark_take(request->marked, request->stream, &request->mark, &code))
         return err;
-    request->marked = copier;
-    if (device_mark_take(copier, request->stream, &request->mark, &code))
-        return ICMS_OK;
+    mark_give(request);
     return code == 0 ? ICMS_LIMIT : ICMS_DEVICE;
 }
 
@@ -80,7 +94,7 @@ icms_err client_copy_take(struct icms_request *request, size_t index, struct icm
         return ICMS_INVALID;
     if (device_copier_is_failed(copier))
         return ICMS_DEVICE;
-    if (request->marked != NULL && request->marked != copier)
+    if (request->stream != NULL && request->marked != copier)
         return ICMS_INVALID; /* registered after the call began */
     if (bytes > client_value_bytes_max(request->volume))
         bytes = client_value_bytes_max(request->volume);
@@ -181,8 +195,6 @@ void client_copies_end(struct icms_request *request)
         client_wake(icms);
     }
     request->copies_given = false;
-    if (request->done == request->count && request->mark != NULL) {
-        device_mark_give(request->marked, request->mark);
-        request->mark = NULL;
-    }
+    if (request->done == request->count)
+        mark_give(request);
 }

@@ -256,7 +256,7 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
     struct take_plain plain = {.to = client_block_memory(request, index),
                                .bytes = (uint32_t)sealed_plain_bytes(value_bytes)};
     enum icms_miss wrong = ICMS_MISS_NONE;
-    uint64_t room = block->bytes;
+    uint64_t room = client_block_room(request, index);
 
     block->bytes = plain.bytes;
     if (plain.bytes == 0) { /* nobody sealed that */
@@ -288,7 +288,7 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
     const struct shm_arena *shard = &request->view->shards[client_reactor(request, &block->key)];
     const uint8_t *value = shm_arena_value(shard, slot, value_bytes);
     enum icms_miss wrong = ICMS_MISS_NONE;
-    uint64_t room = block->bytes;
+    uint64_t room = client_block_room(request, index);
 
     if (value == NULL) {
         client_block_give_up(request, index, ICMS_PROTOCOL);
