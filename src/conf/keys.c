@@ -121,7 +121,8 @@ static const struct conf_key volume_keys[] = {
      .doc = "Generation of the volume's content, a part of its identity. Raise it by 1 in all "
             "daemons of the pod to reset the volume: no block of another generation is found, "
             "also after restarts and on drives that were away, and drives reuse their space "
-            "first. The same in all daemons of the pod."},
+            "first. Drives remember the highest one of a name, also when the volume was deleted: a "
+            "lower one is refused. The same in all daemons of the pod."},
     {"quota", CONF_BYTES, false, AT(struct volume_spec, quota_bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
      .doc = "Flash that an enclosure gives the volume, on all of its drives together; 0 is all of "

@@ -224,7 +224,7 @@ static icms_err format_write(struct loop_file *file, const struct store_super *s
         return ICMS_NO_MEMORY;
     store_super_make(super, (struct store_super_df *)(void *)pages);
     memset(note, 0, sizeof(*note));
-    store_note_make(&super->drive, 1, note);
+    store_note_make(&super->drive, 0, 1, note);
     for (int i = 0; i < 4 && err == ICMS_OK; i++) {
         err = loop_file_write_now(file, offset[i], i == 1 || i == 2 ? pages : (void *)note,
                                   STORE_PAGE_BYTES);

@@ -86,16 +86,17 @@ static uint64_t store_note_hash(const struct uuid *drive, const struct store_not
     return store_hash(df, sizeof(*df), hash64_seed(drive->bytes, sizeof(drive->bytes), 0));
 }
 
-void store_note_make(const struct uuid *drive, uint64_t sequence, struct store_note_df *df)
+void store_note_make(const struct uuid *drive, uint32_t page, uint64_t sequence,
+                     struct store_note_df *df)
 {
-    df->magic = le64_of(STORE_NOTE_MAGIC);
+    df->magic = le64_of(STORE_NOTE_MAGIC + page);
     df->sequence = le64_of(sequence);
     df->hash = le64_of(store_note_hash(drive, df));
 }
 
-bool store_note_check(const struct uuid *drive, const struct store_note_df *df)
+bool store_note_check(const struct uuid *drive, uint32_t page, const struct store_note_df *df)
 {
-    return le64_get(df->magic) == STORE_NOTE_MAGIC &&
+    return le64_get(df->magic) == STORE_NOTE_MAGIC + page &&
            le64_get(df->hash) == store_note_hash(drive, df);
 }
 

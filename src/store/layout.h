@@ -3,7 +3,7 @@
  * store/layout.h: every byte on flash, and the pure functions that make and check them.
  *
  *   0        superblock                  4 KiB   (again at 32 KiB)
- *   4 KiB    the owner's note            4 KiB   (again at 36 KiB)
+ *   4 KiB    the owner's notes           24 KiB  (again at 36 KiB)
  *   64 KiB   segment 0                   segment_bytes
  *   ...      segment n - 1
  *
@@ -47,6 +47,7 @@
 #define STORE_NOTE_OFFSET_A  4096
 #define STORE_NOTE_OFFSET_B  36864
 #define STORE_DATA_OFFSET    65536
+#define STORE_NOTE_PAGES     6
 
 #define STORE_SEGMENT_BYTES_MIN ((uint64_t)64 << 10)
 #define STORE_SEGMENT_BYTES_MAX ((uint64_t)256 << 20)
@@ -83,14 +84,18 @@ static_assert(sizeof(struct store_super_df) == STORE_PAGE_BYTES, "superblock is 
 
 #define STORE_NOTE_MAGIC UINT64_C(0x45544f4e534d4349)
 
-/* What the owner of the store keeps here. Both copies are the same but while one is written. */
+/* What the owner of the store keeps here: a page of it. Both copies are the same but while one is
+ * written. A new format has the first page; the others are there once they were written. */
 struct store_note_df {
-    le64 magic;    /* STORE_NOTE_MAGIC                                       */
+    le64 magic;    /* STORE_NOTE_MAGIC, and the number of the page           */
     le64 sequence; /* the copy that has the higher one counts                */
     uint8_t bytes[STORE_PAGE_BYTES - 24]; /* of the owner; a new format has zeros */
     le64 hash; /* of all bytes before, seeded with the drive's uuid      */
 };
-static_assert(sizeof(struct store_note_df) == STORE_PAGE_BYTES, "the note is one page");
+static_assert(sizeof(struct store_note_df) == STORE_PAGE_BYTES, "a note is one page");
+static_assert(STORE_NOTE_OFFSET_A + STORE_NOTE_PAGES * STORE_PAGE_BYTES <= STORE_SUPER_OFFSET_B &&
+                  STORE_NOTE_OFFSET_B + STORE_NOTE_PAGES * STORE_PAGE_BYTES <= STORE_DATA_OFFSET,
+              "notes have their place");
 
 /* One life of a segment; in its header, and again in its footer. While the segment is open its last
  * page is a copy of the header page. */
@@ -283,10 +288,11 @@ icms_err store_super_check(const struct store_super_df *df,
                            struct store_super *out_super) ICMS_MUST_CHECK;
 
 /* Sets magic, sequence and hash of a note whose bytes are in place. */
-void store_note_make(const struct uuid *drive, uint64_t sequence, struct store_note_df *df);
+void store_note_make(const struct uuid *drive, uint32_t page, uint64_t sequence,
+                     struct store_note_df *df);
 
-/* Whether it is a note of this drive. */
-bool store_note_check(const struct uuid *drive, const struct store_note_df *df);
+/* Whether it is that page of the notes of this drive. */
+bool store_note_check(const struct uuid *drive, uint32_t page, const struct store_note_df *df);
 
 /* Fills a header page; life->segment belongs to the drive. */
 void store_header_make(const struct uuid *drive, const struct store_life *life,

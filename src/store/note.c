@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The owner's note: what the owner of a store keeps on its drive.
+ * The owner's notes: what the owner of a store keeps on its drive, in pages.
  *
  *   store_note_put -> write, flush of the first copy -> write, flush of the second -> done
  *
- * Invariants: one copy is whole on flash at any time; done is called when both are. A note that
- * cannot be written takes the drive out of service.
+ * Invariants: one copy of a page is whole on flash at any time; done is called when both are. A
+ * page that cannot be written takes the drive out of service.
  */
 #include <stdlib.h>
 
@@ -14,23 +14,31 @@
 
 static_assert(sizeof(((struct store_note_df *)0)->bytes) == STORE_NOTE_BYTES, "what callers have");
 
-static const uint64_t note_offset[2] = {STORE_NOTE_OFFSET_A, STORE_NOTE_OFFSET_B};
+static_assert(STORE_NOTES == STORE_NOTE_PAGES, "what callers have");
+
+/* Of one of the two copies of a page. */
+static uint64_t note_offset(uint32_t page, uint32_t copy)
+{
+    return (copy == 0 ? STORE_NOTE_OFFSET_A : STORE_NOTE_OFFSET_B) +
+           (uint64_t)page * STORE_PAGE_BYTES;
+}
 
 /* ---- before the loop runs ---------------------------------------------------------------------
  */
 
 /* Reads both copies to df[0]; df[1] is then the one that counts, or zeros. Returns how many could
  * not be read. */
-static uint32_t note_read(struct loop_file *file, const struct uuid *drive,
+static uint32_t note_read(struct loop_file *file, const struct uuid *drive, uint32_t page,
                           struct store_note_df df[2])
 {
     uint32_t failed = 0;
 
     memset(&df[1], 0, sizeof(df[1]));
-    for (int i = 0; i < 2; i++) {
-        if (loop_file_read_now(file, note_offset[i], df, sizeof(*df)) != ICMS_OK)
+    for (uint32_t i = 0; i < 2; i++) {
+        if (loop_file_read_now(file, note_offset(page, i), df, sizeof(*df)) != ICMS_OK)
             failed++;
-        else if (store_note_check(drive, df) && le64_get(df->sequence) > le64_get(df[1].sequence))
+        else if (store_note_check(drive, page, df) &&
+                 le64_get(df->sequence) > le64_get(df[1].sequence))
             df[1] = df[0];
     }
     return failed;
@@ -50,7 +58,7 @@ icms_err store_note_read(struct loop_env *env, const char *path, struct err_why 
     err = loop_file_open(env, &open, why, &file);
     if (err == ICMS_OK)
         err = store_super_read(file, path, why, &super);
-    if (err == ICMS_OK && note_read(file, &super.drive, df) == 2)
+    if (err == ICMS_OK && note_read(file, &super.drive, 0, df) == 2)
         err = err_set(why, ICMS_IO, "%s: cannot read which drives belong together", path);
     if (err == ICMS_OK) {
         *out_drive = super.drive;
@@ -64,38 +72,53 @@ icms_err store_note_read(struct loop_env *env, const char *path, struct err_why 
 
 icms_err store_note_open(struct store *store, struct err_why *why)
 {
-    struct store_note_df *df = store_pages_new(store, 2);
-    uint32_t unread;
+    struct store_note_df *df = store_pages_new(store, STORE_NOTE_PAGES);
+    struct store_note_df *both = aligned_alloc(STORE_PAGE_BYTES, 2 * sizeof(*both));
+    uint32_t unread = 0;
 
-    if (df == NULL)
+    if (df == NULL || both == NULL) {
+        free(both);
         return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
-    unread = note_read(store->file, &store->super.drive, df);
+    }
+    for (uint32_t page = 0; page < STORE_NOTE_PAGES; page++) {
+        unread += note_read(store->file, &store->super.drive, page, both);
+        df[page] = both[1];
+    }
+    free(both);
     if (unread > 0)
         store_error_add(store,
                         &(struct store_error){.what = "read of the list of drives",
                                               .err = ICMS_IO,
-                                              .offset = note_offset[0],
+                                              .offset = note_offset(0, 0),
                                               .volume = STORE_ERROR_NO_BLOCK},
                         unread);
-    store->note.df = &df[1];
+    store->note.df = df;
     return ICMS_OK;
 }
 
-static void note_make(struct store *store, const void *bytes)
+const void *store_note(const struct store *store, uint32_t page)
 {
-    struct store_note_df *df = store->note.df;
-
-    memcpy(df->bytes, bytes, STORE_NOTE_BYTES);
-    store_note_make(&store->super.drive, le64_get(df->sequence) + 1, df);
+    check(page < STORE_NOTE_PAGES);
+    return store->note.df[page].bytes;
 }
 
-icms_err store_note_put_now(struct store *store, const void *bytes, struct err_why *why)
+static void note_make(struct store *store, uint32_t page, const void *bytes)
+{
+    struct store_note_df *df = &store->note.df[page];
+
+    check(page < STORE_NOTE_PAGES);
+    memcpy(df->bytes, bytes, STORE_NOTE_BYTES);
+    store_note_make(&store->super.drive, page, le64_get(df->sequence) + 1, df);
+}
+
+icms_err store_note_put_now(struct store *store, uint32_t page, const void *bytes,
+                            struct err_why *why)
 {
     icms_err err = ICMS_OK;
 
-    note_make(store, bytes);
-    for (int i = 0; i < 2 && err == ICMS_OK; i++) {
-        err = loop_file_write_now(store->file, note_offset[i], store->note.df,
+    note_make(store, page, bytes);
+    for (uint32_t i = 0; i < 2 && err == ICMS_OK; i++) {
+        err = loop_file_write_now(store->file, note_offset(page, i), &store->note.df[page],
                                   sizeof(*store->note.df));
         if (err == ICMS_OK)
             err = loop_file_flush_now(store->file);
@@ -120,8 +143,9 @@ static void note_step(struct store *store)
     if (writer->step % 2 == 1)
         loop_file_flush(store->loop, &writer->op, store->file, store_note_done);
     else
-        loop_file_write(store->loop, &writer->op, store->file, note_offset[writer->step / 2],
-                        writer->df, sizeof(*writer->df), store_note_done);
+        loop_file_write(store->loop, &writer->op, store->file,
+                        note_offset(writer->page, writer->step / 2), &writer->df[writer->page],
+                        sizeof(*writer->df), store_note_done);
 }
 
 static void note_end(struct store *store, icms_err err)
@@ -141,7 +165,7 @@ static void store_note_done(struct loop_op *op)
     struct store_note_writer *writer = &store->note;
 
     store_overhead_outcome(store, op->err, "write of the list of drives",
-                           note_offset[writer->step / 2]);
+                           note_offset(writer->page, writer->step / 2));
     if (op->err == ICMS_OK && writer->step % 2 == 0)
         store_overhead_written(store, sizeof(*writer->df));
     if (op->err == ICMS_OK) {
@@ -174,8 +198,9 @@ icms_err store_note_put(struct store *store, struct store_note *note)
     check(store->magic == STORE_MAGIC && note->done != NULL && writer->note == NULL);
     if (store->down)
         return ICMS_DRIVE_DOWN;
-    note_make(store, note->bytes);
+    note_make(store, note->page, note->bytes);
     writer->note = note;
+    writer->page = note->page;
     writer->step = writer->attempts = 0;
     note_step(store);
     return ICMS_OK;

@@ -158,28 +158,35 @@ void store_quota_look(struct store *store);
 
 /* ---- the owner's note ----------------------------------------------------------------------- */
 
-/* Bytes that the owner of the store may keep on the drive; a new format has zeros. */
+/* Bytes that the owner of the store may keep on the drive in each of so many pages; a new format
+ * has zeros. */
 #define STORE_NOTE_BYTES 4072
+#define STORE_NOTES      6
 
 /* The UUID that the drive got when it was formatted, which names it whatever its path is, and what
- * was kept there; *out_lost: both copies are damaged, and the
+ * was kept in page 0; *out_lost: both copies are damaged, and the
  * bytes are zeros. Before store_open, blocking. NO_MEMORY, IO, and what store_open answers to a
  * drive that is not a store. */
 icms_err store_note_read(struct loop_env *env, const char *path, struct err_why *why,
                          struct uuid *out_drive, void *out_bytes, bool *out_lost) ICMS_MUST_CHECK;
 
-/* Replaces it, durably. Blocking; before the loop starts. */
-icms_err store_note_put_now(struct store *store, const void *bytes,
+/* What is kept in a page: STORE_NOTE_BYTES, zeros when both copies are damaged. Stays until the
+ * page is replaced. On the store's loop, or before it starts. */
+const void *store_note(const struct store *store, uint32_t page);
+
+/* Replaces a page, durably. Blocking; before the loop starts, or anybody else knows the store. */
+icms_err store_note_put_now(struct store *store, uint32_t page, const void *bytes,
                             struct err_why *why) ICMS_MUST_CHECK;
 
 struct store_note {
+    uint32_t page;                         /* below STORE_NOTES                               */
     const void *bytes;                     /* STORE_NOTE_BYTES; taken before the call returns */
     void (*done)(struct store_note *note); /* called once                                     */
     icms_err err;                          /* OK, DRIVE_DOWN                                  */
 };
 
-/* Replaces it, durably against power loss when done is called; one at a time. A note that cannot be
- * written takes the drive out of service. DRIVE_DOWN. */
+/* Replaces a page, durably against power loss when done is called; one at a time. A note that
+ * cannot be written takes the drive out of service. DRIVE_DOWN. */
 icms_err store_note_put(struct store *store, struct store_note *note) ICMS_MUST_CHECK;
 
 /* ---- operations ----------------------------------------------------------------------------- */

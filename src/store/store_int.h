@@ -311,7 +311,8 @@ struct store_kill {
 /* Writes the owner's note: one at a time. */
 struct store_note_writer {
     struct store_note *note;  /* NULL: idle                                          */
-    struct store_note_df *df; /* aligned; the last one                               */
+    struct store_note_df *df; /* [STORE_NOTE_PAGES], aligned: the last ones          */
+    uint32_t page;            /* that is written                                     */
     uint32_t step;            /* of 4: write, flush, and the same of the second copy */
     uint32_t attempts;        /* that failed                                         */
     struct store_retry retry; /* the step, when there was no space                   */

@@ -425,6 +425,8 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
     if (err == ICMS_OK)
         err = target_members_write(target, why);
     if (err == ICMS_OK)
+        err = target_generations_start(target, why);
+    if (err == ICMS_OK)
         err = drives_left(target, why);
     if (err == ICMS_OK)
         err = drives_map_first(target, why);

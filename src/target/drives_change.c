@@ -167,7 +167,11 @@ static icms_err drive_come(struct target_drives_change *change, const struct tar
                           "cannot add %.200s: it has the same UUID as %.200s: one is a copy of the "
                           "other; erase it: `icms drive add --format`",
                           drive->path, target->drives[other].path);
-    return err == ICMS_OK ? target_drive_open(drive, why, &change->stores[number]) : err;
+    if (err == ICMS_OK)
+        err = target_drive_open(drive, why, &change->stores[number]);
+    return err == ICMS_OK
+               ? target_generations_put_now(&target->generations, change->stores[number], why)
+               : err;
 }
 
 /* All but what comes is compared; nothing is changed. */

@@ -725,10 +725,7 @@ static void power_cut(struct power *power)
 {
     struct rig *rig = power->model.rig;
 
-    sim_node_crash(rig->node, true, false);
-    target_free(&rig->target);
-    peer_free(&rig->io);
-    peer_free(&rig->admin);
+    rig_crash_power(rig, true);
     rig_up(rig);
     power->cuts++;
     for (uint32_t key = 0; key < KEYS; key++)

@@ -148,7 +148,7 @@ icms_err target_members_check(struct target *target, struct err_why *why)
 
 static icms_err members_write(struct target_drive *drive, struct err_why *why)
 {
-    return store_note_put_now(drive->store, &drive->note, why);
+    return store_note_put_now(drive->store, 0, &drive->note, why);
 }
 
 icms_err target_members_write(struct target *target, struct err_why *why)
@@ -205,12 +205,17 @@ static void target_note_done(struct store_note *op)
         target_req_run(container_of(link, struct target_req, link));
 }
 
+bool target_note_write(struct target_drive *drive, uint32_t page, const void *bytes)
+{
+    drive->note_op = (struct store_note){.page = page, .bytes = bytes, .done = target_note_done};
+    drive->note_busy = store_note_put(drive->store, &drive->note_op) == ICMS_OK;
+    return drive->note_busy;
+}
+
 /* Writes the list of a drive; false: it is out of service. */
 static bool note_write(struct target_drive *drive)
 {
-    drive->note_op = (struct store_note){.bytes = &drive->note, .done = target_note_done};
-    drive->note_busy = store_note_put(drive->store, &drive->note_op) == ICMS_OK;
-    return drive->note_busy;
+    return target_note_write(drive, 0, &drive->note);
 }
 
 enum target_step target_run_note(struct target_req *req)

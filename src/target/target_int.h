@@ -54,6 +54,26 @@ struct target_note_df {
 };
 static_assert(sizeof(struct target_note_df) == STORE_NOTE_BYTES, "no padding");
 
+/* ---- generations ---------------------------------------------------------------------------- */
+
+/* What the enclosure knows of a volume of a name, of which its drives may have blocks. */
+struct target_generation_df {
+    le64 name;         /* a hash of it; 0: the entry is free                    */
+    le32 generation;   /* the highest that it had                               */
+    uint8_t is_sealed; /* of that generation                                    */
+    uint8_t uuid[3];   /* of a hash of its UUID                                 */
+};
+static_assert(sizeof(struct target_generation_df) == 16, "no padding");
+
+#define TARGET_PAGE_GENERATIONS (STORE_NOTE_BYTES / sizeof(struct target_generation_df))
+#define TARGET_GENERATIONS      ((STORE_NOTES - 1) * TARGET_PAGE_GENERATIONS)
+static_assert(TARGET_GENERATIONS >= LIMIT_VOLUMES, "each volume has an entry");
+
+/* By no order; in pages 1 and on of the owner's notes of each drive. */
+struct target_generations {
+    struct target_generation_df entry[TARGET_GENERATIONS];
+};
+
 /* ---- volumes -------------------------------------------------------------------------------- */
 
 /* Tenants of volumes that begin later and name none that is known: one for each number. Those of
@@ -273,8 +293,9 @@ struct target {
     uint32_t tenant_count;                       /* likewise                                 */
     struct tenant_spec tenants[TARGET_TENANTS];  /* likewise                                 */
     bool is_tenant_listed[TARGET_TENANTS];       /* likewise: else a volume named it         */
-    uint32_t tenants_max;         /* that nvmf/target knows                                    */
-    uint64_t value_bytes_max;     /* largest stored value that drives and buffers are made for */
+    uint32_t tenants_max;     /* that nvmf/target knows                                    */
+    uint64_t value_bytes_max; /* largest stored value that drives and buffers are made for */
+    struct target_generations generations; /* likewise; on all drives in service           */
     struct target_change *change; /* the control thread's: not over                        */
     struct target_drives_change *drives_change; /* likewise                                */
     pthread_mutex_t drives_lock; /* stores that others than loops read are not freed meanwhile */
@@ -537,6 +558,33 @@ icms_err target_members_check(struct target *target, struct err_why *why) ICMS_M
 icms_err target_members_write(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
 
 enum target_step target_run_note(struct target_req *req);
+
+/* Writes a page of the owner's notes of a drive, on its loop, while none is written
+ * (drive->note_busy, until it is over); false: the drive is out of service. */
+bool target_note_write(struct target_drive *drive, uint32_t page, const void *bytes);
+
+/* ---- generations.c -------------------------------------------------------------------------- */
+
+/* Whether a volume may begin: not with a generation that is older than one of before, whose blocks
+ * would be there again, nor with the same one in another format. CONFIG. */
+icms_err target_generation_check(const struct target_generations *known,
+                                 const struct volume_spec *volume, const char **out_key,
+                                 struct err_why *why) ICMS_MUST_CHECK;
+
+/* It has begun. */
+void target_generation_add(struct target_generations *known, const struct volume_spec *volume);
+
+/* At the start, when drives are open: what all of them know is checked, and written to those that
+ * lack some of it. CONFIG. Blocking. */
+icms_err target_generations_start(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
+
+/* Writes them to a drive that nobody knows yet. Blocking. */
+icms_err target_generations_put_now(const struct target_generations *known, struct store *store,
+                                    struct err_why *why) ICMS_MUST_CHECK;
+
+/* On the loop of a drive: whether it has them, on flash; else what it lacks is being written, and
+ * the answer is for later. */
+bool target_generations_know(struct target_drive *drive, const struct target_generations *known);
 
 /* On the loop of a drive in service: whether its list, on flash, has the drive of this UUID; else
  * it is being written, and the answer is for later. out_note: the list. */

@@ -70,7 +70,12 @@ void rig_down(struct rig *rig)
 
 void rig_crash(struct rig *rig)
 {
-    sim_node_crash(rig->node, false, false);
+    rig_crash_power(rig, false);
+}
+
+void rig_crash_power(struct rig *rig, bool power)
+{
+    sim_node_crash(rig->node, power, false);
     target_free(&rig->target);
     peer_free(&rig->io);
     peer_free(&rig->admin);

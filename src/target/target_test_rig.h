@@ -43,8 +43,9 @@ icms_err rig_try(struct rig *rig, struct err_why *why);
 /* Stops it. */
 void rig_down(struct rig *rig);
 
-/* Ends it as a crash does. */
+/* Ends it as a crash does, or as a power failure. */
 void rig_crash(struct rig *rig);
+void rig_crash_power(struct rig *rig, bool power);
 
 /* An enclosure with so many loops and drives that is not up. */
 struct rig *rig_new(uint32_t loops, uint32_t drives);

@@ -4,7 +4,8 @@
  *
  *   control thread        target_volumes_change: what shall be is compared with what is; refused,
  * or a struct target_change with all its memory each drive's loop     CHANGE_BEGIN: volumes begin
- * on it. One that cannot: CHANGE_UNDO on all, and nothing has changed CHANGE_LIMIT: quotas loop 0
+ * on it. One that cannot: CHANGE_UNDO on all, and nothing has changed CHANGE_KNOWN: it keeps their
+ * generations (generations.c) CHANGE_LIMIT: quotas loop 0
  * CHANGE_NAMES: nvmf/target changes namespaces, on every loop; from then on no command begins that
  * the change forbids each drive's loop     CHANGE_RETIRE: volumes that are gone control thread
  * target_volumes_changed: what others read of volumes and tenants
@@ -17,9 +18,13 @@
 
 #include "target/target_int.h"
 
+/* A drive that writes what it has to know is looked at again after so long. */
+#define CHANGE_LOOK_NS ((uint64_t)2 * 1000 * 1000)
+
 enum change_step {
     CHANGE_BEGIN,
     CHANGE_UNDO,
+    CHANGE_KNOWN,
     CHANGE_LIMIT,
     CHANGE_NAMES,
     CHANGE_RETIRE,
@@ -40,11 +45,13 @@ struct target_change {
     struct change_volume volumes[LIMIT_VOLUMES]; /* by number */
     uint32_t count;                              /* numbers used afterwards */
     struct target_tenants tenants;               /* afterwards */
+    struct target_generations generations;       /* afterwards */
     struct nvmf_target_change *nvmf;
     enum change_step step;
-    uint32_t drive;      /* that is visited */
-    struct loop_msg msg; /* carries it to loop 0, and from loop to loop */
-    icms_err err;        /* of CHANGE_BEGIN */
+    uint32_t drive;          /* that is visited */
+    struct loop_msg msg;     /* carries it to loop 0, and from loop to loop */
+    struct loop_timer timer; /* CHANGE_KNOWN: looks again */
+    icms_err err;            /* of CHANGE_BEGIN */
     struct err_why why;
     struct target_refused refused; /* what it is about */
     _Atomic bool is_over;          /* the control thread may take it */
@@ -124,32 +131,15 @@ static uint32_t change_number(const struct target *target, struct target_change 
     return change->count < LIMIT_VOLUMES ? change->count++ : LIMIT_VOLUMES;
 }
 
-/* A volume of this name had a later generation: its blocks would come back. One whose change was
- * refused has none. */
-static icms_err generation_check(const struct target *target, const struct volume_spec *spec,
-                                 struct err_why *why)
-{
-    for (uint32_t n = 0; n < target->volume_count; n++) {
-        const struct volume_spec *was = &target->volumes[n].spec;
-
-        if (target->volumes[n].was_served && strcmp(was->name, spec->name) == 0 &&
-            was->generation > spec->generation)
-            return err_set(why, ICMS_CONFIG,
-                           "volume %s: generation %u is older than %u, which it had since the "
-                           "start; set %u or more",
-                           spec->name, spec->generation, was->generation, was->generation);
-    }
-    return ICMS_OK;
-}
-
 static icms_err change_check(const struct target *target, const struct volume_spec *spec,
                              const struct volume_spec *was, uint32_t i, struct target_refused *out,
                              struct err_why *why)
 {
-    icms_err err = generation_check(target, spec, why);
+    const char *key;
+    icms_err err = target_generation_check(&target->generations, spec, &key, why);
 
     if (err != ICMS_OK)
-        return refuse(out, i, "generation", err);
+        return refuse(out, i, key, err);
     if (was != NULL && (was->sealed != spec->sealed || was->encrypted != spec->encrypted))
         return refuse(out, i, was->sealed != spec->sealed ? "sealed" : "encrypted",
                       err_set(why, ICMS_CONFIG,
@@ -184,6 +174,7 @@ static icms_err change_plan(const struct target *target, const struct target_opt
                               "icms-target",
                               TARGET_TENANTS_SPARE));
     change->count = target->volume_count;
+    change->generations = target->generations;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         const struct volume_spec *spec = &opts->volumes[i];
         uint32_t n = change_number(target, change, spec);
@@ -217,6 +208,7 @@ static icms_err change_plan(const struct target *target, const struct target_opt
                                          .tenant = tenant,
                                          .place = i,
                                          .spec = *spec};
+        target_generation_add(&change->generations, spec);
     }
     return ICMS_OK;
 }
@@ -299,6 +291,21 @@ static void drive_undo(const struct target_change *change, const struct target_d
             store_volume_retire(drive->store, n);
 }
 
+static void change_fire(struct loop_timer *timer)
+{
+    change_run(&container_of(timer, struct target_change, timer)->msg);
+}
+
+/* The drive knows the generations afterwards; false: it is looked at again. */
+static bool drive_known(struct target_change *change, struct target_drive *drive)
+{
+    if (!target_drive_in(change->target, drive->index) ||
+        target_generations_know(drive, &change->generations))
+        return true;
+    loop_timer_start(drive->loop, &change->timer, loop_now_ns(drive->loop) + CHANGE_LOOK_NS);
+    return false;
+}
+
 static void drive_limit(const struct target_change *change, struct target_drive *drive)
 {
     for (uint32_t n = 0; n < change->count; n++) {
@@ -327,8 +334,11 @@ static bool change_next(struct target_change *change)
     change->drive = 0;
     switch (change->step) {
     case CHANGE_BEGIN:
-        change->step = change->err == ICMS_OK ? CHANGE_LIMIT : CHANGE_UNDO;
-        for (uint32_t n = 0; n < change->count && change->err == ICMS_OK; n++)
+        change->step = change->err == ICMS_OK ? CHANGE_KNOWN : CHANGE_UNDO;
+        return true;
+    case CHANGE_KNOWN:
+        change->step = CHANGE_LIMIT;
+        for (uint32_t n = 0; n < change->count; n++)
             if (change->volumes[n].limits)
                 target_volume_quota(target, n, change->volumes[n].spec.quota_bytes);
         return true;
@@ -375,14 +385,18 @@ static void change_run(struct loop_msg *msg)
                 return;
             continue;
         }
-        if (change->step == CHANGE_BEGIN)
+        if (change->step == CHANGE_KNOWN) {
+            if (!drive_known(change, drive))
+                return;
+        } else if (change->step == CHANGE_BEGIN) {
             drive_begin(change, drive);
-        else if (change->step == CHANGE_UNDO)
+        } else if (change->step == CHANGE_UNDO) {
             drive_undo(change, drive);
-        else if (change->step == CHANGE_LIMIT)
+        } else if (change->step == CHANGE_LIMIT) {
             drive_limit(change, drive);
-        else
+        } else {
             drive_retire(change, drive);
+        }
         change->drive++;
     }
 }
@@ -431,6 +445,7 @@ icms_err target_volumes_change(struct target *target, const struct target_opts *
     if (change == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     change->target = target;
+    loop_timer_init(&change->timer, change_fire);
     err = change_plan(target, opts, change, out_refused, why);
     if (err == ICMS_OK)
         err = change_nvmf(change, why);
@@ -447,6 +462,8 @@ icms_err target_volumes_change(struct target *target, const struct target_opts *
 /* What others read. A volume that could not begin keeps its number, retired: drives may know it. */
 static void change_publish(struct target *target, struct target_change *change)
 {
+    if (change->err == ICMS_OK)
+        target->generations = change->generations;
     target_volumes_lock(target);
     target->volume_count = change->count;
     for (uint32_t n = 0; n < change->count && change->err == ICMS_OK; n++) {

@@ -149,6 +149,112 @@ static void a_reset_forgets_for_good(void **state)
     rig_free(&rig);
 }
 
+static void start_refused(struct rig *rig, const char *words)
+{
+    struct err_why why = {""};
+
+    assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
+    if (strstr(why.text, words) == NULL)
+        fail_msg("%s", why.text);
+}
+
+/* A file of before, at a start: drives know better, also when the power failed right after the
+ * reset, when some of them are away, and of a volume that was deleted since. */
+static void an_older_generation_is_refused_at_the_start(void **state)
+{
+    for (uint32_t crash = 0; crash < 3; crash++) {
+        struct rig *rig = volumes_rig(2, 3);
+
+        fill(rig, 1, 20);
+        spec_make(0, 0, 3);
+        change(rig);
+        if (crash == 0)
+            rig_down(rig);
+        else
+            rig_crash_power(rig, crash == 2);
+        spec_make(0, 0, 2);
+        start_refused(rig, "volume volume0: generation 2 is older than 3");
+        for (uint32_t i = 0; i < 2; i++) { /* one drive is enough */
+            sim_disk_dead(rig->node, rig->paths[i], true);
+            start_refused(rig, "is older than 3");
+        }
+        spec_make(0, 0, 3);
+        rig_up(rig);
+        spec_make(0, 1, 0);
+        rig->opts.volume_count = 1;
+        change(rig);
+        rig_down(rig);
+        spec_make(1, 0, 0);
+        rig->opts.volume_count = 2;
+        start_refused(rig, "is older than 3");
+        spec_make(1, 0, 4);
+        sim_disk_dead(rig->node, rig->paths[0], false);
+        sim_disk_dead(rig->node, rig->paths[1], false);
+        rig_up(rig);
+        assert_int_equal(hits(rig, 2, 20), 0);
+        rig_free(&rig);
+    }
+}
+
+/* Blocks of one format are not read as those of the other one. */
+static void another_format_is_refused_at_the_start(void **state)
+{
+    struct rig *rig = volumes_rig(1, 2);
+
+    fill(rig, 1, 5);
+    rig_down(rig);
+    specs[0].sealed = false;
+    start_refused(rig, "volume volume0: its blocks on these drives are sealed; raise");
+    specs[0].uuid.bytes[5]++; /* another volume */
+    rig_up(rig);
+    rig_down(rig);
+    spec_make(0, 0, 1);
+    specs[0].sealed = false;
+    rig_up(rig);
+    rig_free(&rig);
+}
+
+/* A change that is refused raised nothing. */
+static void a_generation_that_never_began_is_not_known(void **state)
+{
+    struct rig *rig = volumes_rig(2, 3);
+
+    spec_make(0, 0, 9);
+    specs[1].value_bytes_max = (uint64_t)VALUE_MAX * 2;
+    refused_for(rig, ICMS_CONFIG, 1, "value_max");
+    rig_down(rig);
+    spec_make(0, 0, 0);
+    spec_make(1, 1, 0);
+    rig_up(rig);
+    rig_free(&rig);
+}
+
+/* A drive that comes knows what the others know. */
+static void a_drive_that_comes_knows_generations(void **state)
+{
+    struct rig *rig = volumes_rig(1, 2);
+    struct target_drive_opts drives[2];
+    struct err_why why = {""};
+    uint32_t drive;
+
+    spec_make(0, 0, 5);
+    change(rig);
+    (void)snprintf(rig->paths[2], sizeof(rig->paths[2]), "/drive/2");
+    drives[0] = rig->drives[0];
+    drives[1] = (struct target_drive_opts){.path = rig->paths[2], .bytes = 40 * MIB};
+    rig->opts.drives = drives;
+    assert_int_equal(target_drives_change(rig->target, &rig->opts, &drive, &why), ICMS_OK);
+    target_drives_commit(rig->target);
+    for (int i = 0; i < 1000 && !target_drives_changed(rig->target); i++)
+        (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 1000000);
+    rig_down(rig);
+    rig->opts.drives = &drives[1];
+    rig->opts.drive_count = 1;
+    spec_make(0, 0, 4);
+    start_refused(rig, "is older than 5");
+    rig_free(&rig);
+}
+
 /* A drive that was out while a volume was reset comes back with the blocks of before. */
 static void a_drive_that_was_away(void **state)
 {
@@ -517,6 +623,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_volume_comes_goes_and_is_back),
         cmocka_unit_test(a_reset_forgets_for_good),
+        cmocka_unit_test(an_older_generation_is_refused_at_the_start),
+        cmocka_unit_test(another_format_is_refused_at_the_start),
+        cmocka_unit_test(a_generation_that_never_began_is_not_known),
+        cmocka_unit_test(a_drive_that_comes_knows_generations),
         cmocka_unit_test(a_drive_that_was_away),
         cmocka_unit_test(loads_in_flight_end),
         cmocka_unit_test(a_quota_changes),

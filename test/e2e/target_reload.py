@@ -210,6 +210,16 @@ def reset(scene, agent, text):
     expect("after a restart nothing of before is found", not found, found)
     put = icms(agent, "put", "--on-flash", "block0", data=b"new")
     expect("the volume takes blocks again", put.returncode == 0, put)
+    scene.target.kill()
+    now = scene.file.read_text()
+    scene.file.write_text(now.replace("generation: 1", "generation: 0"))
+    started = subprocess.run([BUILD / "cmd/icms-target", "--config", scene.file], capture_output=True, text=True,
+                             timeout=60, check=False)
+    expect("the file of before is refused at the start", started.returncode != 0 and
+           "generation 0 is older than 1" in started.stderr, started)
+    scene.file.write_text(now)
+    scene.target.start()
+    scene.target.wait_ready()
 
 
 def main():
