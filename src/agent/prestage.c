@@ -261,7 +261,7 @@ static void hint_dequeue(struct agent_hint *hint)
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
     struct hint_share *share = hint->share;
 
-    if (!hint->due.queued)
+    if (!hint->due.link.queued)
         return;
     loop_timer_stop(prestage->reactor->loop, &hint->timer);
     due_remove(&share->queue, &hint->due);

@@ -2,40 +2,54 @@
 /*
  * base/due.h: what is due first.
  *
- * A pairing heap of links in its members: no memory is taken. The member with the smallest rank is
- * first; of those with the same rank the one with the smallest time; of these any. Not thread-safe.
+ * A heap: the member with the smallest rank is first; of those with the same rank the one with the
+ * smallest time; of these any. Not thread-safe.
  */
 #ifndef BASE_DUE_H
 #define BASE_DUE_H
 
-#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+#include "base/check.h"
+#include "base/heap.h"
 
 /* A member. Embedded by its owner. */
 struct due_member {
-    uint64_t at_ns;           /* when it is due; set by the owner before due_push */
-    uint32_t rank;            /* before that; likewise                            */
-    bool queued;              /* in the heap                                      */
-    struct due_member *child; /* its first child                                  */
-    struct due_member *next;  /* its next sibling                                 */
-    struct due_member *prev;  /* its previous sibling, or its parent              */
+    struct heap_link link; /* in the heap                                      */
+    uint64_t at_ns;        /* when it is due; set by the owner before due_push */
+    uint32_t rank;         /* before that; likewise                            */
 };
 
 /* Zeroed: empty. */
 struct due {
-    struct due_member *root; /* the first; NULL: there is none */
+    struct heap heap; /* of due_member.link */
 };
 
+static inline bool due_before(struct heap_link *a, struct heap_link *b)
+{
+    const struct due_member *x = container_of(a, struct due_member, link);
+    const struct due_member *y = container_of(b, struct due_member, link);
+
+    return x->rank != y->rank ? x->rank < y->rank : x->at_ns < y->at_ns;
+}
+
 /* It must not be in the heap. */
-void due_push(struct due *due, struct due_member *member);
+static inline void due_push(struct due *due, struct due_member *member)
+{
+    heap_push(&due->heap, &member->link, due_before);
+}
 
 /* Harmless when it is not in the heap. */
-void due_remove(struct due *due, struct due_member *member);
+static inline void due_remove(struct due *due, struct due_member *member)
+{
+    heap_remove(&due->heap, &member->link, due_before);
+}
 
 /* The first member, which stays; NULL: there is none. */
 static inline struct due_member *due_first(const struct due *due)
 {
-    return due->root;
+    return due->heap.root == NULL ? NULL : container_of(due->heap.root, struct due_member, link);
 }
 
 #endif

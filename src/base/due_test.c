@@ -26,7 +26,7 @@ static const struct due_member *first_of(const struct due_member *members)
     const struct due_member *first = NULL;
 
     for (int i = 0; i < MEMBERS; i++)
-        if (members[i].queued &&
+        if (members[i].link.queued &&
             (first == NULL || members[i].rank < first->rank ||
              (members[i].rank == first->rank && members[i].at_ns < first->at_ns)))
             first = &members[i];
@@ -45,7 +45,7 @@ static void the_first_is_due_before_all_others(void **state)
 
         if (random_next(&seed) % 3 == 0 && due_first(&due) != NULL)
             member = due_first(&due);
-        if (member->queued) {
+        if (member->link.queued) {
             due_remove(&due, member);
             due_remove(&due, member); /* harmless */
         } else {

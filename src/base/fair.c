@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Start-time fair queueing over a pairing heap, and rates.
+ * Start-time fair queueing over a heap, and rates.
  *
  * Called on data paths, by the thread that owns the queue; rates by any thread.
  *
@@ -11,8 +11,6 @@
 #include "base/fair.h"
 
 #include <stddef.h>
-
-#include "base/check.h"
 
 /* Virtual time that a page of a member of weight 1 takes. */
 #define FAIR_SCALE ((uint64_t)65536)
@@ -45,103 +43,35 @@ static void fair_catch_up(const struct fair *fair, struct fair_member *member)
         member->start = fair->now;
 }
 
-/* ---- the heap ------------------------------------------------------------------------------- */
-
-/* Joins two heaps, each without siblings; the one that was first stays in front of an equal. */
-static struct fair_member *heap_join(struct fair_member *a, struct fair_member *b)
-{
-    struct fair_member *top = a;
-    struct fair_member *below = b;
-
-    if (a == NULL || b == NULL)
-        return a == NULL ? b : a;
-    if (fair_before(b->start, a->start)) {
-        top = b;
-        below = a;
-    }
-    below->prev = top;
-    below->next = top->child;
-    if (below->next != NULL)
-        below->next->prev = below;
-    top->child = below;
-    return top;
-}
-
-static void heap_alone(struct fair_member *member)
-{
-    member->next = member->prev = NULL;
-}
-
-/* Joins siblings: in pairs from the left, then the pairs from the right. */
-static struct fair_member *heap_join_all(struct fair_member *first)
-{
-    struct fair_member *pairs = NULL;
-    struct fair_member *root = NULL;
-
-    while (first != NULL) {
-        struct fair_member *a = first;
-        struct fair_member *b = a->next;
-
-        first = b == NULL ? NULL : b->next;
-        heap_alone(a);
-        if (b != NULL)
-            heap_alone(b);
-        a = heap_join(a, b);
-        a->next = pairs;
-        pairs = a;
-    }
-    while (pairs != NULL) {
-        struct fair_member *pair = pairs;
-
-        pairs = pair->next;
-        heap_alone(pair);
-        root = heap_join(root, pair);
-    }
-    return root;
-}
-
 /* ---- the queue ------------------------------------------------------------------------------ */
+
+static bool fair_is_next(struct heap_link *a, struct heap_link *b)
+{
+    return fair_before(container_of(a, struct fair_member, link)->start,
+                       container_of(b, struct fair_member, link)->start);
+}
 
 void fair_push(struct fair *fair, struct fair_member *member)
 {
-    check(!member->queued && member->child == NULL);
     fair_catch_up(fair, member);
-    member->queued = true;
-    heap_alone(member);
-    fair->root = heap_join(fair->root, member);
+    heap_push(&fair->heap, &member->link, fair_is_next);
 }
 
 void fair_remove(struct fair *fair, struct fair_member *member)
 {
-    struct fair_member *below;
-
-    if (!member->queued)
-        return;
-    below = heap_join_all(member->child);
-    if (fair->root == member) {
-        fair->root = below;
-    } else {
-        if (member->prev->child == member)
-            member->prev->child = member->next;
-        else
-            member->prev->next = member->next;
-        if (member->next != NULL)
-            member->next->prev = member->prev;
-        fair->root = heap_join(fair->root, below);
-    }
-    member->queued = false;
-    member->child = NULL;
-    heap_alone(member);
+    heap_remove(&fair->heap, &member->link, fair_is_next);
 }
 
 void fair_charge(struct fair *fair, struct fair_member *member, uint64_t bytes)
 {
     uint64_t pages = bytes / FAIR_PAGE_BYTES + (bytes % FAIR_PAGE_BYTES != 0 || bytes == 0);
-    bool queued = member->queued;
+    bool queued = member->link.queued;
+    const struct fair_member *first;
 
     fair_remove(fair, member);
     fair_catch_up(fair, member);
-    if (fair->root == NULL || !fair_before(fair->root->start, member->start))
+    first = fair_first(fair);
+    if (first == NULL || !fair_before(first->start, member->start))
         fair->now = member->start; /* else it went before its turn */
     member->start += pages * FAIR_SCALE / member->weight;
     if (queued)

@@ -19,7 +19,11 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+#include "base/check.h"
+#include "base/heap.h"
 
 /* Weights that are possible. */
 #define FAIR_WEIGHT_MAX 1000
@@ -29,17 +33,14 @@
 
 /* A member. Embedded by its owner. */
 struct fair_member {
-    uint64_t start;            /* virtual time at which its next command begins */
-    uint32_t weight;           /* 1..FAIR_WEIGHT_MAX                            */
-    bool queued;               /* in the queue                                  */
-    struct fair_member *child; /* heap: its first child                         */
-    struct fair_member *next;  /* heap: its next sibling                        */
-    struct fair_member *prev;  /* heap: its previous sibling, or its parent     */
+    struct heap_link link; /* in the queue                                  */
+    uint64_t start;        /* virtual time at which its next command begins */
+    uint32_t weight;       /* 1..FAIR_WEIGHT_MAX                            */
 };
 
 struct fair {
-    struct fair_member *root; /* the member that is next; NULL: none waits      */
-    uint64_t now;             /* virtual time: start of the command that went last */
+    struct heap heap; /* of fair_member.link: the next member is first         */
+    uint64_t now;     /* virtual time: start of the command that went last     */
 };
 
 void fair_init(struct fair *fair);
@@ -51,7 +52,7 @@ void fair_push(struct fair *fair, struct fair_member *member);
 /* The member that is next, which stays in the queue; NULL: there is none. */
 static inline struct fair_member *fair_first(const struct fair *fair)
 {
-    return fair->root;
+    return fair->heap.root == NULL ? NULL : container_of(fair->heap.root, struct fair_member, link);
 }
 
 /* The member has nothing more that could go now. Harmless when it is not in the queue. */

@@ -130,7 +130,7 @@ static void members_that_come_and_go_disturb_nobody(void **state)
 
             switch (dice(4)) {
             case 0:
-                if (!other->turn.queued)
+                if (!other->turn.link.queued)
                     fair_push(&fair, &other->turn);
                 break;
             case 1:
@@ -143,7 +143,7 @@ static void members_that_come_and_go_disturb_nobody(void **state)
             expect_fair(&members[0], &members[1]);
         }
         for (uint32_t i = 0; i < MEMBERS; i++)
-            queued += members[i].turn.queued;
+            queued += members[i].turn.link.queued;
         for (uint32_t i = 0; i < MEMBERS; i++) {
             struct fair_member *first = fair_first(&fair);
 

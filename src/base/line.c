@@ -44,13 +44,13 @@ static void line_settle(struct line *line, uint32_t number)
     struct line_share *share = &line->shares[number];
     bool waits = !list_empty(&share->waiting) && !share->is_held;
 
-    if (waits && !share->turn.queued)
+    if (waits && !share->turn.link.queued)
         fair_push(&group->members, &share->turn);
     else if (!waits)
         fair_remove(&group->members, &share->turn);
     if (fair_first(&group->members) == NULL)
         fair_remove(&line->groups, &group->turn);
-    else if (!group->turn.queued)
+    else if (!group->turn.link.queued)
         fair_push(&line->groups, &group->turn);
 }
 

@@ -403,7 +403,7 @@ void nvmft_buffers_unhosted(struct nvmft_req *req)
 static void tenant_stand(struct nvmft_buffers *buffers, struct nvmft_tenant *tenant,
                          enum nvmft_wait_class class)
 {
-    if (fair_first(&tenant->flows[class]) != NULL && !tenant->turn[class].queued &&
+    if (fair_first(&tenant->flows[class]) != NULL && !tenant->turn[class].link.queued &&
         list_empty(&tenant->held_link[class]))
         fair_push(&buffers->turn[class], &tenant->turn[class]);
 }
@@ -596,7 +596,7 @@ bool nvmft_buffers_take(struct nvmft_req *req, uint32_t tenant, enum nvmft_wait_
     }
     counter_add(&shard->counters.buffers_parks, 1);
     counter_add(&shard->counters.buffers_parked, 1);
-    if (flow->tenant->turn[class].queued &&
+    if (flow->tenant->turn[class].link.queued &&
         tenant_ready_ns(flow->tenant, class) > loop_now_ns(shard->loop))
         tenant_hold(shard, flow->tenant, class);
     return false;
