@@ -180,7 +180,7 @@ void lib_rings_judge(struct lib_process *process, bool ops)
     const struct icms *icms = process->icms;
     bool sleep = icms != NULL && icms->link != NULL && rings_all_sleep(process);
 
-    for (uint32_t r = 0; r < POD_REACTORS; r++) {
+    for (uint32_t r = 0; r < POD_REACTORS && r < lib_world->reactors; r++) {
         const struct shm_ring *ring = sleep ? &icms->link->rings[r] : NULL;
 
         rings_look(

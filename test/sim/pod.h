@@ -27,11 +27,12 @@
 #define US ((uint64_t)1000)
 #define MS (1000 * US)
 
-#define POD_REACTORS    2 /* of an agent */
-#define POD_TARGETS     3 /* of the small pod */
-#define POD_LINKS       2 /* addresses of each target              */
-#define POD_DRIVES      2 /* of each target, at the start and at the end */
-#define POD_DRIVES_MAX  4 /* that come and go meanwhile            */
+#define POD_REACTORS    2      /* of an agent without a drive of its own; with one it has one */
+#define POD_OWN         "/own" /* that drive */
+#define POD_TARGETS     3      /* of the small pod */
+#define POD_LINKS       2      /* addresses of each target              */
+#define POD_DRIVES      2      /* of each target, at the start and at the end */
+#define POD_DRIVES_MAX  4      /* that come and go meanwhile            */
 #define POD_AGENTS      2
 #define POD_TARGETS_MAX 8 /* of the large one */
 #define POD_AGENTS_MAX  16
@@ -324,6 +325,8 @@ struct pod_weather {
     bool power;        /* crashes of targets may lose the power         */
     bool silent;       /* crashes may reset nothing                     */
     bool disk_faults;  /* the drives lie                                */
+    bool own_drives;   /* agents have one each, beside the pod          */
+    double own_share;  /* of the runs, on it and not in the pod         */
     uint64_t tick_ns;  /* between two troubles, on average              */
     uint64_t storm_ns; /* how long it lasts                             */
     uint64_t pace_ns;  /* between two operations of a client            */
@@ -364,6 +367,7 @@ struct pod_world {
     struct pod_options options;
     struct sim *sim;
     struct pod_weather weather;
+    uint32_t reactors; /* of each agent */
     uint32_t target_count, agent_count, client_count;
     struct pod_target targets[POD_TARGETS_MAX];
     struct pod_agent agents[POD_AGENTS_MAX];

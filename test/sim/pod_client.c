@@ -158,7 +158,7 @@ static uint32_t client_stored_bytes(const struct shm_arena *arena, uint32_t valu
 
 static uint32_t client_reactor(const struct pod_client *client, const struct pod_key *key)
 {
-    return shm_reactor(&key->key, client->shards[0][key->volume].sealed, POD_REACTORS);
+    return shm_reactor(&key->key, client->shards[0][key->volume].sealed, client->world->reactors);
 }
 
 /* Takes the identity that the volume has now at all reactors, as libicms does before each call.
@@ -167,7 +167,7 @@ static bool client_identify(struct pod_client *client, uint32_t volume)
 {
     bool known = true;
 
-    for (uint32_t r = 0; r < POD_REACTORS; r++) {
+    for (uint32_t r = 0; r < client->world->reactors; r++) {
         struct shm_arena *shard = &client->shards[r][volume];
 
         known = (shm_arena_is_current(shard) || shm_arena_identify(shard)) && known;
@@ -338,7 +338,7 @@ static void client_reap_ring(struct pod_client *client, struct shm_ring *ring)
 
 static void client_reap(struct pod_client *client)
 {
-    for (uint32_t r = 0; r < POD_REACTORS; r++)
+    for (uint32_t r = 0; r < client->world->reactors; r++)
         client_reap_ring(client, &client->rings[r]);
 }
 
@@ -465,7 +465,7 @@ static bool client_send(struct pod_client *client, const struct pod_job *job,
     op->job.status = ICMS_OK;
     op->job.reason = ICMS_MISS_NONE;
     op->batch = op->reactor = 0;
-    op->reactors = POD_REACTORS;
+    op->reactors = client->world->reactors;
     op->sent_ns = client_now(client);
     op->deadline_ns = op->sent_ns + job->deadline_ns;
     client->world->counts.sent[job->op]++;
@@ -496,7 +496,7 @@ static bool client_send(struct pod_client *client, const struct pod_job *job,
     if (job->op == SHM_OP_EXISTS && client_chance(client, 2) == 0) {
         client_batch_fill(client, op);
         op->reactor = 0;
-        op->reactors = POD_REACTORS;
+        op->reactors = client->world->reactors;
         entry.op = SHM_OP_EXISTS_MANY;
         entry.bytes = op->batch;
         entry.offset = (uint64_t)(op - client->ops) * POD_STAGE_BYTES;
@@ -719,7 +719,7 @@ static void client_view(struct pod_client *client, uint32_t reactor)
     check(attached->volume_count == POD_VOLUMES);
     for (uint32_t i = 0; i < POD_VOLUMES; i++)
         if (shm_arena_view(loop_region_base(attached->arenas[i]),
-                           loop_region_bytes(attached->arenas[i]), reactor, POD_REACTORS,
+                           loop_region_bytes(attached->arenas[i]), reactor, client->world->reactors,
                            client->rings[reactor].header->arena_offsets[i],
                            &client->shards[reactor][i]) != ICMS_OK)
             pod_fail(client->world, POD_FAULT_ANSWER, "the arena of volume %u makes no sense", i);
@@ -736,8 +736,8 @@ void pod_client_attach(struct pod_client *client)
                             &client->attached) != ICMS_OK)
         pod_fail(client->world, POD_FAULT_HEAL, "client %u cannot attach: %s", client->number,
                  why.text);
-    check(client->attached.reactor_count == POD_REACTORS);
-    for (uint32_t r = 0; r < POD_REACTORS; r++)
+    check(client->attached.reactor_count == client->world->reactors);
+    for (uint32_t r = 0; r < client->world->reactors; r++)
         client_view(client, r);
     memset(client->ring.staging, POD_POISON, POD_CLIENT_OPS * POD_STAGE_BYTES);
     client->lazy_until_ns = 0;

@@ -499,7 +499,8 @@ void pod_settle(struct pod_world *world)
     settle_heal(world);
     settle_what_fits(&settle);
     settle_nothing_held(world);
-    if (pod_chance(world, 3) == 0)
+    /* A server with a drive of its own hits there what the pod has evicted. */
+    if (pod_chance(world, 3) == 0 && !world->weather.own_drives)
         settle_what_does_not(&settle);
     settle_nothing_held(world);
     free(settle.jobs);

@@ -51,6 +51,12 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     weather->on[POD_TROUBLE_DRIVES] = !world->options.flood && weather_draw(world, 22, 3) == 0;
     if (world->options.brief)
         weather->storm_ns /= 5;
+    weather->own_drives = !world->options.flood && world->options.canary == POD_CANARY_NONE &&
+                          weather_draw(world, 24, 3) == 0;
+    /* accounts are of the pod, and in fair weather all agents find all: not what is not there */
+    weather->own_share =
+        world->options.brief && !weather->fair && weather_draw(world, 25, 2) == 0 ? 0.4 : 0;
+    world->reactors = weather->own_drives ? 1 : POD_REACTORS;
     opts->net_buffer_bytes = weather_draw(world, 9, 2) == 0 ? 16 << 10 : 128 << 10;
     if (world->options.flood)
         opts->disk_bytes_per_s = (uint64_t)32 << 20; /* few clients fill such a drive */
@@ -86,6 +92,19 @@ static const char *const trouble_names[POD_TROUBLE_KINDS] = {
     [POD_TROUBLE_DRIVES] = "drives come, drain and go",
 };
 
+/* A machine with drives that fail: a target, or from POD_TARGETS_MAX on an agent. */
+static uint32_t storm_drives(struct pod_world *world, uint32_t target, uint32_t agent)
+{
+    return world->weather.own_drives && pod_chance(world, 2) == 0 ? POD_TARGETS_MAX + agent
+                                                                  : target;
+}
+
+static struct sim_node *drives_node(struct pod_world *world, uint32_t place)
+{
+    return place < POD_TARGETS_MAX ? world->targets[place].node
+                                   : world->agents[place - POD_TARGETS_MAX].node;
+}
+
 /* ---- troubles that end by themselves -------------------------------------------------------- */
 
 static struct sim_node *trouble_node(struct pod_world *world, uint32_t place)
@@ -111,9 +130,11 @@ static void trouble_set(struct pod_world *world, const struct pod_trouble *troub
                     trouble->b == POD_TARGETS_MAX ? NULL : world->targets[trouble->b].node, on);
         break;
     case POD_TROUBLE_SLOW:
-        pod_tell(world, "target %u: %s drives", trouble->a, on ? "slow" : "normal");
-        sim_disk_slow(world->targets[trouble->a].node,
-                      on ? 2 + (uint32_t)pod_chance(world, 60) : 1);
+        pod_tell(world, "machine %u: %s drives", trouble->a, on ? "slow" : "normal");
+        sim_disk_slow(drives_node(world, trouble->a), !on ? 1
+                                                      : trouble->a < POD_TARGETS_MAX
+                                                          ? 2 + (uint32_t)pod_chance(world, 60)
+                                                          : 2 + (uint32_t)pod_chance(world, 2000));
         break;
     case POD_TROUBLE_LINK:
         pod_tell(world, "target %u: link %u %s", trouble->a, trouble->b % POD_LINKS,
@@ -131,9 +152,10 @@ static void trouble_set(struct pod_world *world, const struct pod_trouble *troub
         break;
     default:
         check(trouble->kind == POD_TROUBLE_DEAD);
-        pod_tell(world, "target %u: drive %u %s", trouble->a, trouble->b,
+        pod_tell(world, "machine %u: drive %u %s", trouble->a, trouble->b,
                  on ? "dies" : "is repaired");
-        sim_disk_dead(world->targets[trouble->a].node, pod_drive_path(trouble->b), on);
+        sim_disk_dead(drives_node(world, trouble->a),
+                      trouble->a >= POD_TARGETS_MAX ? POD_OWN : pod_drive_path(trouble->b), on);
     }
 }
 
@@ -261,7 +283,7 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
                       300 * MS);
         break;
     case POD_TROUBLE_SLOW:
-        trouble_begin(world, kind, target, 0, 300 * MS);
+        trouble_begin(world, kind, storm_drives(world, target, agent), 0, 300 * MS);
         break;
     case POD_TROUBLE_FAR:
         trouble_begin(world, kind, target, 0, 2000 * MS);
@@ -282,8 +304,9 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
     default:
         drive = (uint32_t)pod_chance(world, POD_DRIVES_MAX) %
                 (drives_come ? POD_DRIVES_MAX : POD_DRIVES);
-        if ((world->targets[target].drives_told >> drive & 1) != 0)
-            trouble_begin(world, POD_TROUBLE_DEAD, target, drive, 200 * MS);
+        place = storm_drives(world, target, agent);
+        if (place >= POD_TARGETS_MAX || (world->targets[target].drives_told >> drive & 1) != 0)
+            trouble_begin(world, POD_TROUBLE_DEAD, place, drive, 200 * MS);
     }
 }
 
@@ -306,7 +329,7 @@ static void storm_corrupt(struct pod_agent *agent)
     for (struct pod_client *client = first; client < first + POD_CLIENTS; client++) {
         if (client->state != POD_CLIENT_IN)
             continue;
-        for (uint32_t r = 0; r < POD_REACTORS; r++)
+        for (uint32_t r = 0; r < agent->world->reactors; r++)
             storm_corrupt_shard(agent, &client->shards[r][2]);
         return; /* they all map the same */
     }
@@ -347,6 +370,7 @@ void pod_storm(struct pod_world *world)
     pod_tell(world, "weather: power %d, silent %d, disk faults %d, a trouble each %llu ms",
              weather->power, weather->silent, weather->disk_faults,
              (unsigned long long)(weather->tick_ns / MS));
+    pod_tell(world, "weather: own drives %d, share %.1f", weather->own_drives, weather->own_share);
     pod_world_run(world, sim_now_ns(world->sim) + 20 * MS); /* clients attach */
     for (uint32_t i = 0; i < world->client_count; i++)
         world->clients[i].pace_ns = weather->pace_ns;

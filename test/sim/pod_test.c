@@ -115,8 +115,9 @@ static void say_counts(const struct pod_world *world)
 {
     const struct pod_counts *counts = &world->counts;
 
-    (void)printf("sent %llu hits %llu+%llu misses", (unsigned long long)sum(counts->sent, 8),
+    (void)printf("sent %llu hits %llu+%llu+%llu misses", (unsigned long long)sum(counts->sent, 8),
                  (unsigned long long)counts->source[ICMS_SOURCE_DRAM],
+                 (unsigned long long)counts->source[ICMS_SOURCE_LOCAL],
                  (unsigned long long)counts->source[ICMS_SOURCE_POD]);
     for (unsigned i = 0; i < 9; i++)
         (void)printf("%c%llu", i == 0 ? ' ' : ',', (unsigned long long)counts->miss[i]);

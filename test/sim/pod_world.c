@@ -253,7 +253,13 @@ static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
     (void)snprintf(opts.host_nqn, sizeof(opts.host_nqn), "nqn.2026-01.org.icms:host-%u",
                    agent->number);
     opts.host_id.bytes[15] = (uint8_t)(agent->number + 1);
-    opts.loops = POD_REACTORS;
+    opts.loops = world->reactors;
+    if (world->weather.own_drives) {
+        opts.local_path = POD_OWN;
+        opts.local_bytes = POD_DRIVE_BYTES;
+        opts.local_segment_bytes = POD_SEGMENT_BYTES;
+        opts.local_share = world->weather.own_share;
+    }
     opts.queue_entries = world->options.flood ? 32 : 16;
     opts.connect_timeout_ms = 200;
     opts.keep_alive_ms = 400;
