@@ -45,6 +45,7 @@ enum option_code {
     OPTION_DRY_RUN,
     OPTION_TARGET,
     OPTION_FORMAT,
+    OPTION_POD,
     OPTION_PRIORITY,
     OPTION_CANCEL,
 };
@@ -79,6 +80,7 @@ static const struct option option_table[] = {
     {"dry-run", no_argument, NULL, OPTION_DRY_RUN},
     {"target", required_argument, NULL, OPTION_TARGET},
     {"format", no_argument, NULL, OPTION_FORMAT},
+    {"pod", required_argument, NULL, OPTION_POD},
     {"priority", required_argument, NULL, OPTION_PRIORITY},
     {"cancel", no_argument, NULL, OPTION_CANCEL},
     {"help", no_argument, NULL, 'h'},
@@ -118,6 +120,7 @@ static unsigned option_taken_by(int code)
     case OPTION_KEK:
         return CLI_TAKES_GEN;
     case OPTION_CONFIG:
+    case OPTION_POD:
         return CLI_TAKES_ERASE;
     case OPTION_YES:
         return CLI_TAKES_ERASE | CLI_TAKES_POD | CLI_TAKES_DRIVES;
@@ -227,6 +230,9 @@ static int option_take(struct cli *cli, int code)
         return -1;
     case OPTION_DRY_RUN:
         cli->dry_run = true;
+        return -1;
+    case OPTION_POD:
+        cli->pod = optarg;
         return -1;
     case OPTION_FORMAT:
         cli->format = true;

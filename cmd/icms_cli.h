@@ -34,7 +34,7 @@ enum cli_takes {
     CLI_TAKES_STORE = 8,     /* --on-flash --if-absent                     */
     CLI_TAKES_DEV = 16,      /* --dir --size --port --volume --json        */
     CLI_TAKES_GEN = 32,      /* --type --hash --kek --json                 */
-    CLI_TAKES_ERASE = 64,    /* --config --yes                            */
+    CLI_TAKES_ERASE = 64,    /* --config --pod --yes                      */
     CLI_TAKES_JSON = 256,    /* --json --quiet                            */
     CLI_TAKES_VOLUMES = 512, /* --file --dry-run                       */
     CLI_TAKES_TARGET = 1024, /* --target, instead of --open                 */
@@ -81,6 +81,7 @@ struct cli {
     const char *kek;                      /* key: --kek; NULL                       */
     bool yes;                             /* volume, drive, pod: --yes              */
     bool dry_run;                         /* volume, drive, pod: --dry-run          */
+    const char *pod;                      /* volume: --pod; NULL                    */
     bool format;                          /* drive: --format                        */
     const char *address, *weight;         /* pod: of the new enclosure; NULL        */
     const char *uuid, *nqn;               /* likewise                               */

@@ -641,8 +641,9 @@ static int volume_run(int argc, char **argv)
         return cli_volume_file(&cli);
     if (cli.argc < 1 || strcmp(cli.argv[0], "erase") != 0)
         return cli_usage(&cli, "it takes 'list', 'create', 'set', 'reset', 'delete' or 'erase'");
-    if (cli.file != NULL || cli.dry_run)
-        return cli_usage(&cli, "--file and --dry-run are not for erase, which takes --config");
+    if (cli.file != NULL || cli.dry_run || cli.pod != NULL)
+        return cli_usage(&cli, "--file, --pod and --dry-run are not for erase, which takes "
+                               "--config");
     cli.argc--;
     cli.argv++;
     if (!cli.volume_named)
@@ -672,8 +673,8 @@ const struct cli_command cli_volume = {
     .run = volume_run,
     .help =
         "usage: icms volume list [--file FILE] [options]\n"
-        "       icms volume create|set NAME [KEY=VALUE ...] [--file FILE] [options]\n"
-        "       icms volume reset|delete NAME --yes [--file FILE] [options]\n"
+        "       icms volume create|set NAME [KEY=VALUE ...] [--file FILE] [--pod FILE] [options]\n"
+        "       icms volume reset|delete NAME --yes [--file FILE] [--pod FILE] [options]\n"
         "       icms volume erase --volume NAME [options] [KEY ... | -]\n"
         "Show or change the volumes of a target's file: what would change is shown, then the\n"
         "file is written. Send SIGHUP to its icms-target, which applies it while it runs.\n\n"
@@ -686,6 +687,8 @@ const struct cli_command cli_volume = {
         "  reset   raise the generation by one: everything before is unreachable at once\n"
         "  delete  the volume goes\n\n"
         "      --file FILE      of the target; default /etc/icms/target.yaml\n"
+        "      --pod FILE       the pod map, which is changed with it: both are planned before\n"
+        "                       one is written, and have the same generation afterwards\n"
         "      --dry-run        show what would change, and change nothing\n"
         "      --yes            reset, delete, set of a lower quota: although blocks are lost;\n"
         "                       set of hosts= and of a lower require: although more hosts may\n"

@@ -50,7 +50,7 @@ _icms()
         options="$options --space --json"
         ;;
     key) options="$options --type --hash --kek --json" ;;
-    volume) options="$options $tier $keys --config --yes --file --dry-run" ;;
+    volume) options="$options $tier $keys --config --yes --file --pod --dry-run" ;;
     drive) options="$options --file --format --yes --dry-run --json --quiet" ;;
     pod)
         options="$options --file --address --weight --uuid --nqn --dry-run --yes --open --deadline --json --quiet"

@@ -114,6 +114,7 @@ _icms() {
             ;;
         volume)
             _arguments $tier $keys '*--config[raise the generation in it]:file:_files' \
+                '--pod[pod map that is changed with it]:file:_files' \
                 '--yes[also what loses blocks]' '--file[of a target]:file:_files' \
                 '--dry-run[show, and change nothing]' \
                 ':what:(list create set reset delete erase)' '*:volume, KEY=VALUE or key:'

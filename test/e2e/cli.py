@@ -219,6 +219,51 @@ def config(folder):
     expect("config without a word", icms("config"), 2, b"", [b"'check' or 'diff'"])
 
 
+def volume_of_both(folder):
+    """icms volume with --pod plans the target's file and the map, and writes both or none."""
+    target, pod_map = folder / "both-target.yaml", folder / "both-pod.yaml"
+    target.write_text(f"name: e0\nrequire: none\ndrives:\n  - path: {folder}/drive\n    size: 1GiB\n"
+                      "volumes:\n  - name: kv\n    value_max: 64KiB\n")
+    pod_map.write_text("name: pod0\nepoch: 4\nenclosures:\n  - name: e0\n    address: 10.0.0.1:4420\n"
+                       "volumes:\n  - name: kv\n    value_max: 64KiB\n...\n")
+
+    def both(*words):
+        before = (target.read_text(), pod_map.read_text())
+        result = icms("volume", *words, "--file", target, "--pod", pod_map)
+        return result, before != (target.read_text(), pod_map.read_text())
+
+    result, changed = both("reset", "kv", "--yes", "--dry-run")
+    expect("a plan for both", result, 0)
+    assert not changed and b"generation: 0 (default) -> 1" in result.stdout and \
+        b"epoch 4 -> 5: volume kv generation 0 -> 1" in result.stdout, result
+    result, changed = both("reset", "kv", "--yes", "--json")
+    told = json.loads(result.stdout)
+    assert changed and told["written"] and told["pod"]["written"] and told["pod"]["epoch"] == 5, told
+    assert "generation: 1" in target.read_text() and "generation: 1" in pod_map.read_text()
+    expect("a new volume", both("create", "new", "value_max=128KiB", "quota=16MiB", "run_blocks=32")[0], 0)
+    assert "quota: 16MiB" in target.read_text() and "run_blocks" not in target.read_text(), target.read_text()
+    assert "run_blocks: 32" in pod_map.read_text() and "quota" not in pod_map.read_text(), pod_map.read_text()
+    for value in ("quota=32MiB", "run_blocks=16"):  # of one of the two alone
+        before = [target.read_text(), pod_map.read_text()]
+        expect(f"set {value}", both("set", "new", value)[0], 0)
+        now = [target.read_text(), pod_map.read_text()]
+        assert [a == b for a, b in zip(before, now)] == [value[0] != "q", value[0] == "q"], now
+    result, changed = both("delete", "new")
+    expect("a delete without --yes", result, 1, b"", [b"--yes"])
+    assert not changed
+    expect("delete", both("delete", "new", "--yes")[0], 0)
+    assert "new" not in target.read_text() + pod_map.read_text()
+    expect("one of them alone", icms("volume", "reset", "kv", "--yes", "-q", "--file", target), 0, b"")
+    result, changed = both("reset", "kv", "--yes")
+    expect("other generations", result, 1, None, [b"generation 2 in", b"and 1 in", b"nothing was changed"])
+    assert not changed
+    result = icms("volume", "create", "more", "--file", target, "--pod", folder / "missing.yaml")
+    expect("no map", result, 1, None, [b"missing.yaml"])
+    assert "more" not in target.read_text()
+    expect("list of both", icms("volume", "list", "--file", target, "--pod", pod_map), 2, b"", [b"--pod is for changes"])
+    expect("erase of both", icms("volume", "erase", "--volume", "kv", "--pod", pod_map), 2, b"", [b"--pod"])
+
+
 TRACE = pathlib.Path(__file__).parent.parent / "replay/mooncake.jsonl"
 
 
@@ -527,6 +572,7 @@ def main():
         keys(pathlib.Path(folder))
         pod_map(pathlib.Path(folder))
         config(pathlib.Path(folder))
+        volume_of_both(pathlib.Path(folder))
         dev(pathlib.Path(folder))
         readiness(pathlib.Path(folder) / "pod")
         drain(pathlib.Path(folder) / "drain")
