@@ -73,6 +73,13 @@ class Options(_engines.TierOptions):
     #: runs of a few prompts. False: pages are placed one by one, and it costs a hole in every prompt
     #: of more pages than there are enclosures. All servers must say the same.
     chained: bool = False
+    #: Milliseconds within which SGLang loads pages that it found: the agent is told, and brings them into
+    #: its memory meanwhile; 0: it is told nothing.
+    prestage_ms: int = 5000
+
+
+#: Milliseconds that the agent has to answer a hint.
+_HINT_MS = 100
 
 
 @dataclasses.dataclass
@@ -579,9 +586,17 @@ class HiCacheIcms(HiCacheStorage):
 
     def _exist(self, keys: list[bytes]) -> list[bool]:
         def exists(some: list[bytes], _: list[Any], left_ms: int) -> list[bool]:
-            return self.volume.exists(some, deadline_ms=left_ms).mask
+            there = self.volume.exists(some, deadline_ms=left_ms).mask
+            self._prestage(some[:_prefix(there)])
+            return there
 
         return self._in_batches("look up", exists, keys, keys, self.options.load_ms, False)
+
+    def _prestage(self, keys: list[bytes]) -> None:
+        """SGLang asks which pages there are before it loads them, when its turn comes: until then the
+        agent brings them into its memory."""
+        if self.options.prestage_ms and keys:
+            self.volume.prestage(keys, deadline_ms=self.options.prestage_ms, timeout_ms=_HINT_MS)
 
     def _in_batches(self, what: str, call: Callable[..., list[Any]], keys: list[bytes],
                     memory: list[Any], deadline_ms: int, failed: Any) -> list[Any]:

@@ -84,6 +84,20 @@ class InPlace(Case):
         self.assertEqual((said.pages_wanted, said.pages_loaded, said.bytes_loaded), (5, 5, 30000))
         self.assertEqual(one.counters.bytes_stored, 30000)
 
+    def test_the_agent_learns_which_pages_will_be_loaded(self):
+        def taken():
+            with icms.Client(tier().where) as client:
+                return sum(volume["prestage"]["taken"] for volume in client.status()["volumes"])
+
+        one, silent = self.backend(), self.backend(prestage_ms=0)
+        names, _ = hashes(5), self.filled(one, 5)
+        one.batch_set_v1(names, one.pool.at(*range(5)))
+        before = taken()
+        self.assertEqual(silent.batch_exists(names), 5)
+        self.assertEqual(taken(), before)
+        self.assertEqual(one.batch_exists(names + hashes(2)), 5)
+        self.assertEqual(taken() - before, 10)  # two pieces a page, of those that are there
+
     def test_pages_that_are_there_are_not_stored_again(self):
         backend = self.backend()
         names, datas = hashes(3), self.filled(backend, 3)

@@ -307,6 +307,48 @@ static void client_any_lease(struct lib_process *process)
     lib_call_end(process, call, err == ICMS_OK || err == ICMS_PEER_DOWN ? err : ICMS_MISS);
 }
 
+/* ---- hints ---------------------------------------------------------------------------------- */
+
+/* What an agent that lives, dies or is about to end may say of hints. */
+static void client_hint_judge(const struct lib_call *call, icms_err err, size_t taken)
+{
+    bool is_known = err == ICMS_OK || err == ICMS_MISS || err == ICMS_BUSY ||
+                    err == ICMS_DEADLINE || err == ICMS_NO_VOLUME || err == ICMS_PEER_DOWN;
+
+    if (!is_known || taken > call->count || (err == ICMS_OK && taken != call->count))
+        pod_fail(lib_world, POD_FAULT_ANSWER, "of %u hints %zu are taken, with %s", call->count,
+                 taken, icms_err_name(err));
+}
+
+/* Says of keys that they will be asked for, and sometimes that they will not. Whatever becomes of
+ * that, loads have to be right. */
+static void client_any_hint(struct lib_process *process)
+{
+    struct lib_call *call = client_call_new(process);
+    struct icms_prestage_options options;
+    struct icms_volume *volume;
+    size_t taken = 0;
+    icms_err err;
+
+    if (call == NULL)
+        return;
+    call->op = SHM_OP_EXISTS_MANY;
+    client_any_keys(call, client_any_key(lib_chance(8) != 0), client_any_count(call->op));
+    client_any_deadline(call);
+    lib_call_begin(process, call);
+    volume = process->volumes[call->volume];
+    icms_prestage_options_init(&options);
+    options.timeout_ms = 1 + (uint32_t)lib_chance(50);
+    options.deadline_ms = (uint32_t)lib_chance(300);
+    options.priority = (uint32_t)lib_chance(ICMS_PRIORITY_MAX + 1);
+    if (lib_chance(6) == 0)
+        err = icms_prestage_cancel(volume, call->match_keys, call->count, &taken);
+    else
+        err = icms_prestage(volume, call->match_keys, call->count, &options, &taken);
+    client_hint_judge(call, err, taken);
+    call->used = false;
+}
+
 /* ---- a list of jobs ------------------------------------------------------------------------- */
 
 static bool client_job(struct lib_process *process)
@@ -379,6 +421,8 @@ static void client_round(struct lib_process *process)
     if (client->pace_ns != 0 && client->jobs == NULL) {
         if (lib_chance(8) == 0)
             client_any_lease(process);
+        else if (lib_chance(8) == 0)
+            client_any_hint(process);
         else
             client_any_call(process);
         lib_sleep(lib_chance(2 * u64_max(client->pace_ns, MS)));

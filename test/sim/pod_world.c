@@ -418,6 +418,19 @@ static void judge_target(struct pod_target *target)
     }
 }
 
+/* Every hint that was taken waits for something, or has ended once. */
+static void judge_hints(struct pod_world *world, const struct agent_volume_stats *volume)
+{
+    const struct agent_prestage_stats *hints = &volume->prestage;
+    uint64_t ended = hints->queued + hints->loading + hints->waiting;
+
+    for (int i = 0; i < AGENT_HINT_ENDS; i++)
+        ended += hints->ended[i];
+    limit(world, "hints that were taken", hints->taken, ended);
+    limit(world, "hints that ended", ended, hints->taken);
+    limit(world, "bytes kept for hints", hints->kept_bytes, volume->arena_bytes);
+}
+
 static void judge_agent(struct pod_agent *agent)
 {
     struct pod_world *world = agent->world;
@@ -440,6 +453,7 @@ static void judge_agent(struct pod_agent *agent)
         limit(world, "slots of an arena", volume->slots_used, volume->slots);
         limit(world, "leases in an arena", volume->slots_leased, POD_CLIENTS * pod_client_leases);
         limit(world, "bytes of an arena", volume->arena_used_bytes, volume->arena_bytes);
+        judge_hints(world, volume);
     }
 }
 
