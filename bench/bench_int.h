@@ -481,6 +481,7 @@ void bench_iperf_end(struct bench_iperf *iperf);
 
 icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_drives_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_gpu_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_cores_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_crypt_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_match_run(const struct bench_opts *opts, struct err_why *why);

@@ -45,6 +45,8 @@ static const struct device_symbol cuda_symbols[] = {
     CUDA_SYMBOL(pop, "cuCtxPopCurrent_v2"),
     CUDA_SYMBOL(pin, "cuMemHostRegister_v2"),
     CUDA_SYMBOL(unpin, "cuMemHostUnregister"),
+    CUDA_SYMBOL(memory_new, "cuMemAlloc_v2"),
+    CUDA_SYMBOL(memory_free, "cuMemFree_v2"),
     CUDA_SYMBOL(stream_new, "cuStreamCreate"),
     CUDA_SYMBOL(stream_free, "cuStreamDestroy_v2"),
     CUDA_SYMBOL(event_new, "cuEventCreate"),
@@ -179,6 +181,16 @@ static int cuda_unpin(const struct device_driver *driver, void *memory)
     return driver->cuda.unpin(memory);
 }
 
+static int cuda_memory_new(const struct device_driver *driver, size_t bytes, uint64_t *out_address)
+{
+    return driver->cuda.memory_new(out_address, bytes);
+}
+
+static void cuda_memory_free(const struct device_driver *driver, uint64_t address)
+{
+    (void)driver->cuda.memory_free(address);
+}
+
 static int cuda_stream_new(const struct device_driver *driver, void **out_stream)
 {
     return driver->cuda.stream_new(out_stream, CUDA_STREAM_NON_BLOCKING);
@@ -239,6 +251,8 @@ const struct device_ops device_cuda = {
     .leave = cuda_leave,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
+    .memory_new = cuda_memory_new,
+    .memory_free = cuda_memory_free,
     .stream_new = cuda_stream_new,
     .stream_free = cuda_stream_free,
     .event_new = cuda_event_new,

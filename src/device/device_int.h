@@ -31,6 +31,8 @@ struct cuda_calls {
     int (*pop)(void **context);
     int (*pin)(void *memory, size_t bytes, unsigned flags);
     int (*unpin)(void *memory);
+    int (*memory_new)(uint64_t *address, size_t bytes);
+    int (*memory_free)(uint64_t address);
     int (*stream_new)(void **stream, unsigned flags);
     int (*stream_free)(void *stream);
     int (*event_new)(void **event, unsigned flags);
@@ -52,6 +54,8 @@ struct hip_calls {
     int (*device_set)(int ordinal);
     int (*pin)(void *memory, size_t bytes, unsigned flags);
     int (*unpin)(void *memory);
+    int (*memory_new)(uint64_t *address, size_t bytes);
+    int (*memory_free)(uint64_t address);
     int (*stream_new)(void **stream, unsigned flags);
     int (*stream_free)(void *stream);
     int (*event_new)(void **event, unsigned flags);

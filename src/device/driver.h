@@ -76,6 +76,8 @@ struct device_ops {
     /* All below: in a place. Pins host memory for copies, and no longer. */
     int (*pin)(const struct device_driver *driver, void *memory, size_t bytes);
     int (*unpin)(const struct device_driver *driver, void *memory);
+    int (*memory_new)(const struct device_driver *driver, size_t bytes, uint64_t *out_address);
+    void (*memory_free)(const struct device_driver *driver, uint64_t address);
     int (*stream_new)(const struct device_driver *driver, void **out_stream);
     void (*stream_free)(const struct device_driver *driver, void *stream);
     int (*event_new)(const struct device_driver *driver, void **out_event);

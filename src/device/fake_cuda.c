@@ -17,6 +17,8 @@ FAKE_API int cuCtxPushCurrent_v2(void *context);
 FAKE_API int cuCtxPopCurrent_v2(void **context);
 FAKE_API int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags);
 FAKE_API int cuMemHostUnregister(void *memory);
+FAKE_API int cuMemAlloc_v2(uint64_t *address, size_t bytes);
+FAKE_API int cuMemFree_v2(uint64_t address);
 FAKE_API int cuStreamCreate(void **stream, unsigned flags);
 FAKE_API int cuStreamDestroy_v2(void *stream);
 FAKE_API int cuEventCreate(void **event, unsigned flags);
@@ -136,4 +138,15 @@ int cuMemcpyHtoDAsync_v2(uint64_t device, const void *host, size_t bytes, void *
 int cuMemcpyDtoHAsync_v2(void *host, uint64_t device, size_t bytes, void *stream)
 {
     return fake_copy(device, host, bytes, stream, false);
+}
+
+int cuMemAlloc_v2(uint64_t *address, size_t bytes)
+{
+    return fake_alloc(address, bytes);
+}
+
+int cuMemFree_v2(uint64_t address)
+{
+    fake_device_table()->alloc_free(address);
+    return FAKE_OK;
 }

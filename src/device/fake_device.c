@@ -695,6 +695,14 @@ static uint64_t alloc_make(void *context, size_t bytes, uint64_t at, bool host)
     return address;
 }
 
+int fake_alloc(uint64_t *address, size_t bytes)
+{
+    if (depth == 0)
+        return FAKE_BAD_CONTEXT;
+    *address = alloc_make(stack[depth - 1], bytes, 0, false);
+    return *address == 0 ? FAKE_NO_MEMORY : FAKE_OK;
+}
+
 static uint64_t table_alloc(void *context, size_t bytes)
 {
     return alloc_make(context, bytes, 0, false);

@@ -106,6 +106,7 @@ int fake_pop(void **context);
 int fake_ordinal(void); /* of the thread's context */
 int fake_pin(void *memory, size_t bytes);
 int fake_unpin(const void *memory);
+int fake_alloc(uint64_t *address, size_t bytes);
 int fake_stream_new(void **stream);
 int fake_stream_free(void *stream);
 int fake_event_new(void **event);

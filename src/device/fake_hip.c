@@ -14,6 +14,8 @@ FAKE_API int hipGetDevice(int *ordinal);
 FAKE_API int hipSetDevice(int ordinal);
 FAKE_API int hipHostRegister(void *memory, size_t bytes, unsigned flags);
 FAKE_API int hipHostUnregister(void *memory);
+FAKE_API int hipMalloc(uint64_t *address, size_t bytes);
+FAKE_API int hipFree(uint64_t address);
 FAKE_API int hipStreamCreateWithFlags(void **stream, unsigned flags);
 FAKE_API int hipStreamDestroy(void *stream);
 FAKE_API int hipEventCreateWithFlags(void **event, unsigned flags);
@@ -120,4 +122,15 @@ int hipMemcpyHtoDAsync(uint64_t device, void *host, size_t bytes, void *stream)
 int hipMemcpyDtoHAsync(void *host, uint64_t device, size_t bytes, void *stream)
 {
     return fake_copy(device, host, bytes, stream, false);
+}
+
+int hipMalloc(uint64_t *address, size_t bytes)
+{
+    return fake_alloc(address, bytes);
+}
+
+int hipFree(uint64_t address)
+{
+    fake_device_table()->alloc_free(address);
+    return FAKE_OK;
 }

@@ -41,6 +41,8 @@ static const struct device_symbol hip_symbols[] = {
     HIP_SYMBOL(device_set, "hipSetDevice"),
     HIP_SYMBOL(pin, "hipHostRegister"),
     HIP_SYMBOL(unpin, "hipHostUnregister"),
+    HIP_SYMBOL(memory_new, "hipMalloc"),
+    HIP_SYMBOL(memory_free, "hipFree"),
     HIP_SYMBOL(stream_new, "hipStreamCreateWithFlags"),
     HIP_SYMBOL(stream_free, "hipStreamDestroy"),
     HIP_SYMBOL(event_new, "hipEventCreateWithFlags"),
@@ -152,6 +154,16 @@ static int hip_unpin(const struct device_driver *driver, void *memory)
     return driver->hip.unpin(memory);
 }
 
+static int hip_memory_new(const struct device_driver *driver, size_t bytes, uint64_t *out_address)
+{
+    return driver->hip.memory_new(out_address, bytes);
+}
+
+static void hip_memory_free(const struct device_driver *driver, uint64_t address)
+{
+    (void)driver->hip.memory_free(address);
+}
+
 static int hip_stream_new(const struct device_driver *driver, void **out_stream)
 {
     return driver->hip.stream_new(out_stream, HIP_STREAM_NON_BLOCKING);
@@ -213,6 +225,8 @@ const struct device_ops device_hip = {
     .leave = hip_leave,
     .pin = hip_pin,
     .unpin = hip_unpin,
+    .memory_new = hip_memory_new,
+    .memory_free = hip_memory_free,
     .stream_new = hip_stream_new,
     .stream_free = hip_stream_free,
     .event_new = hip_event_new,

@@ -24,6 +24,8 @@ from judge import expect
 
 FIELDS = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "errors",
           "verified_bytes", "gb_per_s", "cpu_s_per_gb", "p50_us", "p99_us", "p999_us"}
+#: The loader finds the fake GPU of src/device in the place of a driver.
+ENV = {**os.environ, "LD_LIBRARY_PATH": str(pathlib.Path(sys.argv[1]).resolve() / "src/device")}
 SHORT = ["--slices", "2", "--slice", "50ms", "--size", "128KiB", "--space", "1GiB"]
 
 
@@ -55,7 +57,7 @@ def smoke(program, name, root):
     with tempfile.TemporaryDirectory(prefix="icms-smoke-", dir=root) as directory:
         run = subprocess.run([program, "bench", name, "--json", "--dir", directory, *SHORT,
                               *MORE.get(name, [])],
-                             capture_output=True, text=True, timeout=300)
+                             env=ENV, capture_output=True, text=True, timeout=300)
         expect(f"{name} ends well", run.returncode == 0, run.stdout + run.stderr)
         rows = [json.loads(line) for line in run.stdout.splitlines()]
         expect(f"{name} has rows", rows, run.stdout)
@@ -113,12 +115,24 @@ def interrupted(program, root):
     print("ok interrupted")
 
 
+def without_gpu(program, root):
+    with tempfile.TemporaryDirectory(prefix="icms-smoke-", dir=root) as directory:
+        env = {name: value for name, value in ENV.items() if name != "LD_LIBRARY_PATH"}
+        run = subprocess.run([program, "bench", "gpu", "--dir", directory, *SHORT], env=env,
+                             capture_output=True, text=True, timeout=60)
+        if run.returncode != 0:  # else this machine has one
+            expect("it says what is missing", "cannot use CUDA memory" in run.stderr, run)
+        expect("nothing is left", os.listdir(directory) == [], os.listdir(directory))
+    print("ok without a GPU")
+
+
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     program = build / "cmd/icms"
     for name in sys.argv[2:] or names(program):
         smoke(program, name, build)
     small(program, build)
+    without_gpu(program, build)
     interrupted(program, build)
 
 
