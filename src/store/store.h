@@ -174,7 +174,7 @@ icms_err store_note_read(struct loop_env *env, const char *path, struct err_why 
  * page is replaced. On the store's loop, or before it starts. */
 const void *store_note(const struct store *store, uint32_t page);
 
-/* Replaces a page, durably. Blocking; before the loop starts, or anybody else knows the store. */
+/* Replaces a page, durably. Blocking; before the loop starts. */
 icms_err store_note_put_now(struct store *store, uint32_t page, const void *bytes,
                             struct err_why *why) ICMS_MUST_CHECK;
 

@@ -167,11 +167,7 @@ static icms_err drive_come(struct target_drives_change *change, const struct tar
                           "cannot add %.200s: it has the same UUID as %.200s: one is a copy of the "
                           "other; erase it: `icms drive add --format`",
                           drive->path, target->drives[other].path);
-    if (err == ICMS_OK)
-        err = target_drive_open(drive, why, &change->stores[number]);
-    return err == ICMS_OK
-               ? target_generations_put_now(&target->generations, change->stores[number], why)
-               : err;
+    return err == ICMS_OK ? target_drive_open(drive, why, &change->stores[number]) : err;
 }
 
 /* All but what comes is compared; nothing is changed. */
@@ -408,6 +404,8 @@ static bool step_join(struct target_drives_change *change)
             return true;
         }
     }
+    if (!target_generations_know(drive, &target->generations))
+        return false;
     change->out = atomic_load(&target->out);
     if (!target_members_join(drive, &change->note))
         return false;

@@ -8,7 +8,7 @@
  *
  *   target_generations_start   at the start: what all drives know together, against the file
  *   target_generations_know    a volume begins while the enclosure runs: on all drives in service
- *                              before a command can reach it (volumes.c)
+ *                              before a command can reach it (volumes.c); or a drive joins
  *
  * Names stand there as hashes. An entry of a name stays when its volume is deleted; when all are in
  * use, the one with the lowest generation goes. A drive that was away knows less; the highest of
@@ -132,23 +132,17 @@ static void drive_read(struct target_generations *known, const struct target_dri
     }
 }
 
-icms_err target_generations_put_now(const struct target_generations *known, struct store *store,
-                                    struct err_why *why)
+static icms_err drive_write(struct target_drive *drive, struct err_why *why)
 {
     uint8_t bytes[STORE_NOTE_BYTES];
     icms_err err = ICMS_OK;
 
     for (uint32_t page = 1; page < STORE_NOTES && err == ICMS_OK; page++) {
-        page_make(known, page, bytes);
-        if (memcmp(bytes, store_note(store, page), sizeof(bytes)) != 0)
-            err = store_note_put_now(store, page, bytes, why);
+        page_make(&drive->target->generations, page, bytes);
+        if (memcmp(bytes, store_note(drive->store, page), sizeof(bytes)) != 0)
+            err = store_note_put_now(drive->store, page, bytes, why);
     }
     return err;
-}
-
-static icms_err drive_write(struct target_drive *drive, struct err_why *why)
-{
-    return target_generations_put_now(&drive->target->generations, drive->store, why);
 }
 
 icms_err target_generations_start(struct target *target, struct err_why *why)

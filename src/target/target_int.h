@@ -578,10 +578,6 @@ void target_generation_add(struct target_generations *known, const struct volume
  * lack some of it. CONFIG. Blocking. */
 icms_err target_generations_start(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
 
-/* Writes them to a drive that nobody knows yet. Blocking. */
-icms_err target_generations_put_now(const struct target_generations *known, struct store *store,
-                                    struct err_why *why) ICMS_MUST_CHECK;
-
 /* On the loop of a drive: whether it has them, on flash; else what it lacks is being written, and
  * the answer is for later. */
 bool target_generations_know(struct target_drive *drive, const struct target_generations *known);
