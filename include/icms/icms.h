@@ -367,7 +367,7 @@ ICMS_API icms_err icms_request_end(struct icms_request **request);
 
 enum icms_tier {
     ICMS_TIER_DRAM = 0,  /* the agent's memory                                      */
-    ICMS_TIER_LOCAL = 1, /* a drive of this host: UNSUPPORTED where there is none beside the pod */
+    ICMS_TIER_LOCAL = 1, /* a drive of this host: UNSUPPORTED, no agent prestages into one yet */
 };
 
 #define ICMS_PRIORITY_MAX 3
