@@ -44,8 +44,8 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->used_bytes = 50;
     out_stats->drive_count = 1;
     strcpy(out_stats->drives[0].path, "/dev/x");
-    out_stats->drives[0].read_ns = &hists[0];
-    out_stats->drives[0].write_ns = &hists[1];
+    out_stats->drives[0].read_ns = hists[0];
+    out_stats->drives[0].write_ns = hists[1];
     out_stats->nvmf.portal_count = 2;
     out_stats->nvmf.portals[0] = (struct nvmf_target_portal_stats){{"192.0.2.1", 4420}, 3, 5};
     out_stats->nvmf.portals[1] = (struct nvmf_target_portal_stats){{"2001:db8::1", 4420}, 0, 7};

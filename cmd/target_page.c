@@ -238,17 +238,17 @@ static void page_drive_histograms(struct ctl_page *page)
         const struct target_drive_stats *drive = &stats.drives[d];
 
         ctl_histogram(page, "icms_target_drive_op_seconds",
-                      drive_labels(drive, ",op=\"read\"", labels), drive->read_ns);
+                      drive_labels(drive, ",op=\"read\"", labels), &drive->read_ns);
         ctl_histogram(page, "icms_target_drive_op_seconds",
-                      drive_labels(drive, ",op=\"write\"", labels), drive->write_ns);
+                      drive_labels(drive, ",op=\"write\"", labels), &drive->write_ns);
     }
     ctl_family(page, "icms_target_drive_eviction_age_seconds", "histogram",
                "Time on the drive of evicted blocks, since their segment or the store was opened.");
     for (uint32_t d = 0; d < stats.drive_count; d++)
-        if (stats.drives[d].store.evicted_age_ns != NULL)
+        if (stats.drives[d].store.segments != 0)
             ctl_histogram_ages(page, "icms_target_drive_eviction_age_seconds",
                                drive_labels(&stats.drives[d], "", labels),
-                               stats.drives[d].store.evicted_age_ns);
+                               &stats.drives[d].evicted_age_ns);
 }
 
 static double page_usage(void)

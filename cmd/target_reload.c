@@ -182,7 +182,7 @@ void target_reload_begin(struct target_reload *reload)
 /* Nothing is in the way: drives are opened. */
 static void opener_begin(struct target_reload *reload)
 {
-    (void)target_drives_changed(reload->target);
+    (void)target_drives_changed(reload->target, &reload->why);
     if (target_drives_changing(reload->target))
         return;
     reload->why = (struct err_why){""};
@@ -231,9 +231,14 @@ static void drives_begin(struct target_reload *reload)
 
 static void reload_end(struct target_reload *reload)
 {
-    if (!target_drives_changed(reload->target))
+    struct err_why why;
+
+    if (!target_drives_changed(reload->target, &why))
         return;
     change_tell(reload);
+    if (why.text[0] != '\0')
+        log_line(LOG_ERROR, "%s: %s; mend the drive or the file, and reload", reload->path,
+                 why.text);
     drive_health_conf(conf_live_target(reload->comes));
     conf_live_free(&reload->runs);
     reload->runs = reload->comes;
@@ -245,7 +250,7 @@ bool target_reload_look(struct target_reload *reload)
 {
     switch (reload->step) {
     case TARGET_RELOAD_NONE:
-        (void)target_drives_changed(reload->target); /* drives that went */
+        (void)target_drives_changed(reload->target, &reload->why); /* drives that went */
         break;
     case TARGET_RELOAD_WAITS:
         opener_begin(reload);

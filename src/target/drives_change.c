@@ -65,6 +65,8 @@ struct target_drives_change {
     bool is_opened;             /* JOIN: it has its volumes                */
     struct target_note_df note; /* ROWS, JOIN: the list of a drive in service */
     uint64_t out;               /* JOIN: target.out when it marked the others */
+    struct err_why failed;      /* JOIN: which drive did, and why; "": none did */
+    bool keeps;                 /* one failed: none goes, and the map stays     */
     struct loop_msg msg;        /* carries it to the loop of its step      */
     struct loop_timer timer;    /* looks again there                       */
     _Atomic bool is_begun;      /* committed                               */
@@ -134,9 +136,9 @@ static icms_err drive_is_new(struct target_drive *drive, const struct target_opt
     for (uint32_t row = 0; row < TARGET_NOTE_ROWS; row++)
         if (drive->note_lost || !uuid_is_nil(&drive->note.rows[row].drive))
             return err_set(why, ICMS_FOREIGN,
-                           "cannot add %.200s: it holds blocks of an enclosure; restart "
-                           "icms-target to have them back if it was one of this enclosure's, or "
-                           "erase it: `icms drive add --format`",
+                           "cannot add %.200s: it holds blocks of an enclosure; take it out of the "
+                           "file before icms-target is started again, because drives that it does "
+                           "not know may be erased then, or erase it: `icms drive add --format`",
                            drive->path);
     return ICMS_OK;
 }
@@ -345,7 +347,9 @@ static struct loop *change_place(struct target_drives_change *change)
             drive = visit_drive(change, change->goes);
             break;
         case CHANGE_MAP:
-            return target->loops[0];
+            if (!change->keeps)
+                return target->loops[0];
+            break;
         case CHANGE_ROUND:
             if (change->at < target->opts.loops)
                 return target->loops[change->at];
@@ -381,6 +385,13 @@ static void join_failed(struct target_drives_change *change, struct target_drive
     target_drives_lock(drive->target);
     (void)snprintf(drive->why, sizeof(drive->why), "%.255s", why);
     target_drives_unlock(drive->target);
+    err_set(&change->failed, ICMS_DRIVE_DOWN, "drive %.200s could not join: %.200s; %s",
+            drive->path, why,
+            change->goes != 0 || change->keeps
+                ? "it is out of service, and what should leave stays in service"
+                : "it is out of service");
+    change->keeps = change->keeps || change->goes != 0;
+    change->goes = 0;
     join_next(change, change->joins + 1);
 }
 
@@ -630,15 +641,18 @@ bool target_drives_changing(const struct target *target)
     return target->drives_change != NULL && atomic_load(&target->drives_change->is_begun);
 }
 
-bool target_drives_changed(struct target *target)
+bool target_drives_changed(struct target *target, struct err_why *why)
 {
     struct target_drives_change *change = target->drives_change;
     bool is_asked;
+
+    why->text[0] = '\0';
 
     drives_reap(target);
     if (change == NULL || !atomic_load_explicit(&change->is_over, memory_order_acquire))
         return false;
     is_asked = !change->is_weight;
+    *why = change->failed;
     change_free(&target->drives_change);
     return is_asked;
 }

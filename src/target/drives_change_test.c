@@ -63,9 +63,13 @@ static uint32_t number_of(struct rig *rig, uint32_t i)
 
 static void over(struct rig *rig)
 {
+    struct err_why why;
+
     for (int i = 0; i < 3000; i++) {
-        if (target_drives_changed(rig->target))
+        if (target_drives_changed(rig->target, &why)) {
+            assert_string_equal(why.text, "");
             return;
+        }
         run_ms(rig, 1);
     }
     fail_msg("the change does not end");
@@ -129,14 +133,19 @@ static void drained(struct rig *rig, uint32_t i)
 /* The drives that went are closed: others may have them. */
 static void closed(struct rig *rig)
 {
+    struct err_why why;
+
     for (uint32_t n = 0; n < LIMIT_DRIVES; n++)
         for (int i = 0; i < 1000 && rig->target->drives[n].is_leaving; i++) {
             run_ms(rig, 1);
-            (void)target_drives_changed(rig->target);
+            (void)target_drives_changed(rig->target, &why);
         }
     for (uint32_t n = 0; n < LIMIT_DRIVES; n++)
-        assert_true((atomic_load(&rig->target->listed) >> n & 1) != 0 ||
-                    rig->target->drives[n].store == NULL);
+        if ((atomic_load(&rig->target->listed) >> n & 1) == 0) {
+            assert_false(rig->target->drives[n].is_leaving);
+            assert_null(rig->target->drives[n].store);
+            assert_null(rig->target->drives[n].closing);
+        }
 }
 
 static void a_drive_that_comes_costs_no_hit(void **state)
@@ -301,6 +310,69 @@ static void drives_are_replaced_one_after_the_other(void **state)
     rig_free(&rig);
 }
 
+/* The new drive dies on its way in: the old one stays, with its blocks. */
+static void a_replacement_that_fails_costs_nothing(void **state)
+{
+    struct rig *rig = up_with(2, 3);
+    struct err_why why;
+    uint32_t drive;
+
+    fill(rig, 1, 100);
+    configure(rig, 1 | 8, 0); /* 3 in the place of 1 */
+    assert_int_equal(try_change(rig, &why, &drive), ICMS_OK);
+    sim_disk_dead(rig->node, rig->paths[3], true);
+    target_drives_commit(rig->target);
+    for (int i = 0; i < 3000 && !target_drives_changed(rig->target, &why); i++)
+        run_ms(rig, 1);
+    if (strstr(why.text, "drive /drive/3 could not join: ") == NULL ||
+        strstr(why.text, "stays in service") == NULL)
+        fail_msg("%s", why.text);
+    assert_int_not_equal(number_of(rig, 1), LIMIT_DRIVES);
+    assert_int_equal(hits(rig, 1, 100), 100);
+    fill(rig, 1, 120);
+    assert_int_equal(hits(rig, 1, 120), 120);
+    change(rig, 3, 0); /* the file is as it was */
+    closed(rig);
+    assert_int_equal(number_of(rig, 3), LIMIT_DRIVES);
+    assert_int_equal(hits(rig, 1, 120), 120);
+    rig_free(&rig);
+}
+
+/* What is shown of a drive does not lie in it: it may be freed before that is read. */
+static void what_is_shown_outlives_the_drive(void **state)
+{
+    struct rig *rig = up_with(2, 7);
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    uint64_t reads;
+
+    fill(rig, 1, 60);
+    assert_int_equal(hits(rig, 1, 60), 60);
+    target_stats(rig->target, stats);
+    reads = stats->drives[1].read_ns.total;
+    assert_true(reads > 0);
+    assert_null(stats->drives[1].store.evicted_age_ns);
+    change(rig, 5, 0);
+    closed(rig);
+    assert_int_equal(stats->drives[1].read_ns.total, reads);
+    assert_int_equal(stats->drives[1].evicted_age_ns.total, 0);
+    free(stats);
+    rig_free(&rig);
+}
+
+/* A drive that drains does not stand in for the one that is late. */
+static void the_last_drive_that_takes_values_is_not_passed_over(void **state)
+{
+    struct rig *rig = up_with(2, 3);
+
+    fill(rig, 1, 60);
+    change(rig, 3, 2);
+    sim_file_slow(rig->node, rig->paths[0], 3000);
+    for (uint32_t i = 100; i < 140; i++)
+        assert_int_equal(put(rig, 1, key_text(i, 0), i), NVME_SC_SUCCESS);
+    assert_false(target_drive_slow(rig->target, number_of(rig, 0)));
+    rig_free(&rig);
+}
+
 static void what_cannot_be_is_refused_as_a_whole(void **state)
 {
     struct rig *rig = up_with(1, 7);
@@ -396,6 +468,7 @@ static void a_part_of_its_share(void **state)
     struct rig *rig = up_with(2, 7);
     uint8_t parts[LIMIT_DRIVES];
     uint64_t before[3];
+    struct err_why why;
 
     fill(rig, 1, 150);
     memset(parts, 100, sizeof(parts));
@@ -405,7 +478,7 @@ static void a_part_of_its_share(void **state)
     for (int i = 0; i < 3; i++)
         before[i] = blocks(rig, (uint32_t)i);
     run_ms(rig, 10);
-    assert_false(target_drives_changed(rig->target)); /* nobody asked for it */
+    assert_false(target_drives_changed(rig->target, &why)); /* nobody asked for it */
     assert_false(target_drives_changing(rig->target));
     assert_int_equal(hits(rig, 1, 150), 150);
     fill(rig, 2, 300);
@@ -416,7 +489,7 @@ static void a_part_of_its_share(void **state)
     memset(parts, 0, sizeof(parts)); /* all as bad: none is better */
     target_drives_weigh(rig->target, parts);
     run_ms(rig, 10);
-    (void)target_drives_changed(rig->target);
+    (void)target_drives_changed(rig->target, &why);
     assert_int_equal(hits(rig, 1, 150), 150);
     assert_int_equal(hits(rig, 2, 300), 300);
     assert_int_equal(put(rig, 1, key_text(1000, 0), 1), NVME_SC_SUCCESS);
@@ -830,6 +903,9 @@ int main(void)
         cmocka_unit_test(full_drives_take_what_is_asked_for),
         cmocka_unit_test(a_drive_that_is_removed_comes_back_empty),
         cmocka_unit_test(drives_are_replaced_one_after_the_other),
+        cmocka_unit_test(a_replacement_that_fails_costs_nothing),
+        cmocka_unit_test(what_is_shown_outlives_the_drive),
+        cmocka_unit_test(the_last_drive_that_takes_values_is_not_passed_over),
         cmocka_unit_test(what_cannot_be_is_refused_as_a_whole),
         cmocka_unit_test(a_quota_that_the_drives_cannot_hold),
         cmocka_unit_test(six_drives_are_asked_and_told),

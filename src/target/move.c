@@ -57,9 +57,12 @@ static bool others_have_space(const struct target_drive *drive)
     uint64_t segments = 0, segments_free = 0, blocks_max = 0, blocks = 0;
 
     for (; takes != 0; takes &= takes - 1) {
+        const struct store *store = target->drives[__builtin_ctz(takes)].store;
         struct store_stats stats;
 
-        store_stats(target->drives[__builtin_ctz(takes)].store, &stats);
+        if (store == NULL)
+            continue; /* it left meanwhile */
+        store_stats(store, &stats);
         segments += stats.segments;
         segments_free += stats.segments_free;
         blocks_max += stats.blocks_max;

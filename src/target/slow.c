@@ -58,13 +58,14 @@ static bool slow_is_late(const struct target_req *req, uint64_t now)
     return now >= u64_max(req->nvmf->deadline_ns, req->begin_ns + TARGET_LATE_MIN_NS);
 }
 
-/* Of the drives but one, those that answer in time now. */
-static uint32_t slow_well(const struct target *target, uint32_t but)
+/* Of the drives that take values but one, those that answer in time now. */
+static uint32_t slow_well(const struct target *target, uint32_t takes, uint32_t but)
 {
     uint32_t well = 0;
 
     for (uint32_t i = 0; i < LIMIT_DRIVES; i++)
-        well += i != but && target_drive_in(target, i) && !target_drive_slow(target, i) &&
+        well += i != but && (takes >> i & 1) != 0 && target_drive_in(target, i) &&
+                !target_drive_slow(target, i) &&
                 atomic_load_explicit(&target->drives[i].lates, memory_order_relaxed) == 0 &&
                 atomic_load_explicit(&target->drives[i].probe_lates, memory_order_relaxed) == 0;
     return well;
@@ -75,9 +76,10 @@ static void slow_set(struct target_drive *drive)
 {
     struct target *target = drive->target;
     uint32_t bit = (uint32_t)1 << drive->index;
+    uint32_t takes = atomic_load(&target->listed) & ~atomic_load(&target->drains);
 
     if (target_drive_slow(target, drive->index) ||
-        2 * slow_well(target, drive->index) < target_listed(target))
+        2 * slow_well(target, takes, drive->index) < (uint32_t)__builtin_popcount(takes))
         return;
     drive->probes_good = 0;
     atomic_fetch_or(&target->slow, bit);

@@ -199,7 +199,7 @@ static void the_first_data_leaves_before_the_last_is_read(void **state)
         target_stats(rig->target, &stats);
         assert_int_equal(stats.nvmf.ops[NVMF_TARGET_RETRIEVE][ICMS_OK], KEYS);
         assert_int_equal(stats.nvmf.bytes_out, KEYS * (uint64_t)LARGE);
-        assert_int_equal(stats.drives[0].read_ns->total + stats.drives[1].read_ns->total, KEYS);
+        assert_int_equal(stats.drives[0].read_ns.total + stats.drives[1].read_ns.total, KEYS);
         expect_nothing_held(rig);
         rig_free(&rig);
     }

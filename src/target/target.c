@@ -204,11 +204,12 @@ static void target_look(struct loop_timer *timer)
     bool low = false;
 
     for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
+        const struct store *store = target->drives[i].store; /* it may leave meanwhile */
         struct store_stats stats;
 
-        if (!target_drive_in(target, i))
+        if (store == NULL || !target_drive_in(target, i))
             continue;
-        store_stats(target->drives[i].store, &stats);
+        store_stats(store, &stats);
         low = low || stats.free_low;
     }
     if (!low)
@@ -334,11 +335,12 @@ static void ready_drives(const struct target *target, uint32_t out, struct err_w
     uint32_t slow = 0, full = 0;
 
     for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
+        const struct store *store = target->drives[i].store; /* it may leave meanwhile */
         struct store_stats stats;
 
-        if (!target_drive_in(target, i))
+        if (store == NULL || !target_drive_in(target, i))
             continue;
-        store_stats(target->drives[i].store, &stats);
+        store_stats(store, &stats);
         slow |= (uint32_t)target_drive_slow(target, i) << i;
         full |= (uint32_t)stats.full << i;
     }
@@ -400,11 +402,12 @@ static void target_stats_volume(const struct target *target, uint32_t v,
     out->store.quota_bytes = spec->quota_bytes;
     for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
         const struct target_drive *drive = &target->drives[i];
+        const struct store *store = drive->store; /* it may leave meanwhile */
         struct store_volume_stats stats;
 
-        if (drive->store == NULL || drive->is_leaving)
+        if (store == NULL || drive->is_leaving)
             continue;
-        store_volume_stats(drive->store, v, &stats);
+        store_volume_stats(store, v, &stats);
         out->hits += atomic_load_explicit(&drive->hits[v], memory_order_relaxed);
         out->store.blocks += stats.blocks;
         out->store.bytes += stats.bytes;
@@ -451,6 +454,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     target_drives_lock(target);
     for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
         const struct target_drive *drive = &target->drives[i];
+        const struct store *store = drive->store; /* it may leave meanwhile; freed with the lock */
         struct target_drive_stats *out = &out_stats->drives[out_stats->drive_count];
 
         if ((atomic_load(&target->listed) >> i & 1) == 0)
@@ -465,11 +469,13 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         out->slow = target_drive_slow(target, i);
         out->slow_total = atomic_load_explicit(&drive->slow_total, memory_order_relaxed);
         memcpy(out->why, drive->why, sizeof(out->why));
-        out->read_ns = &drive->read_ns;
-        out->write_ns = &drive->write_ns;
-        if (drive->store == NULL)
+        hist_merge(&out->read_ns, &drive->read_ns);
+        hist_merge(&out->write_ns, &drive->write_ns);
+        if (store == NULL)
             continue;
-        store_stats(drive->store, &out->store);
+        store_stats(store, &out->store);
+        hist_merge(&out->evicted_age_ns, out->store.evicted_age_ns);
+        out->store.evicted_age_ns = NULL;
         if (out->out)
             continue;
         out_stats->capacity_bytes += out->store.capacity_bytes;

@@ -164,7 +164,7 @@ bool target_volumes_changed(struct target *target, icms_err *out_err,
  * A drive that comes has to be empty, or a store that was never in use: what another enclosure, or
  * this one, left on it is not taken for the enclosure's own while it runs. A missing file is made
  * where opts allow it (TARGET_FORMAT_EMPTY), and zeros are formatted. Should it fail on the way, it
- * is out of service. */
+ * is out of service, and those that should go stay, with all they have. */
 
 /* opts.drives as they shall be; the rest is not read. Refused with a sentence, and the place of the
  * drive in opts (out_drive; UINT32_MAX: none of them). FOREIGN: it is not empty; LIMIT: no number
@@ -179,8 +179,9 @@ void target_drives_commit(struct target *target);
 void target_drives_cancel(struct target *target);
 
 /* Now and then, on the control thread: true once for each change that was begun. Also frees the
- * drives that went, as soon as nothing is in flight there. */
-bool target_drives_changed(struct target *target);
+ * drives that went, as soon as nothing is in flight there. why says which drive failed on the way,
+ * and what became of it; "": none did. */
+bool target_drives_changed(struct target *target, struct err_why *why);
 
 /* What part of its share of new values each drive gets, by number, in percent: 100 at the start,
  * and of one that comes. What is on a drive stays where it is, and is found. When all are at 0 the
@@ -240,15 +241,16 @@ bool target_ready(const struct target *target, struct err_why *why);
 struct target_drive_stats {
     uint32_t number; /* for target_error_take; that of a drive which went is used again */
     char path[LIMIT_PATH_BYTES];
-    bool drains;                           /* takes no values any more                        */
-    uint8_t part_percent;                  /* of its share of new values (target_drives_weigh) */
-    uint64_t moved;                        /* values that went from it to others as it drained */
-    bool out;                              /* out of service: nothing is asked of it          */
-    bool slow;                             /* passed over by new loads and stores, for now    */
-    uint64_t slow_total;                   /* how often that began                            */
-    char why[256];                         /* since start: why it could not be used; else ""  */
-    struct store_stats store;              /* zeros when it could not be opened        */
-    const struct hist *read_ns, *write_ns; /* latency of the store's operations     */
+    bool drains;                   /* takes no values any more                        */
+    uint8_t part_percent;          /* of its share of new values (target_drives_weigh) */
+    uint64_t moved;                /* values that went from it to others as it drained */
+    bool out;                      /* out of service: nothing is asked of it          */
+    bool slow;                     /* passed over by new loads and stores, for now    */
+    uint64_t slow_total;           /* how often that began                            */
+    char why[256];                 /* since start: why it could not be used; else ""  */
+    struct store_stats store;      /* zeros when it could not be opened; without histogram */
+    struct hist read_ns, write_ns; /* latency of the store's operations               */
+    struct hist evicted_age_ns;    /* as in store_stats                               */
 };
 
 struct target_volume_stats {

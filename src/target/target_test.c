@@ -42,8 +42,8 @@ static void values_survive_a_restart_and_a_crash(void **state)
         assert_false(stats->drives[i].out);
         assert_true(stats->drives[i].store.blocks > 5); /* all take part */
         assert_true(stats->drives[i].store.recovered_blocks > 5);
-        assert_true(stats->drives[i].read_ns->total > 5 && stats->drives[i].read_ns->sum > 0);
-        reads += stats->drives[i].read_ns->total;
+        assert_true(stats->drives[i].read_ns.total > 5 && stats->drives[i].read_ns.sum > 0);
+        reads += stats->drives[i].read_ns.total;
     }
     assert_int_equal(reads, 61);
     assert_int_equal(stats->volumes[0].hits, 60);

@@ -245,7 +245,7 @@ static void a_drive_that_comes_knows_generations(void **state)
     rig->opts.drives = drives;
     assert_int_equal(target_drives_change(rig->target, &rig->opts, &drive, &why), ICMS_OK);
     target_drives_commit(rig->target);
-    for (int i = 0; i < 1000 && !target_drives_changed(rig->target); i++)
+    for (int i = 0; i < 1000 && !target_drives_changed(rig->target, &why); i++)
         (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 1000000);
     rig_down(rig);
     rig->opts.drives = &drives[1];

@@ -141,7 +141,7 @@ void pod_drives_drive(struct pod_target *target)
 
     if (target->state != POD_MACHINE_UP)
         return;
-    if (target_drives_changed(target->target))
+    if (target_drives_changed(target->target, &why))
         target->drives_changing = false;
     if (target->drives_changing || target->changing || pod_chance(world, 16) != 0 ||
         (target->drives == target->drives_told && target->drains == target->drains_told))
