@@ -106,6 +106,7 @@ struct main_seen {
     uint8_t links_slow[LIMIT_ENCLOSURES]; /* bit k of [i]: link k is slow            */
     struct drive_log drive;               /* the agent's own                            */
     enum agent_tier_state tier;           /* what it was when it was told               */
+    bool emptied;                         /* that it was formatted was told             */
 };
 
 /* An enclosure whose blocks are damaged is logged at once, and then so often. */
@@ -167,6 +168,10 @@ static void main_tier(const struct agent_stats *stats, const char *path, struct 
 {
     const struct agent_tier_stats *tier = &stats->tier;
 
+    if (stats->has_tier && tier->emptied != NULL && !io_seen->emptied)
+        log_line(LOG_WARN, "drive (%s): formatted, it holds no blocks now: %s", path,
+                 tier->emptied);
+    io_seen->emptied = stats->has_tier && tier->emptied != NULL;
     if (!stats->has_tier || tier->state == io_seen->tier)
         return;
     if (tier->state == AGENT_TIER_DOWN)

@@ -284,16 +284,21 @@ uint64_t agent_in_flight(const struct agent *agent)
     return in_flight;
 }
 
-static bool agent_is_quiet(struct agent *agent)
+bool agent_is_quiet(struct agent *agent)
 {
     return agent_in_flight(agent) == 0 &&
            atomic_load_explicit(&agent->backlog_bytes, memory_order_acquire) == 0;
 }
 
+static bool agent_is_drained(struct agent *agent)
+{
+    return agent_is_quiet(agent) && agent_tier_end(agent->tier);
+}
+
 bool agent_drain(struct agent *agent, uint32_t timeout_ms)
 {
     atomic_store_explicit(&agent->draining, true, memory_order_relaxed);
-    return agent_wait(agent, timeout_ms, agent_is_quiet);
+    return agent_wait(agent, timeout_ms, agent_is_drained);
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */

@@ -401,6 +401,7 @@ enum agent_tier_state {
 struct agent_tier_stats {
     enum agent_tier_state state;
     char why[LIMIT_REASON_BYTES]; /* it is not UP, or was not lately; a sentence               */
+    const char *emptied; /* why it was formatted at the start, static; NULL: it was not        */
     uint64_t blocks, bytes, bytes_max;
     uint64_t promoted, promoted_bytes; /* loads that it answered                               */
     uint64_t given_up;                 /* loads that went on with the pod: late                */

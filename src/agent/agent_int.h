@@ -597,6 +597,9 @@ static inline uint32_t agent_reactor_count(const struct agent_opts *opts)
 /* Requests that were taken and not answered. Any thread. */
 uint64_t agent_in_flight(const struct agent *agent);
 
+/* Whether no request and no store is under way. Any thread. */
+bool agent_is_quiet(struct agent *agent);
+
 /* ---- count.c -------------------------------------------------------------------------------- */
 
 /* A request of a user is answered. */

@@ -114,10 +114,21 @@ static void rig_name_lengthen(char nqn[LIMIT_NQN_BYTES], char with)
     nqn[LIMIT_NQN_BYTES - 1] = 0;
 }
 
+static void rig_agent_new(struct agent_rig *rig)
+{
+    struct err_why why = {""};
+
+    if (agent_new(sim_node_env(rig->node), &rig->opts, &why, &rig->agent) != ICMS_OK) {
+        fprintf(stderr, "%s\n", why.text);
+        check(false);
+    }
+    check(agent_start(rig->agent, NULL) == ICMS_OK);
+    rig_run(rig, 500 * RIG_MS);
+}
+
 struct agent_rig *rig_new(const struct rig_opts *opts)
 {
     struct agent_rig *rig = calloc(1, sizeof(*rig));
-    struct err_why why = {""};
     struct sim_opts sim_opts;
 
     check(rig != NULL);
@@ -172,13 +183,19 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     }
     if (opts->prepare != NULL)
         opts->prepare(rig->node);
-    if (agent_new(sim_node_env(rig->node), &rig->opts, &why, &rig->agent) != ICMS_OK) {
-        fprintf(stderr, "%s\n", why.text);
-        check(false);
-    }
-    check(agent_start(rig->agent, NULL) == ICMS_OK);
-    rig_run(rig, 500 * RIG_MS);
+    rig_agent_new(rig);
     return rig;
+}
+
+void rig_restart(struct agent_rig *rig, bool drained)
+{
+    for (int i = 0; drained && !agent_drain(rig->agent, 0); i++) {
+        check(i < 1000);
+        rig_run(rig, RIG_MS);
+    }
+    agent_stop(rig->agent);
+    agent_free(&rig->agent);
+    rig_agent_new(rig);
 }
 
 void rig_free(struct agent_rig *rig)

@@ -90,6 +90,10 @@ struct agent_rig *rig_new(const struct rig_opts *opts);
 void rig_free(struct agent_rig *rig);
 void rig_run(struct agent_rig *rig, uint64_t ns);
 
+/* Ends the agent, drained or as if it were killed, and starts one with rig->opts. There are no
+ * clients. */
+void rig_restart(struct agent_rig *rig, bool drained);
+
 /* Time of the agent's machine. */
 uint64_t rig_now_ns(const struct agent_rig *rig);
 

@@ -487,6 +487,8 @@ void agent_tier_evicted(struct agent_shard *shard, uint32_t slot)
 
 /* ---- writers -------------------------------------------------------------------------------- */
 
+static void tier_end_go_on(struct agent_tier *tier);
+
 /* It is over, however that went. */
 static void tier_forget_give(struct agent_tier_forget *forget, icms_err err)
 {
@@ -495,10 +497,11 @@ static void tier_forget_give(struct agent_tier_forget *forget, icms_err err)
     forget->op = NULL;
     list_remove(&forget->link);
     list_push(&forget->tier->forgets_free, &forget->link);
-    if (op == NULL)
-        return;
-    op->forget = NULL;
-    tier_answer(op, err, err == ICMS_MISS ? ICMS_MISS_ABSENT : ICMS_MISS_NONE);
+    if (op != NULL) {
+        op->forget = NULL;
+        tier_answer(op, err, err == ICMS_MISS ? ICMS_MISS_ABSENT : ICMS_MISS_NONE);
+    }
+    tier_end_go_on(forget->tier);
 }
 
 static void tier_forget_done(struct store_delete *delete)
@@ -507,6 +510,8 @@ static void tier_forget_done(struct store_delete *delete)
 
     if (delete->err == ICMS_OK)
         counter_add(&forget->tier->forgotten, 1);
+    else if (delete->err != ICMS_MISS)
+        tier_down(forget->tier, "it did not delete a block, so it could return what was replaced");
     tier_forget_give(forget, delete->err);
 }
 
@@ -653,8 +658,66 @@ void agent_tier_volume_set(struct agent_shard *shard)
     number =
         uuid_is_nil(&shard->spec.uuid) ? NO_NUMBER : tier_volume_begin(tier, &shard->spec, &why);
     atomic_store_explicit(&tier->numbers[shard->number], number, memory_order_relaxed);
-    if (why.text[0] != '\0')
-        tier_text(tier, why.text);
+    if (why.text[0] == '\0')
+        return;
+    tier->missed = true;
+    tier_text(tier, why.text);
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void tier_ended(struct agent_tier *tier)
+{
+    atomic_store_explicit(&tier->ended, true, memory_order_release);
+}
+
+static void tier_end_noted(struct store_note *note)
+{
+    tier_ended(container_of(note, struct agent_tier, end_note));
+}
+
+static void tier_end_flushed(struct store_flush *flush)
+{
+    struct agent_tier *tier = container_of(flush, struct agent_tier, end_flush);
+
+    tier->note.state = le64_of(AGENT_TIER_NOTE_CLEAN);
+    tier->end_note = (struct store_note){.bytes = &tier->note, .done = tier_end_noted};
+    if (flush->err != ICMS_OK || tier->missed || tier_state(tier) == AGENT_TIER_DOWN ||
+        store_note_put(tier->store, &tier->end_note) != ICMS_OK)
+        tier_ended(tier);
+}
+
+static void tier_end_go_on(struct agent_tier *tier)
+{
+    if (!tier->ending || !list_empty(&tier->forgets_busy))
+        return;
+    tier->ending = false;
+    tier->end_flush = (struct store_flush){.done = tier_end_flushed};
+    if (tier_state(tier) == AGENT_TIER_DOWN ||
+        store_flush(tier->store, &tier->end_flush) != ICMS_OK)
+        tier_ended(tier);
+}
+
+static void tier_end_run(struct loop_msg *msg)
+{
+    struct agent_tier *tier = container_of(msg, struct agent_tier, end);
+
+    /* A request that was taken before agent_drain said that none is taken any more. */
+    if (!agent_is_quiet(tier->agent)) {
+        atomic_store_explicit(&tier->end_sent, false, memory_order_release);
+        return;
+    }
+    tier->ending = true;
+    tier_end_go_on(tier);
+}
+
+bool agent_tier_end(struct agent_tier *tier)
+{
+    if (tier == NULL || tier->store == NULL)
+        return true;
+    if (!atomic_exchange(&tier->end_sent, true))
+        loop_send(tier->reactor->loop, &tier->end, tier_end_run);
+    return atomic_load_explicit(&tier->ended, memory_order_acquire);
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */
@@ -684,19 +747,53 @@ static icms_err tier_buffers(struct agent_tier *tier, struct err_why *why)
     return ICMS_OK;
 }
 
-/* A drive with a note belongs to an enclosure, which has blocks there that are not ours. */
-static icms_err tier_owner(struct agent_tier *tier, const char *path, struct err_why *why)
+static bool note_has(const struct agent_tier_note_df *note, const struct uuid *enclosure)
 {
-    uint8_t note[STORE_NOTE_BYTES];
+    for (uint32_t i = 0; i < LIMIT_ENCLOSURES && !uuid_is_nil(&note->enclosures[i]); i++)
+        if (uuid_equal(&note->enclosures[i], enclosure))
+            return true;
+    return false;
+}
+
+/* Why what it holds is not to be used; NULL: it is. */
+static const char *note_doubt(const struct agent_tier_note_df *found, const struct agent_opts *opts)
+{
+    if (le64_get(found->state) != AGENT_TIER_NOTE_CLEAN)
+        return "it was not closed by the agent that used it, so it may hold blocks that were "
+               "replaced";
+    for (uint32_t i = 0; i < opts->enclosure_count; i++)
+        if (note_has(found, &opts->enclosures[i].uuid))
+            return NULL;
+    return "it holds blocks of another pod";
+}
+
+/* What is a drive of an agent beside a pod is used, or formatted; all else is not ours. */
+static icms_err tier_owner(struct agent_tier *tier, const struct agent_opts *opts,
+                           const struct store_opts *store, struct err_why *why)
+{
+    struct agent_tier_note_df found;
     struct uuid drive;
     bool lost = false;
-    icms_err err = store_note_read(tier->agent->env, path, why, &drive, note, &lost);
+    icms_err err = store_note_read(tier->agent->env, store->path, why, &drive, &found, &lost);
 
-    for (uint32_t i = 0; err == ICMS_OK && i < sizeof(note); i++)
-        if (note[i] != 0)
-            return err_set(why, ICMS_FOREIGN,
-                           "%s is a drive of an enclosure; give the agent another one", path);
-    return err;
+    if (err != ICMS_OK)
+        return err;
+    if (memcmp(found.kind, AGENT_TIER_NOTE_KIND, sizeof(found.kind)) != 0)
+        return err_set(why, ICMS_FOREIGN,
+                       "%s is a drive of an enclosure, or of an agent without a pod, or its "
+                       "beginning is damaged; give the agent another one, or erase it if what it "
+                       "holds is not needed",
+                       store->path);
+    tier->emptied = note_doubt(&found, opts);
+    return tier->emptied == NULL ? ICMS_OK : store_format(tier->agent->env, store, true, why);
+}
+
+static void tier_note_make(struct agent_tier *tier, const struct agent_opts *opts)
+{
+    memcpy(tier->note.kind, AGENT_TIER_NOTE_KIND, sizeof(tier->note.kind));
+    tier->note.state = le64_of(AGENT_TIER_NOTE_IN_USE);
+    for (uint32_t i = 0; i < opts->enclosure_count; i++)
+        tier->note.enclosures[i] = opts->enclosures[i].uuid;
 }
 
 static icms_err tier_open(struct agent_tier *tier, const struct agent_opts *opts,
@@ -709,11 +806,15 @@ static icms_err tier_open(struct agent_tier *tier, const struct agent_opts *opts
     store.writes_max = AGENT_TIER_IOS / 2;
     store.volumes = tier->uuids;
     store.volume_count = tier->uuid_count;
+    tier_note_make(tier, opts);
+    store.note = &tier->note;
     err = store_format(tier->agent->env, &store, false, why);
     if (err == ICMS_EXISTS)
-        err = tier_owner(tier, opts->local_path, why);
+        err = tier_owner(tier, opts, &store, why);
     if (err == ICMS_OK)
         err = store_open(tier->reactor->loop, &store, why, &tier->store);
+    if (err == ICMS_OK)
+        err = store_note_put_now(tier->store, 0, &tier->note, why);
     for (uint32_t i = 0; i < opts->volume_count && err == ICMS_OK; i++)
         if (!uuid_is_nil(&opts->volumes[i].uuid))
             err = store_volume_limit(tier->store,
@@ -736,6 +837,7 @@ void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out)
 
     *out = (struct agent_tier_stats){
         .state = tier_state(tier),
+        .emptied = tier->emptied,
         .promoted = counter_get(&tier->promoted),
         .promoted_bytes = counter_get(&tier->promoted_bytes),
         .given_up = counter_get(&tier->given_up),

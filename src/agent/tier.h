@@ -13,6 +13,13 @@
  * sealed. An agent that has a drive and no pod (local.c) is something else: there the drive has the
  * only copy.
  *
+ * Trust. A deletion that the drive did not hear of, or that a power cut took back, would return
+ * what was replaced. So the drive is trusted after a clean end only. Its note (struct
+ * agent_tier_note_df) says "in use" from the start on, durably. agent_drain, when no request is
+ * left, waits for deletions, flushes the drive and writes "clean", unless the drive was ever DOWN.
+ * At the start a drive that is not clean, or whose pod has none of the enclosures that it was last
+ * used with, is formatted. What is no drive of an agent with a pod is left alone.
+ *
  * Loads. A key that the drive's index has is read there, into a buffer, verified (record, and
  * trailer of sealed volumes) and copied into its slot. The pod is asked instead when the read
  * fails, is damaged, or is not over after a quarter of the time that is left, at most
@@ -29,7 +36,8 @@
  * Exclusive. With a share (local_share) the blocks of such a part of the runs are stored here and
  * not in the pod, and evictions write nothing: a block takes space in one of the two. A store that
  * the drive refuses, fails or does not answer in half of its time goes to the pod. A flush is one
- * of the drive, too.
+ * of the drive, too: it keeps what it promises when the power fails at the pod, not when this agent
+ * ends without agent_drain (Trust).
  *
  * Writers. Who puts or removes a key makes the drive forget it: a put goes on meanwhile, and loads
  * pass the drive over for the key until its record is dead; a remove waits, and fails if the drive
@@ -93,6 +101,19 @@ struct agent_tier_io {
     } u;
 };
 
+#define AGENT_TIER_NOTE_KIND   "icmstier"
+#define AGENT_TIER_NOTE_IN_USE 1 /* and anything else that is not CLEAN */
+#define AGENT_TIER_NOTE_CLEAN  2
+
+/* The owner's note of its store. */
+struct agent_tier_note_df {
+    le64 state;                               /* AGENT_TIER_NOTE_...                            */
+    struct uuid enclosures[LIMIT_ENCLOSURES]; /* of the pod, when the agent began; zeros: none  */
+    uint8_t reserved[STORE_NOTE_BYTES - 8 - 16 * LIMIT_ENCLOSURES - 8]; /* zeros                */
+    uint8_t kind[8]; /* AGENT_TIER_NOTE_KIND                           */
+};
+static_assert(sizeof(struct agent_tier_note_df) == STORE_NOTE_BYTES, "no padding");
+
 /* A record that is being deleted, or a flush. */
 struct agent_tier_forget {
     struct agent_tier *tier;
@@ -128,6 +149,16 @@ struct agent_tier {
     struct store_probe probe; /* in flight with is_probing                                      */
     bool is_probing;
     uint64_t probe_ns; /* when it was sent                                                      */
+    struct agent_tier_note_df note;
+    const char *emptied;   /* why it was formatted at the start, though it was a cache; NULL:
+                              it was not                                                 */
+    struct loop_msg end;   /* agent_drain's                                              */
+    _Atomic bool end_sent; /* it is in flight, or the end began                          */
+    _Atomic bool ended;    /* nothing of the end is under way any more                   */
+    bool missed;           /* what was replaced may be there, of a volume without a number */
+    bool ending;           /* it waits for forgets_busy, or is past them                 */
+    struct store_flush end_flush;
+    struct store_note end_note;
     pthread_mutex_t text_lock;
     char text[LIMIT_REASON_BYTES]; /* why it is not UP, or was not lately; text_lock            */
     /* counters */
@@ -150,6 +181,10 @@ struct agent_tier {
 icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts,
                         struct err_why *why) ICMS_MUST_CHECK;
 void agent_tier_free(struct agent_tier **tier);
+
+/* Any thread, again and again once nothing is asked of the agent any more: ends the use of the
+ * drive, cleanly if it can. True: that is over. */
+bool agent_tier_end(struct agent_tier *tier);
 
 /* Whether a load would look there now: it has the key, and may be asked. False without a drive. */
 bool agent_tier_has(const struct agent_shard *shard, const struct key *key);

@@ -13,6 +13,7 @@
 #include "agent/agent_rig.h"
 #include "base/fault_arm.h"
 #include "icms/icms.h"
+#include "store/store.h"
 
 #define VALUE   60000u
 #define SLOTS   16
@@ -290,6 +291,131 @@ static void a_foreign_drive_is_left_alone(void **state)
     world_free(&world);
 }
 
+/* ---- restarts ------------------------------------------------------------------------------- */
+
+static void restart(struct world *world, bool drained)
+{
+    rig_client_free(world->client);
+    rig_restart(world->rig, drained);
+    world->client = rig_client_new(world->rig);
+}
+
+static void a_drive_that_was_closed_is_trusted(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    for (int i = 0; i < 2; i++) {
+        restart(&world, true);
+        assert_int_equal(tier(&world)->state, AGENT_TIER_UP);
+        assert_null(tier(&world)->emptied);
+        for (uint32_t n = 1; n <= 8; n++)
+            assert_int_equal(load(&world, n), ICMS_SOURCE_LOCAL);
+    }
+    world_free(&world);
+}
+
+static void a_drive_that_was_not_closed_is_formatted(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    restart(&world, false);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_UP);
+    assert_non_null(tier(&world)->emptied);
+    assert_int_equal(tier(&world)->blocks, 0);
+    for (uint32_t n = 1; n <= 8; n++)
+        assert_int_equal(load(&world, n), ICMS_SOURCE_POD);
+    restart(&world, false); /* it was clean in between, for nobody */
+    assert_non_null(tier(&world)->emptied);
+    fill(&world);
+    restart(&world, true); /* and is used again */
+    assert_null(tier(&world)->emptied);
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_LOCAL);
+    world_free(&world);
+}
+
+/* What it misses while it is down it would return after the next start. */
+static void a_drive_that_was_down_is_formatted(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    sim_disk_dead(world.rig->node, RIG_DRIVE, true);
+    for (int round = 0; round < 3 && tier(&world)->state != AGENT_TIER_DOWN; round++)
+        load_all(&world, 1, 4 * SLOTS);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_DOWN);
+    assert_int_equal(
+        rig_wait(world.client, rig_put(world.client, 0, 1, VALUE - 100, SHM_FLAG_ON_FLASH, TIMEOUT))
+            ->status,
+        ICMS_OK);
+    assert_int_equal(
+        rig_wait(world.client, rig_op(world.client, SHM_OP_REMOVE, 0, 2, TIMEOUT))->status,
+        ICMS_OK);
+    sim_disk_dead(world.rig->node, RIG_DRIVE, false);
+    restart(&world, true);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_UP);
+    assert_int_equal(load_bytes(&world, 1, VALUE - 100), ICMS_SOURCE_POD);
+    assert_int_equal(load(&world, 2), -1);
+    assert_non_null(tier(&world)->emptied);
+    world_free(&world);
+}
+
+/* Deletions that are answered are on flash before the drive is clean. */
+static void a_clean_drive_has_what_was_deleted_on_flash(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    for (uint32_t n = 1; n <= 8; n++)
+        assert_int_equal(
+            rig_wait(world.client, rig_op(world.client, SHM_OP_REMOVE, 0, n, TIMEOUT))->status,
+            ICMS_OK);
+    restart(&world, true);
+    assert_null(tier(&world)->emptied);
+    for (uint32_t n = 1; n <= 8; n++)
+        assert_int_equal(load(&world, n), -1);
+    world_free(&world);
+}
+
+static void a_drive_of_another_pod_is_formatted(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    world.rig->enclosures[0].uuid.bytes[5] ^= 0x55;
+    restart(&world, true);
+    assert_non_null(tier(&world)->emptied);
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_POD);
+    world_free(&world);
+}
+
+/* Of an agent without a pod, which has the only copy there, or of an enclosure. */
+static void others_prepare(struct sim_node *node)
+{
+    struct store_opts store;
+
+    store_opts_init(&store);
+    store.path = RIG_DRIVE;
+    store.bytes = DRIVE;
+    store.segment_bytes = 256 << 10;
+    store.value_bytes_max = 65536;
+    assert_int_equal(store_format(sim_node_env(node), &store, false, NULL), ICMS_OK);
+}
+
+static void a_drive_that_is_not_of_an_agent_with_a_pod_is_left_alone(void **state)
+{
+    struct world world = world_with((struct rig_opts){.prepare = others_prepare});
+
+    load_all(&world, 1, 2 * SLOTS);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_DOWN);
+    assert_null(tier(&world)->emptied);
+    assert_non_null(strstr(tier(&world)->why, "erase it"));
+    world_free(&world);
+}
+
+/* ---- writers -------------------------------------------------------------------------------- */
+
 static void a_removed_block_does_not_come_back(void **state)
 {
     struct world world = world_new();
@@ -528,6 +654,12 @@ int main(void)
         cmocka_unit_test(a_dead_drive_costs_no_block),
         cmocka_unit_test(a_full_drive_costs_no_block),
         cmocka_unit_test(a_foreign_drive_is_left_alone),
+        cmocka_unit_test(a_drive_that_was_closed_is_trusted),
+        cmocka_unit_test(a_drive_that_was_not_closed_is_formatted),
+        cmocka_unit_test(a_drive_that_was_down_is_formatted),
+        cmocka_unit_test(a_clean_drive_has_what_was_deleted_on_flash),
+        cmocka_unit_test(a_drive_of_another_pod_is_formatted),
+        cmocka_unit_test(a_drive_that_is_not_of_an_agent_with_a_pod_is_left_alone),
         cmocka_unit_test(a_removed_block_does_not_come_back),
         cmocka_unit_test(a_remove_that_the_drive_does_not_answer_fails_in_time),
         cmocka_unit_test(a_replaced_block_is_the_new_one),

@@ -387,7 +387,10 @@ static const struct conf_table agent_http_table = {"http", KEYS(agent_http_keys)
 static const struct conf_key local_keys[] = {
     {"path", CONF_PATH, true, AT(struct conf_agent, local_path), .example = "/var/lib/icms/local",
      .doc = "A block device, or a file, which is made when it is missing. A zoned block device is "
-            "refused."},
+            "refused. Beside a pod it is a cache: it is formatted when the agent that used it did "
+            "not end cleanly (a crash, SIGKILL, a drive that failed), or used it with another pod, "
+            "and the log says so. One that an enclosure, or an agent without a pod, has used is "
+            "left alone, and the agent goes on without it."},
     {"size", CONF_BYTES, false, AT(struct conf_agent, local_bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
      .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},
@@ -401,8 +404,8 @@ static const struct conf_key local_keys[] = {
          "0% is inclusive: the pod gets every store, and the drive has copies of what was read. "
          "Set it where the drive is large beside what the pod has for this server, to its part of "
          "both together: a block then takes space in one of them. Other servers do not find the "
-         "blocks of that share, and they are lost with the drive. Stores that the drive does not "
-         "take go to the pod."},
+         "blocks of that share, and they are lost with the drive, and when the agent does not end "
+         "cleanly, flushed or not. Stores that the drive does not take go to the pod."},
     {"write_budget", CONF_BUDGET, false, AT(struct conf_agent, local_budget), .fallback = "0",
      .doc =
          "What may be written to the drive a day, as for a drive of icms-target: 1DWPD, or bytes, "

@@ -212,7 +212,8 @@ icms_err store_look(struct loop_env *env, const char *path, struct err_why *why,
 
 /* The superblock that is read first is the last one of the store before; a whole note of its own
  * stands beside it until it is written, and one of the new store after that. */
-static icms_err format_write(struct loop_file *file, const struct store_super *super)
+static icms_err format_write(struct loop_file *file, const struct store_super *super,
+                             const void *bytes)
 {
     static const uint64_t offset[] = {STORE_NOTE_OFFSET_B, STORE_SUPER_OFFSET_B,
                                       STORE_SUPER_OFFSET_A, STORE_NOTE_OFFSET_A};
@@ -224,6 +225,8 @@ static icms_err format_write(struct loop_file *file, const struct store_super *s
         return ICMS_NO_MEMORY;
     store_super_make(super, (struct store_super_df *)(void *)pages);
     memset(note, 0, sizeof(*note));
+    if (bytes != NULL)
+        memcpy(note->bytes, bytes, STORE_NOTE_BYTES);
     store_note_make(&super->drive, 0, 1, note);
     for (int i = 0; i < 4 && err == ICMS_OK; i++) {
         err = loop_file_write_now(file, offset[i], i == 1 || i == 2 ? pages : (void *)note,
@@ -281,7 +284,7 @@ icms_err store_format(struct loop_env *env, const struct store_opts *opts, bool 
         err = format_super(opts, loop_file_bytes(file), why, &super);
     if (err == ICMS_OK) {
         super.drive = format_uuid(env, opts->path, &old);
-        err = format_write(file, &super);
+        err = format_write(file, &super, opts->note);
         if (err != ICMS_OK)
             err = err_set(why, err, "cannot write to %s: %s", opts->path, icms_err_text(err));
     }

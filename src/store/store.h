@@ -54,6 +54,7 @@ struct store_opts {
     const struct uuid *volumes; /* that blocks may belong to; read by store_open only          */
     uint32_t volume_count;      /* of them, 1,024 at most; operations name a volume by its
                                    number in this order                                        */
+    const void *note;           /* format: STORE_NOTE_BYTES, the owner's; NULL: zeros         */
     bool sparse;                /* format: a new file takes space as it is written            */
     bool discard;               /* the device is told what is free, where it takes that       */
 };
@@ -159,7 +160,7 @@ void store_quota_look(struct store *store);
 /* ---- the owner's note ----------------------------------------------------------------------- */
 
 /* Bytes that the owner of the store may keep on the drive in each of so many pages; a new format
- * has zeros. */
+ * has zeros, and in page 0 store_opts.note. */
 #define STORE_NOTE_BYTES 4072
 #define STORE_NOTES      6
 
