@@ -271,25 +271,6 @@ void agent_wait_tried(struct agent *agent, uint32_t timeout_ms)
     (void)agent_wait(agent, timeout_ms, agent_is_tried);
 }
 
-uint64_t agent_in_flight(const struct agent *agent)
-{
-    uint64_t in_flight = 0;
-
-    for (uint32_t i = 0; i < agent->reactor_count; i++) {
-        uint64_t answered = counter_get(&agent->reactors[i].answered);
-
-        atomic_thread_fence(memory_order_acquire); /* of what was answered all was taken */
-        in_flight += counter_get(&agent->reactors[i].requests) - answered;
-    }
-    return in_flight;
-}
-
-bool agent_is_quiet(struct agent *agent)
-{
-    return agent_in_flight(agent) == 0 &&
-           atomic_load_explicit(&agent->backlog_bytes, memory_order_acquire) == 0;
-}
-
 static bool agent_is_drained(struct agent *agent)
 {
     return agent_is_quiet(agent) && agent_tier_end(agent->tier);

@@ -33,6 +33,7 @@
 
 #define AGENT_CLIENT_REQS 1024 /* requests of one client in flight; more wait in its ring */
 #define AGENT_OPS         2048 /* operations of one loop in flight; more requests wait             */
+#define AGENT_OPS_OTHERS  (AGENT_OPS / 4) /* of them, of each class but loads */
 #define AGENT_TAKE_MAX    32 /* entries taken from a ring at a time                              */
 #define AGENT_TAKE_ROUND  8  /* such takes before others have their turn                         */
 #define AGENT_TAKE_BYTES                                                                           \
@@ -172,6 +173,8 @@ struct agent_op {
     bool moves;                /* STORE: of what the former owner had; no client knows of it   */
     bool lost;                 /* FLUSH: an enclosure with stores of the client left meanwhile */
     bool at_tier;              /* asked of the own drive beside the pod, now                  */
+    bool left_tier;            /* STORE: the drive was late, and may have it later            */
+    bool looks;                /* STORE: enclosures are asked whether they have the key       */
     bool from_tier;            /* LOAD: that had it. STORE: that has it, and no enclosure      */
     bool own_dirty;            /* FLUSH: the client has stores there that were not flushed     */
     struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */

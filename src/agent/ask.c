@@ -61,17 +61,23 @@ static void enclosure_count(struct agent_enclosure *enclosure, enum agent_latenc
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
+static enum agent_op_kind op_asks(const struct agent_op *op)
+{
+    return op->looks ? AGENT_OP_EXIST : op->kind;
+}
+
 static void enclosure_op_count(struct agent_op *op)
 {
     struct agent_enclosure *enclosure = op->enclosure;
+    enum agent_op_kind asks = op_asks(op);
 
-    if (op->kind == AGENT_OP_LOAD)
+    if (asks == AGENT_OP_LOAD)
         enclosure_count(enclosure, AGENT_LATENCY_LOAD, op->err, op->asked_ns);
-    else if (op->kind == AGENT_OP_STORE)
+    else if (asks == AGENT_OP_STORE)
         enclosure_count(enclosure, AGENT_LATENCY_STORE, op->err, op->asked_ns);
-    else if (op->kind == AGENT_OP_EXIST)
+    else if (asks == AGENT_OP_EXIST)
         enclosure_count(enclosure, AGENT_LATENCY_EXIST, op->err, op->asked_ns);
-    if (op->kind == AGENT_OP_STORE && op->err == ICMS_OK) {
+    if (asks == AGENT_OP_STORE && op->err == ICMS_OK) {
         counter_add(&enclosure->store_bytes, op->stored_bytes);
         counter_add(&op->by_link->store_bytes, op->stored_bytes);
     }
@@ -121,7 +127,7 @@ static icms_err enclosure_op_send(struct agent_op *op)
     struct nvmf_req *req = &op->u.nvmf;
     uint8_t *memory = op->slot == SHM_SLOT_NONE ? NULL : agent_shard_memory(shard, op->slot);
 
-    switch (op->kind) {
+    switch (op_asks(op)) {
     case AGENT_OP_LOAD:
         if (op->direct != NULL) {
             req->data[0] = (struct iovec){(void *)(uintptr_t)op->direct->offset, op->direct->bytes};

@@ -3,7 +3,8 @@
  * agent/count.c: what is counted of users, and what clients count themselves: hits in the mapped
  * arena, exists and match.
  *
- * agent_user_count is called by reactors, for requests that are over. All else is called with
+ * agent_user_count is called by reactors, for requests that are over; agent_in_flight and
+ * agent_is_quiet by any thread. All else is called with
  * agent->control held: by status.c and access.c, and by client.c before a client's region goes, so
  * that the counts of a client outlive it.
  *
@@ -21,6 +22,25 @@
 /* What a client may have counted before time is seen to pass. */
 #define COUNT_EVENTS_MIN ((uint64_t)1 << 16)
 #define COUNT_BYTES_MIN  ((uint64_t)1 << 36)
+
+uint64_t agent_in_flight(const struct agent *agent)
+{
+    uint64_t in_flight = 0;
+
+    for (uint32_t i = 0; i < agent->reactor_count; i++) {
+        uint64_t answered = counter_get(&agent->reactors[i].answered);
+
+        atomic_thread_fence(memory_order_acquire); /* of what was answered all was taken */
+        in_flight += counter_get(&agent->reactors[i].requests) - answered;
+    }
+    return in_flight;
+}
+
+bool agent_is_quiet(struct agent *agent)
+{
+    return agent_in_flight(agent) == 0 &&
+           atomic_load_explicit(&agent->backlog_bytes, memory_order_acquire) == 0;
+}
 
 void agent_user_count(const struct agent_req *req)
 {

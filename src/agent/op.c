@@ -22,7 +22,8 @@
  *
  * With a drive of the agent's own beside the pod (tier.h), it is asked first: a load that it
  * answers is over, and a store that it takes; a remove is over when it and the pod have forgotten
- * the block.
+ * the block. A store is for the drive alone (exclusive) only when the pod says that it does not
+ * have the key (looks): else what the pod has would come back when the drive evicts the block.
  *
  * Repair. A block whose trailer fails may be bad where it is stored, and a put that does not
  * replace would find it there for ever. So it is loaded again (suspect), checked here whoever says
@@ -401,7 +402,8 @@ void agent_op_start(struct agent_op *op)
         op->err = ICMS_PEER_DOWN;
         op->reason = ICMS_MISS_ENCLOSURE_DOWN;
     }
-    if (agent_tier_ask(op) || op_ask(op))
+    op->looks = op->kind == AGENT_OP_STORE && !op->moves && agent_tier_takes(shard, &op->key);
+    if ((!op->looks && agent_tier_ask(op)) || op_ask(op))
         return;
     if (op->search.owner_lacks && !op->search.owner_down)
         op_says_no_volume(op);
@@ -554,6 +556,30 @@ static void op_tier_answered(struct agent_op *op)
     op_done(op);
 }
 
+/* The pod has said whether it has the key of a store that the own drive would take alone. */
+static void op_looked(struct agent_op *op)
+{
+    bool is_there = op->err == ICMS_OK;
+    bool is_absent = op->err == ICMS_MISS && !op->search.owner_down && !op->search.owner_lacks &&
+                     (op->reason == ICMS_MISS_ABSENT || op->reason == ICMS_MISS_EVICTED);
+
+    op->looks = false;
+    op->search = (struct agent_search){0};
+    op->first_reason = ICMS_MISS_NONE;
+    op->enclosure = NULL;
+    op->err = ICMS_PEER_DOWN;
+    op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    if (is_there && op->if_absent) {
+        op->err = ICMS_EXISTS;
+        op->reason = ICMS_MISS_NONE;
+    } else if ((is_absent && agent_tier_ask(op)) || op_ask(op)) {
+        return;
+    } else if (op->search.owner_lacks && !op->search.owner_down) {
+        op_says_no_volume(op);
+    }
+    op_done(op);
+}
+
 static void op_answered(struct agent_op *op)
 {
     check(op->busy);
@@ -564,6 +590,11 @@ static void op_answered(struct agent_op *op)
     if (fault_hit("agent.answer"))
         op->err = ICMS_PEER_DOWN;
     op_answer_read(op);
+    if (op->looks) {
+        if (!op_read_goes_on(op))
+            op_looked(op);
+        return;
+    }
     if (!op_goes_on(op))
         op_done(op);
 }
@@ -631,7 +662,6 @@ struct agent_op *agent_op_suspect(struct agent_shard *shard, struct agent_user_s
     op->counted = counted;
     op->deadline_ns = u64_min(deadline_ns, op_background_ns(shard, IO_CLASS_LOAD));
     agent_op_drop_loads(shard, key); /* they may bring the same */
-    agent_tier_forget(shard, key);
     agent_op_start(op);
     return op;
 }
@@ -832,7 +862,7 @@ static void op_done_store(struct agent_op *op)
         share_dirty(share, op->enclosure);
     if (share != NULL && op->from_tier)
         share->own_dirty = true;
-    if (!op->moves && !op->published && !op->from_tier && op->err != ICMS_EXISTS)
+    if (!op->moves && !op->published && !op->from_tier && (op->err != ICMS_EXISTS || op->left_tier))
         agent_tier_forget(shard, &op->key); /* it may have been replaced */
     if (op->moves) {
         op_done_move(op);

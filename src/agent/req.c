@@ -368,13 +368,12 @@ static enum step req_new_put(struct agent_req *req)
     if (op != NULL)
         return req_wait_key(req, op);
     if ((req->flags & SHM_FLAG_IF_ABSENT) != 0 &&
-        agent_shard_find(shard, &req->key) != SHM_SLOT_NONE)
+        (agent_shard_find(shard, &req->key) != SHM_SLOT_NONE ||
+         (agent_tier_takes(shard, &req->key) && agent_tier_has(shard, &req->key))))
         return req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
     if (agent_backlog_full(agent, user, shard->number, stored_bytes))
         return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
-    err = agent->local != NULL || agent_tier_takes(shard, &req->key)
-              ? ICMS_OK
-              : agent_op_target(shard, &req->key);
+    err = agent->local != NULL ? ICMS_OK : agent_op_target(shard, &req->key);
     if (err != ICMS_OK)
         return req_answer(req, err,
                           err == ICMS_NO_VOLUME ? ICMS_MISS_NONE : ICMS_MISS_ENCLOSURE_DOWN);

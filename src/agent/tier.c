@@ -69,7 +69,7 @@ static bool tier_may_hold(const struct agent_tier *tier, uint32_t volume, const 
 {
     if (volume == NO_NUMBER)
         return false;
-    if (store_exists(tier->store, volume, key, NULL))
+    if (store_record_now(tier->store, volume, key) != 0) /* also a damaged one */
         return true;
     list_for_each (link, &tier->busy) {
         const struct agent_tier_io *io = container_of(link, struct agent_tier_io, link);
@@ -131,6 +131,8 @@ static struct agent_tier_io *tier_io_take(struct agent_tier *tier, struct agent_
 
 static void tier_answer(struct agent_op *op, icms_err err, enum icms_miss reason);
 static bool tier_read(struct agent_tier *tier, struct agent_op *op);
+static void tier_forget_bad(struct agent_tier *tier, const struct agent_shard *shard,
+                            const struct store_read *read);
 
 static void tier_io_give(struct agent_tier_io *io)
 {
@@ -275,7 +277,7 @@ static void tier_read_done(struct store_read *read)
     }
     if (err == ICMS_CORRUPT) {
         counter_add(&op->shard->checksum_errors, 1);
-        agent_tier_forget(op->shard, &op->key);
+        tier_forget_bad(tier, op->shard, read);
     }
     tier_io_give(io);
     tier_answer(op, err, ICMS_MISS_NONE);
@@ -301,6 +303,7 @@ static void tier_late(struct loop_timer *timer)
 
     if (op->kind == AGENT_OP_STORE) {
         op->own->op = NULL;
+        op->left_tier = true;
         tier_answer(op, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
         return;
     }
@@ -349,7 +352,7 @@ static bool tier_read(struct agent_tier *tier, struct agent_op *op)
 
 static bool tier_ask_load(struct agent_tier *tier, struct agent_op *op)
 {
-    if (op->direct != NULL || op->suspect || !agent_tier_has(op->shard, &op->key))
+    if (op->direct != NULL || !agent_tier_has(op->shard, &op->key))
         return false;
     if (list_empty(&tier->free) && tier_pod_is_up(tier)) {
         counter_add(&tier->passed, 1);
@@ -489,6 +492,38 @@ void agent_tier_evicted(struct agent_shard *shard, uint32_t slot)
 
 static void tier_end_go_on(struct agent_tier *tier);
 
+/* Stores may have to wait for an entry, and none came back for a long time. */
+static void tier_forgets_stuck(struct loop_timer *timer)
+{
+    struct agent_tier *tier = container_of(timer, struct agent_tier, forgets_timer);
+
+    tier_down(tier, "it does not answer deletions, so it could return what was replaced");
+    agent_reactor_wake(tier->reactor);
+}
+
+static void tier_forgets_watch(struct agent_tier *tier)
+{
+    if (tier->forgets_left <= AGENT_OPS_OTHERS && !loop_timer_armed(&tier->forgets_timer))
+        loop_timer_start(tier->reactor->loop, &tier->forgets_timer,
+                         reactor_now_ns(tier->reactor) + AGENT_TIER_FORGET_NS);
+}
+
+static struct agent_tier_forget *tier_forget_take(struct agent_tier *tier)
+{
+    struct list *link = list_pop(&tier->forgets_free);
+
+    check(link != NULL && tier->forgets_left > 0); /* agent_tier_may_begin */
+    tier->forgets_left--;
+    tier_forgets_watch(tier);
+    return container_of(link, struct agent_tier_forget, link);
+}
+
+static void tier_forget_put(struct agent_tier_forget *forget)
+{
+    list_push(&forget->tier->forgets_free, &forget->link);
+    forget->tier->forgets_left++;
+}
+
 /* It is over, however that went. */
 static void tier_forget_give(struct agent_tier_forget *forget, icms_err err)
 {
@@ -496,7 +531,10 @@ static void tier_forget_give(struct agent_tier_forget *forget, icms_err err)
 
     forget->op = NULL;
     list_remove(&forget->link);
-    list_push(&forget->tier->forgets_free, &forget->link);
+    tier_forget_put(forget);
+    loop_timer_stop(forget->tier->reactor->loop, &forget->tier->forgets_timer);
+    tier_forgets_watch(forget->tier);
+    agent_reactor_wake(forget->tier->reactor);
     if (op != NULL) {
         op->forget = NULL;
         tier_answer(op, err, err == ICMS_MISS ? ICMS_MISS_ABSENT : ICMS_MISS_NONE);
@@ -515,26 +553,21 @@ static void tier_forget_done(struct store_delete *delete)
     tier_forget_give(forget, delete->err);
 }
 
-/* Deletes its record, if there can be one: false, there is none. */
+/* Deletes its record, or only this one unless 0, if there can be one: false, there is none. */
 static bool tier_forget(struct agent_tier *tier, const struct agent_shard *shard,
-                        const struct key *key, struct agent_op *op)
+                        const struct key *key, uint64_t record, struct agent_op *op)
 {
     uint32_t volume = tier_number(tier, shard);
     struct agent_tier_forget *forget;
-    struct list *link;
 
     if (tier_state(tier) == AGENT_TIER_DOWN || !tier_may_hold(tier, volume, key))
         return false;
-    link = list_pop(&tier->forgets_free);
-    if (link == NULL) {
-        tier_down(tier, "it does not answer deletions, so it could return what was replaced");
-        return false;
-    }
-    forget = container_of(link, struct agent_tier_forget, link);
+    forget = tier_forget_take(tier);
     forget->op = op;
-    forget->delete = (struct store_delete){.volume = volume, .key = *key, .done = tier_forget_done};
+    forget->delete = (struct store_delete){
+        .volume = volume, .key = *key, .only_record = record, .done = tier_forget_done};
     if (store_delete(tier->store, &forget->delete) != ICMS_OK) {
-        list_push(&tier->forgets_free, &forget->link);
+        tier_forget_put(forget);
         tier_down(tier, "the drive failed");
         return false;
     }
@@ -547,12 +580,21 @@ static bool tier_forget(struct agent_tier *tier, const struct agent_shard *shard
 void agent_tier_forget(struct agent_shard *shard, const struct key *key)
 {
     if (shard->agent->tier != NULL)
-        (void)tier_forget(shard->agent->tier, shard, key, NULL);
+        (void)tier_forget(shard->agent->tier, shard, key, 0, NULL);
+}
+
+/* A record that was found bad, and no other one of its key. It is none of those that stores and
+ * removes are sure of; without one it is found again. */
+static void tier_forget_bad(struct agent_tier *tier, const struct agent_shard *shard,
+                            const struct store_read *read)
+{
+    if (tier->forgets_left > tier->reactor->ops_used[IO_CLASS_STORE])
+        (void)tier_forget(tier, shard, &read->key, read->record, NULL);
 }
 
 static bool tier_ask_delete(struct agent_tier *tier, struct agent_op *op)
 {
-    if (op->record != 0 || !tier_forget(tier, op->shard, &op->key, op))
+    if (op->record != 0 || !tier_forget(tier, op->shard, &op->key, 0, op))
         return false;
     loop_timer_init(&op->timer, tier_late);
     loop_timer_start(tier->reactor->loop, &op->timer, tier_half_of(tier, op));
@@ -573,21 +615,20 @@ static void tier_flush_failed(struct loop_msg *msg)
  * which the flush says. */
 static bool tier_ask_flush(struct agent_tier *tier, struct agent_op *op)
 {
-    struct list *link = op->own_dirty ? list_pop(&tier->forgets_free) : NULL;
     struct agent_tier_forget *forget;
 
     if (!op->own_dirty)
         return false;
     loop_timer_init(&op->timer, tier_late);
-    if (link == NULL) {
+    if (tier_state(tier) == AGENT_TIER_DOWN) {
         loop_send(tier->reactor->loop, &op->msg, tier_flush_failed);
         return true;
     }
-    forget = container_of(link, struct agent_tier_forget, link);
+    forget = tier_forget_take(tier);
     forget->delete = (struct store_delete){.volume = NO_NUMBER};
     forget->flush = (struct store_flush){.done = tier_flush_done};
     if (store_flush(tier->store, &forget->flush) != ICMS_OK) {
-        list_push(&tier->forgets_free, &forget->link);
+        tier_forget_put(forget);
         loop_send(tier->reactor->loop, &op->msg, tier_flush_failed);
         return true;
     }
@@ -879,9 +920,10 @@ static void tier_init(struct agent_tier *tier, struct agent *agent, const struct
     list_init(&tier->forgets_free);
     list_init(&tier->forgets_busy);
     loop_timer_init(&tier->timer, tier_probe);
+    loop_timer_init(&tier->forgets_timer, tier_forgets_stuck);
     for (uint32_t i = 0; i < AGENT_TIER_FORGETS; i++) {
         tier->forgets[i].tier = tier;
-        list_push(&tier->forgets_free, &tier->forgets[i].link);
+        tier_forget_put(&tier->forgets[i]);
     }
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         bool is_there = !uuid_is_nil(&opts->volumes[i].uuid);

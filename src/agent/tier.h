@@ -34,15 +34,20 @@
  * What is not written is counted by its reason, and lost to this tier alone.
  *
  * Exclusive. With a share (local_share) the blocks of such a part of the runs are stored here and
- * not in the pod, and evictions write nothing: a block takes space in one of the two. A store that
- * the drive refuses, fails or does not answer in half of its time goes to the pod. A flush is one
- * of the drive, too: it keeps what it promises when the power fails at the pod, not when this agent
- * ends without agent_drain (Trust).
+ * not in the pod, and evictions write nothing: a block takes space in one of the two. A store is
+ * taken when the pod says that it does not have the key: what the pod has it goes on to have, so
+ * that nothing older comes back when the drive evicts. It needs the pod as any other store. One
+ * that the drive refuses, fails or does not answer in half of its time goes to the pod. A flush is
+ * one of the drive, too: it keeps what it promises when the power fails at the pod, not when this
+ * agent ends without agent_drain (Trust).
  *
  * Writers. Who puts or removes a key makes the drive forget it: a put goes on meanwhile, and loads
  * pass the drive over for the key until its record is dead; a remove waits, and fails if the drive
  * does not answer in half of its time. Volumes follow the pod: a UUID is a volume of the store, so
- * what was reset never comes back.
+ * what was reset never comes back. Each store, remove or flush needs one entry of forgets at most,
+ * at its begin or at its end, so none begins that could find none left (agent_tier_may_begin): it
+ * waits in line for an operation. A drive that has so many deletions in flight that one may have to
+ * wait, and answers none for AGENT_TIER_FORGET_NS, is DOWN.
  *
  * Health. AGENT_TIER_LATE_MAX reads in a row that were given up make the drive SLOW: it is passed
  * over while an enclosure can be asked, and probed. A drive that fails, or could not be opened at
@@ -63,10 +68,13 @@
 #define AGENT_TIER_IOS       64 /* reads and writes in flight at most, each with a buffer        */
 #define AGENT_TIER_IOS_MIN   16 /* and at least; else as many buffers as this has space for:     */
 #define AGENT_TIER_IOS_BYTES ((uint64_t)32 << 20)
-#define AGENT_TIER_FORGETS   64 /* records that are being deleted; more put the drive DOWN */
-#define AGENT_TIER_SHARE     4 /* of the time that a load has left: the part that the drive has     */
+#define AGENT_TIER_FORGETS                                                                         \
+    1024                   /* deletions and flushes in flight; more stores and removes wait   */
+#define AGENT_TIER_SHARE 4 /* of the time that a load has left: the part that the drive has     */
 #define AGENT_TIER_WAIT_NS                                                                         \
     ((uint64_t)100 * 1000 * 1000) /* and at most                            */
+#define AGENT_TIER_FORGET_NS                                                                       \
+    ((uint64_t)2 * 1000 * 1000 * 1000) /* few are left, and none comes back: then it is DOWN */
 #define AGENT_TIER_LATE_MAX                                                                        \
     4 /* reads in a row                                                    */
 #define AGENT_TIER_VOLUMES                                                                         \
@@ -138,6 +146,8 @@ struct agent_tier {
     void *line_memory;      /* its                                                              */
     struct agent_tier_forget forgets[AGENT_TIER_FORGETS];
     struct list forgets_free, forgets_busy; /* struct agent_tier_forget                         */
+    uint32_t forgets_left;                  /* of forgets_free                                  */
+    struct loop_timer forgets_timer;        /* few are left: until one comes back               */
     _Atomic uint32_t numbers[LIMIT_AGENT_VOLUMES]; /* of volumes in the store; NONE           */
     struct uuid uuids[AGENT_TIER_VOLUMES]; /* by number in the store                           */
     uint32_t uuid_count;
@@ -198,6 +208,14 @@ bool agent_tier_takes(const struct agent_shard *shard, const struct key *key);
 /* Asks it for what a LOAD, STORE, DELETE or FLUSH wants. True: ends with op->answered, never inside
  * this call. False: it has nothing to do with it. */
 bool agent_tier_ask(struct agent_op *op);
+
+/* Whether a store, remove or flush that begins now is sure of an entry, beside so many that are
+ * under way. */
+static inline bool agent_tier_may_begin(const struct agent_tier *tier, uint32_t under_way)
+{
+    return tier->forgets_left > under_way ||
+           atomic_load_explicit(&tier->state, memory_order_relaxed) == AGENT_TIER_DOWN;
+}
 
 /* The key is being written: what the drive has of it must not be found any more. */
 void agent_tier_forget(struct agent_shard *shard, const struct key *key);

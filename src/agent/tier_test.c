@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "agent/agent_rig.h"
+#include "agent/tier.h"
 #include "base/fault_arm.h"
 #include "icms/icms.h"
 #include "store/store.h"
@@ -445,6 +446,42 @@ static void a_remove_that_the_drive_does_not_answer_fails_in_time(void **state)
     world_free(&world);
 }
 
+/* As many as clients like: they wait for each other, and the drive is none the worse. */
+static void many_removes_at_a_time_are_done(void **state)
+{
+    struct world world = world_new();
+    uint64_t tags[100];
+
+    for (uint32_t n = 4 * SLOTS + 1; n <= 100; n++)
+        rig_flash(world.rig, 0, 0, n, VALUE);
+    load_all(&world, 1, 100);
+    load_all(&world, 1, SLOTS + 1); /* all are on the drive */
+    sim_file_slow(world.rig->node, RIG_DRIVE, 100);
+    for (uint32_t i = 0; i < 100; i++)
+        tags[i] = rig_op(world.client, SHM_OP_REMOVE, 0, 1 + i, TIMEOUT);
+    for (uint32_t i = 0; i < 100; i++)
+        assert_int_equal(rig_wait(world.client, tags[i])->status, ICMS_OK);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_UP);
+    assert_true(tier(&world)->forgotten > 64);
+    world_free(&world);
+}
+
+/* It answers no deletion: puts go on, and it is not used any more. */
+static void a_drive_that_deletes_nothing_is_down(void **state)
+{
+    struct world world = world_new();
+
+    fill(&world);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 1000000);
+    for (uint32_t i = 0; i < AGENT_TIER_FORGETS + 10; i++)
+        assert_int_equal(
+            rig_wait(world.client, rig_put(world.client, 0, 1, VALUE, 0, 5000 * RIG_MS))->status,
+            ICMS_OK);
+    assert_int_equal(tier(&world)->state, AGENT_TIER_DOWN);
+    assert_non_null(strstr(tier(&world)->why, "deletions"));
+    world_free(&world);
+}
+
 static void a_replaced_block_is_the_new_one(void **state)
 {
     static const uint8_t flags[] = {0, SHM_FLAG_ON_FLASH};
@@ -582,15 +619,123 @@ static void a_share_of_the_runs_is_exclusive(void **state)
     world_free(&world);
 }
 
-static void exclusive_stores_need_no_pod(void **state)
+static void exclusive_stores_need_the_pod(void **state)
 {
     struct world world = world_with((struct rig_opts){.own_drive_share = 1});
 
+    assert_int_equal(put(&world, 100, SHM_FLAG_ON_FLASH), ICMS_OK);
     sim_net_cut(world.rig->sim, world.rig->node, world.rig->fake_node[0], true);
     rig_run(world.rig, 3000 * RIG_MS);
-    for (uint32_t n = 100; n < 100 + 2 * SLOTS; n++)
-        assert_int_equal(put(&world, n, SHM_FLAG_ON_FLASH), ICMS_OK);
+    assert_int_equal(put(&world, 101, SHM_FLAG_ON_FLASH), ICMS_PEER_DOWN);
+    assert_int_equal(put(&world, 100, SHM_FLAG_IF_ABSENT), ICMS_EXISTS);
+    assert_int_equal(tier(&world)->stored, 1);
+    world_free(&world);
+}
+
+static icms_err put_bytes(struct world *world, uint32_t n, uint32_t bytes, uint8_t flags)
+{
+    return rig_wait(world->client, rig_put(world->client, 0, n, bytes, flags, TIMEOUT))->status;
+}
+
+/* When the drive evicts, or is formatted, what the pod has comes: that must not be older. */
+static void an_exclusive_store_leaves_no_older_value_in_the_pod(void **state)
+{
+    static const uint8_t flags[] = {0, SHM_FLAG_ON_FLASH};
+
+    for (int i = 0; i < 2; i++) {
+        struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+
+        assert_int_equal(put_bytes(&world, 1, 500, flags[i]), ICMS_OK);
+        assert_int_equal(flush(&world), ICMS_OK);
+        load_all(&world, 2, 2 * SLOTS);
+        assert_true(load_bytes(&world, 1, 500) >= 0);
+        restart(&world, false);
+        assert_true(load_bytes(&world, 1, 500) >= 0);
+        world_free(&world);
+    }
+}
+
+static void what_the_pod_has_is_not_absent(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+
+    assert_int_equal(put_bytes(&world, 1, 500, SHM_FLAG_IF_ABSENT), ICMS_EXISTS);
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_POD);
+    assert_int_equal(put(&world, 100, SHM_FLAG_IF_ABSENT), ICMS_OK);
+    assert_int_equal(tier(&world)->stored, 1);
+    world_free(&world);
+}
+
+/* The drive is late with it, and meanwhile another server stores the key. */
+static void what_was_not_stored_does_not_come_later(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+    uint64_t tag;
+
+    sim_file_slow(world.rig->node, RIG_DRIVE, 20000);
+    tag = rig_put(world.client, 0, 100, 500, SHM_FLAG_IF_ABSENT, TIMEOUT);
+    rig_run(world.rig, 100 * RIG_MS);
+    rig_flash(world.rig, 0, 0, 100, VALUE);
+    assert_int_equal(rig_wait(world.client, tag)->status, ICMS_EXISTS);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 1);
+    rig_run(world.rig, 30000 * RIG_MS);
+    assert_int_equal(load(&world, 100), ICMS_SOURCE_POD);
+    world_free(&world);
+}
+
+/* ---- suspects ------------------------------------------------------------------------------- */
+
+static icms_err suspect(struct world *world, uint32_t n)
+{
+    return rig_wait(world->client, rig_op(world->client, SHM_OP_SUSPECT, 0, n, TIMEOUT))->status;
+}
+
+/* The only copy is read before it is called bad, whoever says that it is. */
+static void a_good_block_that_is_suspected_stays(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+
+    assert_int_equal(put(&world, 100, SHM_FLAG_ON_FLASH), ICMS_OK);
+    load_all(&world, 1, 2 * SLOTS);
+    (void)suspect(&world, 100);
+    assert_int_equal(tier(&world)->forgotten, 0);
+    load_all(&world, 1, 2 * SLOTS);
     assert_int_equal(load(&world, 100), ICMS_SOURCE_LOCAL);
+    world_free(&world);
+}
+
+static void a_bad_block_that_is_suspected_goes(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+
+    assert_int_equal(put(&world, 100, SHM_FLAG_ON_FLASH), ICMS_OK);
+    load_all(&world, 1, 2 * SLOTS);
+    assert_int_equal(fault_arm("agent.tier:1:fail", NULL), ICMS_OK);
+    (void)suspect(&world, 100);
+    rig_run(world.rig, 100 * RIG_MS);
+    assert_int_equal(tier(&world)->forgotten, 1);
+    assert_int_equal(load(&world, 100), -1);
+    world_free(&world);
+}
+
+/* A block is replaced while its record is read and found bad. */
+static void what_replaced_a_bad_block_stays(void **state)
+{
+    struct world world = world_with((struct rig_opts){.own_drive_share = 1});
+    uint64_t get, store;
+
+    assert_int_equal(put(&world, 100, SHM_FLAG_ON_FLASH), ICMS_OK);
+    load_all(&world, 1, 2 * SLOTS);
+    assert_int_equal(fault_arm("agent.tier:1:fail", NULL), ICMS_OK);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 100);
+    get = rig_get(world.client, 0, 100, SHM_SLOT_NONE, TIMEOUT);
+    store = rig_put(world.client, 0, 100, VALUE - 100, SHM_FLAG_ON_FLASH, TIMEOUT);
+    assert_int_equal(rig_wait(world.client, store)->status, ICMS_OK);
+    assert_non_null(rig_wait(world.client, get));
+    rig_run(world.rig, 5000 * RIG_MS);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 1);
+    load_all(&world, 1, 4 * SLOTS);
+    assert_int_equal(load_bytes(&world, 100, VALUE - 100), ICMS_SOURCE_LOCAL);
     world_free(&world);
 }
 
@@ -662,6 +807,8 @@ int main(void)
         cmocka_unit_test(a_drive_that_is_not_of_an_agent_with_a_pod_is_left_alone),
         cmocka_unit_test(a_removed_block_does_not_come_back),
         cmocka_unit_test(a_remove_that_the_drive_does_not_answer_fails_in_time),
+        cmocka_unit_test(many_removes_at_a_time_are_done),
+        cmocka_unit_test(a_drive_that_deletes_nothing_is_down),
         cmocka_unit_test(a_replaced_block_is_the_new_one),
         cmocka_unit_test(a_reset_volume_has_nothing_there),
         cmocka_unit_test(a_write_budget_is_kept),
@@ -669,7 +816,13 @@ int main(void)
         cmocka_unit_test(a_block_with_a_bad_trailer_is_forgotten),
         cmocka_unit_test(an_exclusive_block_is_on_the_drive_alone),
         cmocka_unit_test(a_share_of_the_runs_is_exclusive),
-        cmocka_unit_test(exclusive_stores_need_no_pod),
+        cmocka_unit_test(exclusive_stores_need_the_pod),
+        cmocka_unit_test(an_exclusive_store_leaves_no_older_value_in_the_pod),
+        cmocka_unit_test(what_the_pod_has_is_not_absent),
+        cmocka_unit_test(what_was_not_stored_does_not_come_later),
+        cmocka_unit_test(a_good_block_that_is_suspected_stays),
+        cmocka_unit_test(a_bad_block_that_is_suspected_goes),
+        cmocka_unit_test(what_replaced_a_bad_block_stays),
         cmocka_unit_test(what_the_drive_does_not_take_goes_to_the_pod),
         cmocka_unit_test(a_flush_says_once_that_the_drive_failed),
         cmocka_unit_test(a_replaced_exclusive_block_is_the_new_one),

@@ -126,9 +126,12 @@ void agent_line_wake(struct line *line, uint32_t past)
 bool agent_reactor_has_op(const struct agent_reactor *reactor, enum io_class io_class)
 {
     /* Loads are never kept out by the others. */
-    uint32_t ops_max = io_class == IO_CLASS_LOAD ? AGENT_OPS : AGENT_OPS / 4;
+    uint32_t ops_max = io_class == IO_CLASS_LOAD ? AGENT_OPS : AGENT_OPS_OTHERS;
 
-    return reactor->ops_used[io_class] < ops_max && !list_empty(&reactor->free_ops);
+    if (reactor->ops_used[io_class] >= ops_max || list_empty(&reactor->free_ops))
+        return false;
+    return io_class != IO_CLASS_STORE || reactor->agent->tier == NULL ||
+           agent_tier_may_begin(reactor->agent->tier, reactor->ops_used[io_class]);
 }
 
 /* Where somebody waits for an operation and may have one now, loads before all; NULL: nowhere. */

@@ -405,7 +405,8 @@ static const struct conf_key local_keys[] = {
          "Set it where the drive is large beside what the pod has for this server, to its part of "
          "both together: a block then takes space in one of them. Other servers do not find the "
          "blocks of that share, and they are lost with the drive, and when the agent does not end "
-         "cleanly, flushed or not. Stores that the drive does not take go to the pod."},
+         "cleanly, flushed or not. Stores that the drive does not take, and those of blocks that "
+         "the pod has, go to the pod, which is asked first: nothing is stored without it."},
     {"write_budget", CONF_BUDGET, false, AT(struct conf_agent, local_budget), .fallback = "0",
      .doc =
          "What may be written to the drive a day, as for a drive of icms-target: 1DWPD, or bytes, "
