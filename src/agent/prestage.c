@@ -72,7 +72,8 @@ struct agent_hint {
     uint32_t identity;       /* the shard's, when it was taken                                    */
     uint32_t wanted;         /* how often it was taken and not canceled                           */
     uint32_t slot;           /* READY                                                             */
-    uint64_t need_ns;        /* the deadline                                                      */
+    uint64_t need_ns;        /* the deadline: the latest of all who want it */
+    uint64_t first_ns;       /* the earliest of theirs, by which it has its turn */
     uint64_t asked_ns;       /* when a get came before the block; 0: none did                     */
     uint64_t begun_ns;       /* LOADING, is_own: when                                             */
     uint64_t late_ns;        /* READY: it arrived so long after its deadline                      */
@@ -91,6 +92,7 @@ struct agent_prestage {
     struct agent_hint *hints; /* [AGENT_HINTS]                                                   */
     uint32_t made;            /* hints from this one on were never used, and are not in free     */
     uint32_t used;            /* not FREE                                                        */
+    uint32_t user_counts[AGENT_MEMBERS]; /* of them, by user: of all volumes                    */
     struct list free;
     struct list keys[HINT_KEY_LISTS];
     struct hint_share *shares; /* [volumes * AGENT_MEMBERS]                                       */
@@ -248,7 +250,7 @@ static void hint_queue(struct agent_hint *hint)
     struct hint_share *share = hint->share;
 
     hint_state_set(hint, HINT_QUEUED);
-    hint->due.at_ns = hint->need_ns;
+    hint->due.at_ns = hint->first_ns;
     due_push(&share->queue, &hint->due);
     if (list_empty(&share->link))
         line_push(&prestage->line, share->number, &share->link);
@@ -303,6 +305,7 @@ static void hint_end(struct agent_hint *hint, enum agent_hint_end end)
     counter_add(&shard->prestage.ended[end], 1);
     hint_state_set(hint, HINT_FREE);
     hint->share->count--;
+    prestage->user_counts[hint->share->number % AGENT_MEMBERS]--;
     shard->hint_users -= hint->share->count == 0;
     list_remove(&hint->link);
     list_push(&prestage->free, &hint->link);
@@ -426,9 +429,10 @@ static uint64_t hint_wake(struct agent_waiter *waiter, struct agent_op *op)
     if (hint->is_own) {
         check(prestage->window_bytes >= hint->window_bytes);
         prestage->window_bytes -= hint->window_bytes;
-        prestage->load_ns += took_ns / HINT_AVERAGE - prestage->load_ns / HINT_AVERAGE;
-        if (op->err == ICMS_OK)
+        if (op->err == ICMS_OK) {
+            prestage->load_ns += took_ns / HINT_AVERAGE - prestage->load_ns / HINT_AVERAGE;
             counter_add(&shard->prestage.load_bytes, op->value_bytes);
+        }
     }
     if (op->too_small)
         hint->space = op->space;
@@ -481,10 +485,9 @@ static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
     op->slot = slot;
     op->space = space;
     op->is_reload = hint->space != 0;
-    op->deadline_ns =
-        hint->need_ns + (uint64_t)shard->agent->opts.load_deadline_ms * 1000000; /* to tell how late
-                                                                                     it is */
     hint->begun_ns = reactor_now_ns(shard->reactor);
+    /* a get may join it, and has to wait no longer than for a load of its own */
+    op->deadline_ns = hint->begun_ns + (uint64_t)shard->agent->opts.load_deadline_ms * 1000000;
     hint->window_bytes = window_bytes;
     prestage->window_bytes += window_bytes;
     hint_wait(hint, op, true);
@@ -560,13 +563,13 @@ static struct agent_hint *hint_new(struct agent_prestage *prestage)
 static void hint_join(struct agent_hint *hint, uint64_t need_ns, uint32_t rank)
 {
     hint->wanted++;
+    hint->first_ns = u64_min(hint->first_ns, need_ns);
+    hint->need_ns = u64_max(hint->need_ns, need_ns);
     if (hint->state == HINT_READY) {
-        hint->need_ns = u64_max(hint->need_ns, need_ns);
         loop_timer_start(hint->shard->reactor->loop, &hint->timer,
                          hint->need_ns + AGENT_HINT_GRACE_NS);
         return;
     }
-    hint->need_ns = u64_min(hint->need_ns, need_ns);
     if (hint->state != HINT_QUEUED)
         return;
     hint_dequeue(hint);
@@ -581,6 +584,7 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
     struct hint_share *share = &prestage->shares[agent_share(shard, user)];
     struct agent_hint *hint = hint_find(shard, share, key);
     uint64_t now_ns = reactor_now_ns(shard->reactor);
+    uint32_t *user_count = &prestage->user_counts[share->number % AGENT_MEMBERS];
     uint32_t slot;
 
     check(priority <= ICMS_PRIORITY_MAX);
@@ -588,7 +592,7 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
         counter_add(&shard->prestage.passed, 1);
         return ICMS_MISS_DEADLINE;
     }
-    if (hint == NULL && share->count >= AGENT_HINTS - prestage->used) {
+    if (hint == NULL && *user_count >= AGENT_HINTS - prestage->used) {
         counter_add(&shard->prestage.full, 1);
         return ICMS_MISS_SHED;
     }
@@ -607,6 +611,7 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
                                 .identity = shard->identity,
                                 .wanted = 1,
                                 .need_ns = need_ns,
+                                .first_ns = need_ns,
                                 .due = {.rank = ICMS_PRIORITY_MAX - priority},
                                 .waiter = {.wake = hint_wake}};
     list_init(&hint->waiter.link);
@@ -614,6 +619,7 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
     list_push(hint_key_list(shard, key), &hint->link);
     loop_timer_init(&hint->timer, hint_timer);
     shard->hint_users += share->count++ == 0;
+    (*user_count)++;
     slot = agent_shard_find(shard, key);
     if (slot != SHM_SLOT_NONE)
         hint_ready(hint, slot, false);

@@ -42,6 +42,7 @@ struct hints {
     uint64_t need_ns; /* from now */
     uint32_t hint;    /* shm_hint() */
     uint8_t flags;
+    uint32_t volume;
 };
 
 static uint64_t hints_send(struct rig_client *client, const struct hints *hints)
@@ -51,6 +52,7 @@ static uint64_t hints_send(struct rig_client *client, const struct hints *hints)
                                .bytes = hints->count,
                                .lease = hints->hint,
                                .flags = hints->flags,
+                               .volume = hints->volume,
                                .aside = rig_now_ns(client->rig) + hints->need_ns,
                                .deadline_ns = rig_now_ns(client->rig) + 2000 * MS};
     uint8_t *memory = client->ring.staging + AT;
@@ -444,6 +446,61 @@ static void a_flood_of_hints_is_refused(void **state)
     rig_free(rig);
 }
 
+/* A get that comes while the load of a hint is not answered waits no longer than for its own. */
+static void a_hint_holds_no_load_for_long(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+
+    rig_flash(rig, 0, KV, 1, BYTES);
+    rig->fake[0]->hold = true;
+    hint(client, 1, 600000 * MS);
+    rig_run(rig, 50 * MS);
+    rig->fake[0]->hold = false; /* the first command is not answered, others are */
+    rig_run(rig, 3000 * MS);
+    assert_true(in_arena(client, 1));
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Who wants it soon does not take it from who wants it later. */
+static void the_latest_of_two_hints_counts(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+
+    rig_flash(rig, 0, KV, 1, BYTES);
+    rig->fake[0]->delay_ns = 50 * MS;
+    hint(client, 1, 5000 * MS);
+    hint(client, 1, 20 * MS);
+    rig_run(rig, 1000 * MS);
+    assert_true(rig_load(client, KV, 1, BYTES));
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A user has no second share of the hints with a second volume. */
+static void a_flood_of_two_volumes_is_one_flood(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = client_of(rig, USER);
+    uint32_t taken = 0;
+
+    rig->fake[0]->delay_ns = 2 * MS;
+    for (uint32_t volume = KV; volume <= RAW; volume++)
+        for (uint32_t first = 100000; first < 130000; first += SHM_HINT_KEYS) {
+            const struct hints many = {
+                .first = first, .count = SHM_HINT_KEYS, .need_ns = 60000 * MS, .volume = volume};
+
+            taken += hints_taken(client, &many, ICMS_MISS_SHED);
+        }
+    assert_in_range(taken, AGENT_HINTS / 2, AGENT_HINTS / 2 + AGENT_HINTS / 16);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 static void hints_are_joined_and_taken_back(void **state)
 {
     struct agent_rig *rig = rig_new(&one);
@@ -636,6 +693,9 @@ int main(void)
         cmocka_unit_test(the_earliest_deadline_goes_first_and_priority_before_that),
         cmocka_unit_test(hints_that_cannot_be_served_are_refused_or_dropped),
         cmocka_unit_test(late_blocks_are_counted_with_how_much),
+        cmocka_unit_test(a_hint_holds_no_load_for_long),
+        cmocka_unit_test(the_latest_of_two_hints_counts),
+        cmocka_unit_test(a_flood_of_two_volumes_is_one_flood),
         cmocka_unit_test(a_get_of_a_queued_hint_loads_at_once),
         cmocka_unit_test(blocks_are_kept_within_a_part_of_the_memory),
         cmocka_unit_test(loads_evict_what_is_kept_when_there_is_nothing_else),
