@@ -261,19 +261,18 @@ struct icms_request {
     uint64_t room_epoch;          /* icms.room_epoch when it last found no room; lock       */
     void *tag;                    /* the caller's                                           */
     void *stream;                 /* of a device, the caller's; NULL                        */
-    void *mark;                   /* what was on it when the call was made; NULL            */
-    struct device_copier *marked; /* whose mark it is                                       */
-    _Atomic uint32_t *marked_users; /* counts this request, so that it stays; NULL        */
-    struct list copies;             /* device_copy.link: blocks in device memory; its thread's */
-    _Atomic uint32_t copy_count;    /* of them                                                */
-    bool copying;                   /* put: the next block is on its way from the device      */
-    bool copy_wanted;               /* it waits in ROOM_COPIES                                */
-    bool copies_given;              /* some were given back: others may wait for them         */
-    struct icms_block own;          /* of flush and lease: no caller's block                  */
-    struct list sent, answered;     /* its operations; lock                                   */
-    struct list queue;              /* in icms.rooms; lock                                    */
-    struct list all;                /* in icms.under_way, or icms.requests_free; lock         */
-    struct list ready;              /* in icms.ready or icms.over; lock                       */
+    struct device_mark *mark;     /* what was on it when the call was made; NULL            */
+    struct device_copier *marked; /* whose mark it is                                      */
+    struct list copies;           /* device_copy.link: blocks in device memory; its thread's */
+    _Atomic uint32_t copy_count;  /* of them                                                */
+    bool copying;                 /* put: the next block is on its way from the device      */
+    bool copy_wanted;             /* it waits in ROOM_COPIES                                */
+    bool copies_given;            /* some were given back: others may wait for them         */
+    struct icms_block own;        /* of flush and lease: no caller's block                  */
+    struct list sent, answered;   /* its operations; lock                                   */
+    struct list queue;            /* in icms.rooms; lock                                    */
+    struct list all;              /* in icms.under_way, or icms.requests_free; lock         */
+    struct list ready;            /* in icms.ready or icms.over; lock                       */
 };
 
 /* What a handle put into a volume and has not flushed: lost, perhaps, when its agent dies, and the
@@ -332,7 +331,7 @@ struct icms_memory {
     uint64_t address, bytes;
     uint64_t id;                  /* of its allocation; 0: several, or the driver has none  */
     struct client_device *device; /* NULL: host memory                                      */
-    _Atomic uint32_t users;       /* copies to and from it that have not ended              */
+    _Atomic uint32_t users;       /* copies to and from it that have not ended, and marks   */
 };
 
 /* A context of a device in which memory is registered. */

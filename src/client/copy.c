@@ -26,58 +26,47 @@ struct device_copy *client_copy_find(const struct icms_request *request, size_t 
     return NULL;
 }
 
-/* Finds the copier of all device memory of a request, and keeps it: the range where it was found
- * cannot be unregistered before the request is over. None: OK, and request.marked stays NULL. Lock.
- */
-static icms_err mark_copier(struct icms_request *request)
+/* A range of the device on which all device memory of a request lies. OK with NULL: it has none.
+ * Lock. */
+static icms_err mark_memory(const struct icms_request *request, struct icms_memory **out_memory)
 {
-    const struct client_device *device = NULL;
-    struct icms_memory *found = NULL;
-
+    *out_memory = NULL;
     for (size_t i = 0; i < request->count; i++) {
         struct icms_memory *memory = client_memory_find(request->icms, request->blocks[i].data);
 
         if (memory == NULL || memory->device == NULL)
             continue;
-        if (device != NULL && memory->device != device)
+        if (*out_memory != NULL && memory->device != (*out_memory)->device)
             return ICMS_INVALID;
-        device = memory->device;
-        found = memory;
-    }
-    if (found != NULL) {
-        request->marked = device->copier;
-        request->marked_users = &found->users;
-        (void)atomic_fetch_add(&found->users, 1);
+        *out_memory = memory;
     }
     return ICMS_OK;
-}
-
-/* The range may be unregistered again. */
-static void mark_give(struct icms_request *request)
-{
-    if (request->mark != NULL)
-        device_mark_give(request->marked, request->mark);
-    if (request->marked_users != NULL)
-        (void)atomic_fetch_sub(request->marked_users, 1);
-    request->mark = NULL;
-    request->marked_users = NULL;
 }
 
 icms_err client_copy_mark(struct icms_request *request)
 {
     struct icms *icms = request->icms;
+    struct icms_memory *memory = NULL;
+    bool marked;
     icms_err err;
     int code;
 
     if ((uintptr_t)request->stream == DEVICE_STREAM_PER_THREAD)
         return ICMS_INVALID;
     client_lock(icms);
-    err = mark_copier(request);
+    err = mark_memory(request, &memory);
+    if (err == ICMS_OK && memory != NULL) {
+        request->marked = memory->device->copier;
+        (void)atomic_fetch_add(&memory->users, 1); /* it keeps the copier */
+    }
     client_unlock(icms);
-    if (err != ICMS_OK || request->marked == NULL ||
-        device_mark_take(request->marked, request->stream, &request->mark, &code))
+    if (err != ICMS_OK || memory == NULL)
         return err;
-    mark_give(request);
+    marked =
+        device_mark_take(request->marked, request->stream, &memory->users, &request->mark, &code);
+    (void)atomic_fetch_sub(&memory->users, 1);
+    if (marked)
+        return ICMS_OK;
     return code == 0 ? ICMS_LIMIT : ICMS_DEVICE;
 }
 
@@ -195,6 +184,8 @@ void client_copies_end(struct icms_request *request)
         client_wake(icms);
     }
     request->copies_given = false;
-    if (request->done == request->count)
-        mark_give(request);
+    if (request->done == request->count && request->mark != NULL) {
+        device_mark_give(request->mark);
+        request->mark = NULL;
+    }
 }

@@ -395,29 +395,6 @@ static void copies_are_ordered_on_the_callers_stream(void **state)
     gpu->stream_free(stream);
 }
 
-/* As long as a request has marked a stream, its device is kept. */
-static void memory_of_a_request_with_a_stream_is_busy(void **state)
-{
-    struct fixture *f = *state;
-    struct icms_memory *memory;
-    uint64_t address = memory_new(f, MIB, &memory);
-    void *stream = gpu->stream_new(f->context);
-    struct icms_block block = block_of(1, address, 60000);
-    struct icms_request_options options;
-    struct icms_request *request = NULL;
-
-    icms_request_options_init(&options);
-    options.stream = stream;
-    options.deadline_ms = 200;
-    atomic_store(&fake.swallow, true);
-    assert_int_equal(icms_get_start(f->kv, &block, 1, &options, &request), ICMS_OK);
-    assert_int_equal(icms_memory_unregister(&memory), ICMS_BUSY);
-    atomic_store(&fake.swallow, false);
-    assert_int_equal(icms_request_end(&request), ICMS_MISS);
-    unreg(&memory);
-    gpu->stream_free(stream);
-}
-
 static void streams_that_cannot_be_used_are_refused(void **state)
 {
     struct fixture *f = *state;
@@ -444,6 +421,34 @@ static void streams_that_cannot_be_used_are_refused(void **state)
     device_is(elsewhere, 5000, 2);
     unreg(&memory);
     unreg(&other);
+    gpu->stream_free(stream);
+}
+
+/* A request remembers its stream by an event of the copier's, also when none of its copies runs. */
+static void memory_stays_while_a_request_remembers_a_stream(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, 64 * KIB, &memory);
+    void *stream = gpu->stream_new(f->context);
+    struct icms_request *request = NULL;
+    struct icms_request_options options;
+    uint8_t host[5000];
+    struct icms_block blocks[2] = {block_of(1, address + 60 * KIB, 5000), /* leaves the range */
+                                   block_of(2, (uint64_t)(uintptr_t)host, sizeof(host))};
+
+    rig_fill(host, sizeof(host), 2);
+    icms_request_options_init(&options);
+    options.stream = stream;
+    atomic_store(&fake.swallow, true);
+    assert_int_equal(icms_put_start(f->kv, blocks, 2, &options, &request), ICMS_OK);
+    assert_int_equal(icms_request_wait(request, 20), ICMS_DEADLINE);
+    assert_int_equal(icms_memory_unregister(&memory), ICMS_BUSY);
+    atomic_store(&fake.swallow, false);
+    (void)icms_request_end(&request);
+    assert_int_equal(blocks[0].status, ICMS_INVALID);
+    assert_int_equal(blocks[1].status, ICMS_OK);
+    unreg(&memory);
     gpu->stream_free(stream);
 }
 
@@ -847,8 +852,8 @@ int main(int argc, char **argv)
         CASE(misses_and_wrong_sizes_give_their_room_back),
         CASE(requests_end_each_on_its_own),
         CASE(copies_are_ordered_on_the_callers_stream),
-        CASE(memory_of_a_request_with_a_stream_is_busy),
         CASE(streams_that_cannot_be_used_are_refused),
+        CASE(memory_stays_while_a_request_remembers_a_stream),
         CASE(threads_share_a_device),
         CASE(what_cannot_be_registered_is_refused_with_words),
         CASE(device_memory_that_is_not_registered_is_refused),

@@ -8,8 +8,10 @@
  * little: a driver has no descriptor to wait for.
  *
  * QUEUED -> ORDERED -> HELD (over, its owner's), or ORDERED -> LOST -> FREE. When the driver fails
- * to say whether a copy has ended, the copier has failed: all that it had become STUCK, and their
- * owners see them as over and failed.
+ * to say whether a copy has ended, the copier has failed: no copy starts, and the owners of those
+ * that the driver has see them as over and failed. They stay ORDERED or LOST, and counted, until
+ * their own events happen or the context is known to be destroyed: until then the device may use
+ * their memory. A copy without an event gets one as soon as the driver records one behind it.
  *
  * The pinned memory is our own mapping that the driver pins, never memory of the driver: a context
  * that is destroyed takes its memory along. It is not inherited by fork(), so that no page of it is
@@ -32,13 +34,17 @@
  * these. */
 #define LOOK_NS_MIN ((uint64_t)20 * 1000)
 #define LOOK_NS_MAX ((uint64_t)1000 * 1000)
+/* The same once the driver has failed. */
+#define LOOK_NS_FAILED ((uint64_t)10 * 1000 * 1000)
 
 /* No code of a driver: an address is not what it was when it was registered. */
 #define DEVICE_GONE (-1)
 
 struct device_mark {
-    void *event; /* NULL: not made yet */
-    bool taken;
+    struct device_copier *copier;
+    void *event;             /* NULL: not made yet                                       */
+    uint32_t holders;        /* who took it, and copies that the driver does not have yet */
+    _Atomic uint32_t *users; /* counts it while it has holders                            */
 };
 
 struct device_copier {
@@ -56,7 +62,6 @@ struct device_copier {
     bool calling;           /* the thread is in landed() or failed()                      */
     bool refused;           /* failed() was called                                        */
     _Atomic bool failed;    /* the driver does not say any more what ended                */
-    uint32_t stuck;         /* copies in state STUCK                                      */
     uint32_t busy;          /* copies in states ORDERED and LOST                          */
     uint64_t since_ns;      /* when the oldest of them was ordered, about                 */
     struct list free_;      /* copies                                                     */
@@ -128,12 +133,29 @@ static void pinned_give(struct device_copier *copier, const uint8_t *memory, uin
 
 /* ---- states of a copy ------------------------------------------------------------------------ */
 
+/* One holder less. Lock. */
+static void mark_put(struct device_mark *mark)
+{
+    if (mark == NULL || --mark->holders != 0)
+        return;
+    (void)atomic_fetch_sub(mark->users, 1);
+    mark->users = NULL;
+}
+
+/* The copy needs its mark no longer. Lock. */
+static void copy_unmark(struct device_copy *copy)
+{
+    mark_put(copy->mark);
+    copy->mark = NULL;
+}
+
 /* Any state -> FREE; nothing uses its memory. Lock. */
 static void copy_free(struct device_copy *copy)
 {
     struct device_copier *copier = copy->copier;
 
     list_remove(&copy->queue);
+    copy_unmark(copy);
     pinned_give(copier, copy->memory, copy->bytes);
     copy->state = COPY_FREE;
     if (copy->users != NULL)
@@ -169,24 +191,9 @@ static void copy_ended(struct device_copy *copy)
 static void copy_refused(struct device_copy *copy)
 {
     list_remove(&copy->queue);
+    copy_unmark(copy);
     copy->state = COPY_HELD;
     copy_over(copy, COPY_FAILED);
-}
-
-/* Nobody knows whether it has ended. Lock. */
-static void copy_stuck(struct device_copy *copy)
-{
-    struct device_copier *copier = copy->copier;
-
-    copier->busy--;
-    copier->stuck++;
-    list_remove(&copy->queue);
-    if (copy->users != NULL) /* the context is gone: it writes nowhere */
-        (void)atomic_fetch_sub(copy->users, 1);
-    copy->users = NULL;
-    copy->state = COPY_STUCK;
-    if (device_copy_is_over(copy) == COPY_NOT_OVER)
-        copy_over(copy, COPY_FAILED);
 }
 
 struct device_copy *device_copy_take(struct device_copier *copier, uint64_t bytes,
@@ -205,7 +212,8 @@ struct device_copy *device_copy_take(struct device_copier *copier, uint64_t byte
         list_remove(&copy->queue);
         list_init(&copy->link);
         copy->index = 0;
-        copy->started = false;
+        copy->started = copy->followed = false;
+        copy->mark = NULL;
         copy->memory = memory;
         copy->bytes = bytes;
         copy->state = COPY_HELD;
@@ -229,6 +237,9 @@ void device_copy_start(struct device_copy *copy, const struct device_order *orde
         copy_refused(copy);
     } else {
         copy->state = COPY_QUEUED;
+        copy->mark = order->mark;
+        if (copy->mark != NULL)
+            copy->mark->holders++;
         list_push(&copier->queue, &copy->queue);
         (void)pthread_cond_broadcast(&copier->changed);
     }
@@ -242,7 +253,7 @@ void device_copy_give(struct device_copy *copy)
     copier_lock(copier);
     if (copy->state == COPY_ORDERED)
         copy->state = COPY_LOST;
-    else if (copy->state != COPY_STUCK)
+    else
         copy_free(copy);
     copier_unlock(copier);
 }
@@ -285,15 +296,20 @@ static void copier_say(struct device_copier *copier, const char *what, int code)
     copier_call(copier, line);
 }
 
-/* The driver does not say what has ended: nothing that it has is used again. Lock. */
+/* The driver does not say what has ended: no copy starts, and none that it has is believed. Lock.
+ */
 static void copier_fail(struct device_copier *copier)
 {
     struct list *at;
 
     atomic_store(&copier->failed, true);
     for (int d = 0; d < 2; d++)
-        while ((at = list_first(&copier->ordered[d])) != NULL)
-            copy_stuck(container_of(at, struct device_copy, queue));
+        list_for_each (ordered, &copier->ordered[d]) {
+            struct device_copy *copy = container_of(ordered, struct device_copy, queue);
+
+            if (device_copy_is_over(copy) == COPY_NOT_OVER)
+                copy_over(copy, COPY_FAILED);
+        }
     while ((at = list_first(&copier->queue)) != NULL)
         copy_refused(container_of(at, struct device_copy, queue));
 }
@@ -301,12 +317,23 @@ static void copier_fail(struct device_copier *copier)
 /* How far a copy came with the driver. */
 enum copier_reach {
     REACH_NOTHING, /* the driver does not have it                    */
-    REACH_COPIED,  /* it runs, and nothing tells when it ends        */
+    REACH_COPIED,  /* it runs, and has no event yet                  */
     REACH_ALL,     /* it runs, and its event happens when it ends    */
 };
 
+/* Its owner gave it back meanwhile: the stream that the call named may be gone. No lock. */
+static bool copy_is_lost(struct device_copier *copier, const struct device_copy *copy)
+{
+    bool lost;
+
+    copier_lock(copier);
+    lost = copy->state == COPY_LOST;
+    copier_unlock(copier);
+    return lost;
+}
+
 /* What the driver is asked for one copy. No lock. 0, or its code and *out_what. */
-static int copier_drive(const struct device_copier *copier, const struct device_copy *copy,
+static int copier_drive(struct device_copier *copier, const struct device_copy *copy,
                         const char **out_what, enum copier_reach *out_reach)
 {
     const struct device_driver *driver = copier->options.driver;
@@ -323,7 +350,7 @@ static int copier_drive(const struct device_copier *copier, const struct device_
         (order->id != 0 && pointer.id != order->id))
         return DEVICE_GONE;
     *out_what = "wait for the caller's stream";
-    code = order->mark == NULL ? 0 : ops->stream_wait(driver, stream, order->mark);
+    code = copy->mark == NULL ? 0 : ops->stream_wait(driver, stream, copy->mark->event);
     if (code != 0)
         return code;
     *out_what = "copy";
@@ -340,7 +367,9 @@ static int copier_drive(const struct device_copier *copier, const struct device_
         return code;
     *out_reach = REACH_ALL;
     *out_what = "let the caller's stream wait";
-    return order->stream == NULL ? 0 : ops->stream_wait(driver, order->stream, copy->event);
+    if (order->stream == NULL || copy_is_lost(copier, copy))
+        return 0;
+    return ops->stream_wait(driver, order->stream, copy->event);
 }
 
 /* QUEUED -> ORDERED. Lock; not held while the driver is asked. True: it is over already. */
@@ -358,6 +387,8 @@ static bool copier_order(struct device_copier *copier, struct device_copy *copy)
     copier_unlock(copier);
     code = copier_drive(copier, copy, &what, &reach);
     copier_lock(copier);
+    copy_unmark(copy);
+    copy->followed = reach == REACH_ALL;
     if (code == 0) {
         if (copy->order.stream != NULL)
             copy_over(copy, COPY_DONE);
@@ -378,34 +409,55 @@ static bool copier_order(struct device_copier *copier, struct device_copy *copy)
     return true;
 }
 
-/* Ends copies whose events have happened. Lock; not held while the driver is asked. True: some are
- * over. */
-static bool copier_reap(struct device_copier *copier)
+/* Asks for the event of a copy, which it gets first where it has none. No lock. */
+static int copier_ask(const struct device_copier *copier, struct device_copy *copy)
 {
     const struct device_driver *driver = copier->options.driver;
+    const struct device_ops *ops = device_ops(driver);
+    int code = 0, before;
+
+    if (!copy->followed)
+        code = ops->event_record(driver, copy->event, copier->streams[copy->order.direction]);
+    if (code == 0) {
+        copy->followed = true;
+        code = ops->event_query(driver, copy->event);
+    }
+    if (code == 0 || code == DEVICE_NOT_READY || code == DEVICE_DESTROYED)
+        return code;
+    /* A driver may not know an event of a context that is gone: that one is asked for itself. */
+    if (ops->enter(driver, &copier->options.place, &before) == DEVICE_DESTROYED)
+        return DEVICE_DESTROYED;
+    ops->leave(driver, before);
+    return code;
+}
+
+/* Ends copies whose events have happened, and those of a context that is destroyed, which copies
+ * nothing any more. Lock; not held while the driver is asked. True: some are over. */
+static bool copier_reap(struct device_copier *copier)
+{
     bool over = false;
 
-    for (int d = 0; d < 2; d++) {
-        struct list *at;
-
-        while ((at = list_first(&copier->ordered[d])) != NULL) {
+    for (int d = 0; d < 2; d++)
+        /* Only this thread puts copies into these lists and takes them out. */
+        list_for_each_safe (at, &copier->ordered[d]) {
             struct device_copy *copy = container_of(at, struct device_copy, queue);
             int code;
 
             copier_unlock(copier);
-            code = device_ops(driver)->event_query(driver, copy->event);
+            code = copier_ask(copier, copy);
             copier_lock(copier);
             if (code == DEVICE_NOT_READY)
                 break;
-            over = true;
-            if (code == 0) {
-                copy_ended(copy);
-                continue;
+            if (code != 0 && !copier->failed) {
+                copier_fail(copier);
+                copier_say(copier, "follow a copy", code);
+                over = true;
             }
-            copier_fail(copier);
-            copier_say(copier, "follow a copy", code);
+            if (code == 0 || code == DEVICE_DESTROYED) {
+                copy_ended(copy);
+                over = true;
+            }
         }
-    }
     return over;
 }
 
@@ -420,7 +472,9 @@ static void copier_rest(struct device_copier *copier)
     }
     if (rest < LOOK_NS_MIN)
         rest = LOOK_NS_MIN;
-    copier_sleep(copier, now + (rest > LOOK_NS_MAX ? LOOK_NS_MAX : rest));
+    if (rest > LOOK_NS_MAX)
+        rest = LOOK_NS_MAX;
+    copier_sleep(copier, now + (copier->failed ? LOOK_NS_FAILED : rest));
 }
 
 static void *copier_run(void *arg)
@@ -459,25 +513,30 @@ static void *copier_run(void *arg)
 
 /* ---- marks ----------------------------------------------------------------------------------- */
 
-static struct device_mark *mark_find(struct device_copier *copier)
+static struct device_mark *mark_find(struct device_copier *copier, _Atomic uint32_t *users)
 {
     struct device_mark *found = NULL;
 
     copier_lock(copier);
     for (uint32_t i = 0; i < DEVICE_MARKS && found == NULL; i++)
-        if (!copier->marks[i].taken)
+        if (copier->marks[i].holders == 0)
             found = &copier->marks[i];
-    if (found != NULL)
-        found->taken = true;
+    if (found != NULL) {
+        found->copier = copier;
+        found->holders = 1;
+        found->users = users;
+        (void)atomic_fetch_add(users, 1);
+    }
     copier_unlock(copier);
     return found;
 }
 
-bool device_mark_take(struct device_copier *copier, void *stream, void **out_mark, int *out_code)
+bool device_mark_take(struct device_copier *copier, void *stream, _Atomic uint32_t *users,
+                      struct device_mark **out_mark, int *out_code)
 {
     const struct device_driver *driver = copier->options.driver;
     const struct device_ops *ops = device_ops(driver);
-    struct device_mark *mark = mark_find(copier);
+    struct device_mark *mark = mark_find(copier, users);
     int before;
 
     *out_code = 0;
@@ -492,21 +551,19 @@ bool device_mark_take(struct device_copier *copier, void *stream, void **out_mar
         ops->leave(driver, before);
     }
     if (*out_code != 0) {
-        device_mark_give(copier, mark->event);
+        device_mark_give(mark);
         return false;
     }
-    *out_mark = mark->event;
+    *out_mark = mark;
     return true;
 }
 
-void device_mark_give(struct device_copier *copier, void *mark)
+void device_mark_give(struct device_mark *mark)
 {
+    struct device_copier *copier = mark->copier;
+
     copier_lock(copier);
-    for (uint32_t i = 0; i < DEVICE_MARKS; i++)
-        if (copier->marks[i].taken && copier->marks[i].event == mark) {
-            copier->marks[i].taken = false;
-            break;
-        }
+    mark_put(mark);
     copier_unlock(copier);
 }
 

@@ -9,8 +9,8 @@
  *     -> device_copy_is_over -> [read its memory] -> device_copy_give -> device_copier_free
  *
  * The driver is believed in nothing that time can tell: a copy that it does not end keeps its
- * memory (quarantine), and a copier whose thread does not come back from the driver is left behind
- * with its memory when it is freed.
+ * memory and stays counted (quarantine), also when the driver fails, and a copier whose thread does
+ * not come back from the driver is left behind with its memory when it is freed.
  *
  * Any thread, but a copy belongs to one thread at a time. The copier's lock is a leaf: nothing is
  * called with it held.
@@ -36,6 +36,7 @@
 #define DEVICE_DRAIN_MS 2000
 
 struct device_copier;
+struct device_mark;
 
 enum device_copy_state {
     COPY_FREE,    /* in the free list                                                        */
@@ -43,7 +44,6 @@ enum device_copy_state {
     COPY_QUEUED,  /* the thread will give it to the driver; woken by device_copy_start       */
     COPY_ORDERED, /* with the driver; ended by the thread, which asks for its event          */
     COPY_LOST,    /* with the driver, and given back by its owner: FREE when it has ended    */
-    COPY_STUCK,   /* nothing tells when it ends: its memory is never used again              */
 };
 
 enum device_direction {
@@ -57,9 +57,9 @@ struct device_order {
     uint64_t address; /* on the device                                                         */
     uint64_t bytes;   /* at most those taken                                                   */
     uint64_t id;      /* of the allocation when it was registered: another one is an error; 0   */
-    void *mark;       /* of device_mark_take: the copy begins behind it; NULL                  */
-    void *stream;     /* in: what is put there once the copy is over runs behind it; NULL: it is
-                         over when it has ended                                                */
+    struct device_mark *mark; /* the copy begins behind it, and holds it until then; NULL       */
+    void *stream; /* in: what is put there once the copy is over runs behind it; NULL: it is over
+                     when it has ended. Used until *users does not count the copy any more      */
 };
 
 /* One copy and its piece of pinned memory. Owned by who took it; fields marked "owner" are only
@@ -74,7 +74,9 @@ struct device_copy {
     enum device_copy_state state; /* copier's lock                                             */
     struct device_order order;    /* set by device_copy_start                                  */
     _Atomic int over;             /* enum device_copy_over                                     */
+    struct device_mark *mark;     /* that it holds                                             */
     void *event;                  /* recorded behind it                                        */
+    bool followed;                /* it is; copier's thread                                    */
     _Atomic uint32_t *users;      /* counts this copy until it has ended                       */
     struct list queue;            /* free, queued or ordered; copier's lock                    */
 };
@@ -130,9 +132,11 @@ static inline enum device_copy_over device_copy_is_over(const struct device_copy
 void device_copy_give(struct device_copy *copy);
 
 /* Remembers what is on a stream of the caller's at this moment; *out_mark is for device_order.mark
- * and goes back with device_mark_give. False: the driver refuses the stream (*out_code), or all are
- * taken (*out_code 0). */
-bool device_mark_take(struct device_copier *copier, void *stream, void **out_mark, int *out_code);
-void device_mark_give(struct device_copier *copier, void *mark);
+ * and goes back with device_mark_give. *users counts it while it is held, by its owner or by a copy
+ * that waits for its turn. False: the driver refuses the stream (*out_code), or all are taken
+ * (*out_code 0). */
+bool device_mark_take(struct device_copier *copier, void *stream, _Atomic uint32_t *users,
+                      struct device_mark **out_mark, int *out_code);
+void device_mark_give(struct device_mark *mark);
 
 #endif

@@ -246,13 +246,14 @@ static void a_copy_waits_for_the_callers_stream(void **state)
 {
     struct fixture *f = *state;
     uint64_t address = gpu->alloc(f->context, BYTES);
-    void *stream = gpu->stream_new(f->context), *mark = NULL;
+    void *stream = gpu->stream_new(f->context);
+    struct device_mark *mark = NULL;
     struct device_copy *copy;
     int code;
 
     gpu->stream_hold(stream, true);
     gpu->stream_write(stream, address, 0x5a, BYTES);
-    assert_true(device_mark_take(f->copier, stream, &mark, &code));
+    assert_true(device_mark_take(f->copier, stream, &f->users, &mark, &code));
     gpu->stream_write(stream, address, 0x77, BYTES); /* behind the call: not waited for */
     copy = device_copy_take(f->copier, BYTES, &f->users);
     device_copy_start(
@@ -263,7 +264,7 @@ static void a_copy_waits_for_the_callers_stream(void **state)
     gpu->stream_hold(stream, false);
     assert_int_equal(wait_over(copy), COPY_DONE);
     assert_true(copy->memory[0] == 0x5a || copy->memory[0] == 0x77); /* never what was before */
-    device_mark_give(f->copier, mark);
+    device_mark_give(mark);
     device_copy_give(copy);
     gpu->stream_free(stream);
 }
@@ -272,7 +273,8 @@ static void a_copy_waits_for_the_callers_stream(void **state)
 static void follow_once(struct fixture *f)
 {
     uint64_t address = gpu->alloc(f->context, BYTES);
-    void *stream = gpu->stream_new(f->context), *mark = NULL;
+    void *stream = gpu->stream_new(f->context);
+    struct device_mark *mark = NULL;
     uint8_t *got = malloc(BYTES);
     struct device_copy *copy;
     uint64_t begin;
@@ -280,7 +282,7 @@ static void follow_once(struct fixture *f)
 
     gpu->stream_hold(stream, true);
     gpu->stream_write(stream, address, 1, BYTES);
-    assert_true(device_mark_take(f->copier, stream, &mark, &code));
+    assert_true(device_mark_take(f->copier, stream, &f->users, &mark, &code));
     copy = device_copy_take(f->copier, BYTES, &f->users);
     fill(copy->memory, BYTES, 9);
     device_copy_start(copy, &(struct device_order){.direction = DEVICE_IN,
@@ -292,8 +294,8 @@ static void follow_once(struct fixture *f)
     gpu->read(address, got, BYTES);
     assert_int_equal(got[0], 0); /* nothing has run */
     device_copy_give(copy);
+    device_mark_give(mark);
     assert_int_equal(atomic_load(&f->users), 1); /* its memory is the driver's */
-    device_mark_give(f->copier, mark);
     gpu->stream_write(stream, address, 0x33, BYTES / 2);
     gpu->stream_hold(stream, false);
     wait_users(f, 0);
@@ -316,6 +318,62 @@ static void what_follows_on_the_stream_is_behind_the_copy(void **state)
 {
     for (int i = 0; i < 12; i++) /* the fake picks a stream at random */
         follow_once(*state);
+}
+
+/* A copy that waits for its turn holds the mark, whoever took it: it is counted, and not given to
+ * another call. */
+static void a_mark_is_held_until_its_copies_are_with_the_driver(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, 2 * BYTES);
+    void *stream = gpu->stream_new(f->context);
+    struct device_mark *mark = NULL, *other = NULL;
+    struct device_copy *first, *second;
+    int code;
+
+    gpu->set(FAKE_DEVICE_HANG, 1);
+    first = start(f, DEVICE_IN, address, BYTES, 0);
+    (void)usleep(20000); /* the thread is in the driver */
+    assert_true(device_mark_take(f->copier, stream, &f->users, &mark, &code));
+    second = device_copy_take(f->copier, BYTES, &f->users);
+    device_copy_start(second, &(struct device_order){.direction = DEVICE_OUT,
+                                                     .address = address + BYTES,
+                                                     .bytes = BYTES,
+                                                     .mark = mark});
+    assert_int_equal(atomic_load(&f->users), 3);
+    device_mark_give(mark);
+    assert_int_equal(atomic_load(&f->users), 3);
+    assert_true(device_mark_take(f->copier, stream, &f->users, &other, &code));
+    assert_ptr_not_equal(mark, other);
+    device_mark_give(other);
+    assert_int_equal(atomic_load(&f->users), 3);
+    device_copy_give(second); /* taken back, with its mark */
+    assert_int_equal(atomic_load(&f->users), 1);
+    gpu->set(FAKE_DEVICE_HANG, 0);
+    assert_int_equal(wait_over(first), COPY_DONE);
+    device_copy_give(first);
+    gpu->stream_free(stream);
+    wait_users(f, 0);
+}
+
+static void the_stream_of_a_lost_copy_is_not_used(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    void *stream = gpu->stream_new(f->context);
+    struct device_copy *copy = device_copy_take(f->copier, BYTES, &f->users);
+
+    gpu->set(FAKE_DEVICE_HANG, 1);
+    fill(copy->memory, BYTES, 9);
+    device_copy_start(
+        copy, &(struct device_order){
+                  .direction = DEVICE_IN, .address = address, .bytes = BYTES, .stream = stream});
+    (void)usleep(20000);    /* the thread is in the driver */
+    device_copy_give(copy); /* its deadline passed */
+    gpu->stream_free(stream);
+    gpu->set(FAKE_DEVICE_HANG, 0);
+    wait_users(f, 0);
+    assert_int_equal(atomic_load(&f->failed), 0);
 }
 
 /* ---- what goes wrong ------------------------------------------------------------------------ */
@@ -376,11 +434,12 @@ static void memory_that_is_freed_during_a_copy_is_an_error(void **state)
     gpu->set(FAKE_DEVICE_STUCK, 0);
     assert_int_equal(wait_over(copy), COPY_FAILED);
     device_copy_give(copy);
-    assert_int_equal(atomic_load(&f->users), 0);
+    assert_int_equal(atomic_load(&f->users), 1); /* nothing has said that it ended */
     assert_true(device_copier_is_failed(f->copier));
     assert_null(device_copy_take(f->copier, 1, &f->users));
     assert_int_equal(atomic_load(&f->failed), 1);
     gpu->reset();
+    wait_users(f, 0);
 }
 
 static void memory_of_a_copy_that_does_not_end_is_not_used_again(void **state)
@@ -438,11 +497,60 @@ static void events_that_fail_fail_the_copier(void **state)
         assert_int_equal(wait_over(copy), COPY_FAILED);
         assert_true(device_copier_is_failed(f->copier));
         device_copy_give(copy);
-        assert_int_equal(atomic_load(&f->users), 0);
+        (void)usleep(30000);
+        assert_int_equal(atomic_load(&f->users), 1); /* nothing has said that it ended */
         gpu->set(sets[i], 0);
+        wait_users(f, 0);
         assert_true(device_copier_free(&f->copier));
         assert_int_equal(copier_open(f, f->context, &why), ICMS_OK);
     }
+}
+
+/* The driver fails for a moment while copies run: each is counted until its own event happens. */
+static void copies_that_run_are_counted_when_events_fail(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, 3 * BYTES);
+    struct device_copy *copies[3];
+
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    for (unsigned i = 0; i < 3; i++)
+        copies[i] = start(f, i == 1 ? DEVICE_OUT : DEVICE_IN, address + i * BYTES, BYTES, i);
+    (void)usleep(20000);
+    gpu->set(FAKE_DEVICE_QUERY, FAKE_ILLEGAL);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(wait_over(copies[i]), COPY_FAILED);
+        device_copy_give(copies[i]);
+    }
+    assert_int_equal(atomic_load(&f->users), 3);
+    assert_false(device_copier_halt(f->copier));
+    gpu->set(FAKE_DEVICE_QUERY, 0);
+    (void)usleep(30000);
+    assert_int_equal(atomic_load(&f->users), 3);
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    wait_users(f, 0);
+    assert_int_equal(atomic_load(&f->failed), 1);
+}
+
+/* A context that is destroyed copies nothing any more. */
+static void copies_of_a_context_that_is_destroyed_have_ended(void **state)
+{
+    struct fixture *f = *state;
+    struct err_why why = {{0}};
+    void *context = gpu->context_new(0);
+    uint64_t address = gpu->alloc(context, BYTES);
+    struct device_copy *copy;
+
+    if (!IS_CUDA)
+        skip(); /* HIP has one a device */
+    assert_int_equal(copier_open(f, context, &why), ICMS_OK);
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    copy = start(f, DEVICE_IN, address, BYTES, 1);
+    (void)usleep(20000);
+    gpu->context_destroy(context);
+    assert_int_equal(wait_over(copy), COPY_FAILED);
+    device_copy_give(copy);
+    wait_users(f, 0);
 }
 
 static void a_context_that_was_destroyed_is_an_error(void **state)
@@ -468,19 +576,29 @@ static void a_context_that_was_destroyed_is_an_error(void **state)
     assert_non_null(strstr(why.text, "ERROR_CONTEXT_IS_DESTROYED"));
 }
 
-/* In a child: what stays behind stays for ever. */
-static void a_driver_that_does_not_return_is_left_behind(void **state)
+/* In a process of its own, with a driver of its own: what stays behind stays for ever. */
+static void child_run(const char *what)
 {
     int status = 0;
     pid_t child = fork();
 
-    if (child == 0) { /* a process of its own, with a driver of its own */
-        (void)execl("/proc/self/exe", "device_test", "hang", (char *)NULL);
+    if (child == 0) {
+        (void)execl("/proc/self/exe", "device_test", what, (char *)NULL);
         _exit(9);
     }
     assert_true(waitpid(child, &status, 0) == child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void a_driver_that_does_not_return_is_left_behind(void **state)
+{
+    child_run("hang");
+}
+
+static void a_driver_that_fails_while_copies_run_is_left_behind(void **state)
+{
+    child_run("stuck");
 }
 
 static int hang_main(void)
@@ -506,6 +624,33 @@ static int hang_main(void)
     gpu->set(FAKE_DEVICE_HANG, 0);
     (void)usleep(100000); /* the thread comes back, and calls nobody */
     return atomic_load(&f.landed) == 0 ? 0 : 4;
+}
+
+/* Pinned memory that the device may still read is not given back, whatever the driver says. */
+static int stuck_main(void)
+{
+    struct fixture f = {.copier = NULL};
+    struct err_why why = {{0}};
+    struct device_copy *copy;
+    const uint8_t *memory;
+    uint64_t address;
+
+    f.context = gpu->context(0);
+    if (device_driver_get(DEVICE_TEST_KIND, &why, &f.driver) != ICMS_OK ||
+        copier_open(&f, f.context, &why) != ICMS_OK)
+        return 1;
+    address = gpu->alloc(f.context, BYTES);
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    copy = start(&f, DEVICE_IN, address, BYTES, 1);
+    memory = copy->memory;
+    (void)usleep(20000);
+    gpu->set(FAKE_DEVICE_QUERY, FAKE_ILLEGAL);
+    if (wait_over(copy) != COPY_FAILED)
+        return 2;
+    device_copy_give(copy);
+    if (device_copier_free(&f.copier))
+        return 3;
+    return atomic_load(&f.users) == 1 && *(const volatile uint8_t *)memory == 31 ? 0 : 4;
 }
 
 /* ---- drivers -------------------------------------------------------------------------------- */
@@ -603,14 +748,19 @@ int main(int argc, char **argv)
         BARE(less_memory_is_pinned_where_there_is_less),
         CASE(a_copy_waits_for_the_callers_stream),
         CASE(what_follows_on_the_stream_is_behind_the_copy),
+        CASE(a_mark_is_held_until_its_copies_are_with_the_driver),
+        CASE(the_stream_of_a_lost_copy_is_not_used),
         CASE(a_copy_that_is_refused_is_over_and_failed),
         CASE(memory_that_was_freed_is_not_copied_to),
         CASE(memory_that_is_freed_during_a_copy_is_an_error),
         CASE(memory_of_a_copy_that_does_not_end_is_not_used_again),
         CASE(a_copy_that_the_driver_does_not_have_is_taken_back),
         CASE(events_that_fail_fail_the_copier),
+        CASE(copies_that_run_are_counted_when_events_fail),
+        BARE(copies_of_a_context_that_is_destroyed_have_ended),
         BARE(a_context_that_was_destroyed_is_an_error),
         BARE(a_driver_that_does_not_return_is_left_behind),
+        BARE(a_driver_that_fails_while_copies_run_is_left_behind),
         CASE(what_an_address_is),
         BARE(drivers_that_do_not_serve_say_why),
         BARE(a_child_of_fork_is_told),
@@ -626,5 +776,7 @@ int main(int argc, char **argv)
     }
     if (argc == 2 && strcmp(argv[1], "hang") == 0)
         return hang_main();
+    if (argc == 2 && strcmp(argv[1], "stuck") == 0)
+        return stuck_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,8 +18,9 @@
 
 #include "base/err.h"
 
-/* The same number in CUDA and HIP. */
+/* The same numbers in CUDA and HIP. */
 #define DEVICE_NOT_READY 600
+#define DEVICE_DESTROYED 709 /* the context is gone, and all that it ran */
 
 /* Room for the name of a code and its sentence. */
 #define DEVICE_TEXT_BYTES 160
