@@ -182,6 +182,7 @@ struct calls_call {
     struct icms_volume *volume;
     const struct calls_order *order;
     struct icms_request *request; /* synchronous: the caller's; asynchronous: what was started */
+    bool begun;                   /* synchronous: the request is filled in */
     icms_err err;
 };
 
@@ -193,6 +194,7 @@ static void calls_run_inside(void *arg)
     if (call->err != ICMS_OK)
         return;
     calls_request_init(call->request, call->volume, call->order);
+    call->begun = true;
     call->err = calls_mark(call->request, call->order);
     if (call->err == ICMS_OK)
         call->err = calls_finish(call->request);
@@ -208,7 +210,8 @@ static icms_err calls_run(struct icms_volume *volume, const struct calls_order *
     if (err != ICMS_OK)
         return err;
     if (!client_guarded(volume->icms, calls_run_inside, &call)) {
-        client_devices_halt(volume->icms);
+        if (call.begun)
+            client_failed_sync(request);
         return calls_fail(order, ICMS_CLOSED);
     }
     return call.err;

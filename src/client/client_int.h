@@ -337,10 +337,10 @@ struct icms_memory {
 /* A context of a device in which memory is registered. */
 struct client_device {
     enum icms_memory_kind kind;
-    struct device_place place;    /* as the driver named it                                */
-    uint32_t memories;            /* 0: the entry is free; lock                            */
-    bool changing;                /* a thread makes or frees the copier; lock              */
-    struct device_copier *copier; /* NULL while it is made                                 */
+    struct device_place place;            /* as the driver named it                        */
+    uint32_t memories;                    /* 0: the entry is free; lock                    */
+    bool changing;                        /* a thread makes or frees the copier; lock      */
+    struct device_copier *_Atomic copier; /* NULL while it is made                         */
 };
 
 struct icms {
@@ -416,10 +416,12 @@ void client_wait_until(struct icms *icms, uint64_t until_ns);
 /* Waits until no thread is in a guarded call. False: until_ns passed. */
 bool client_idle_wait(const struct icms *icms, uint64_t until_ns);
 
-/* What icms_poll, icms_request_wait, icms_request_over, icms_request_end (after the wait) and
- * icms_lease_give do in a handle that failed. Outside of client_guarded. */
+/* What icms_poll, icms_request_wait, synchronous calls, icms_request_over, icms_request_end (after
+ * the wait) and icms_lease_give do in a handle that failed. Outside of client_guarded. A request
+ * with copies that a driver has is over when they have ended, or at its deadline. */
 struct icms_request *client_failed_poll(struct icms *icms);
 bool client_failed_wait(struct icms_request *request, uint64_t until_ns);
+void client_failed_sync(struct icms_request *request);
 bool client_failed_over(struct icms_request *request);
 void client_failed_end(struct icms_request *request);
 void client_failed_lease_give(struct client_link *link, uint32_t lease);
@@ -496,8 +498,8 @@ void client_publish(struct icms *icms);
 /* The registered range that has this address; NULL: none. Lock. */
 struct icms_memory *client_memory_find(const struct icms *icms, const void *address);
 
-/* From now on nothing is copied; waits a little for what the drivers have. */
-void client_devices_halt(struct icms *icms);
+/* From now on nothing is copied. True: no driver has a copy. Lock. */
+bool client_devices_halt(struct icms *icms);
 
 /* Frees all that was registered; the last thing of a handle but its own memory. */
 void client_memories_free(struct icms *icms);

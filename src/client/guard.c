@@ -246,28 +246,42 @@ static void failed_request_over(struct icms_request *request)
     }
 }
 
+/* Whether no device uses the memory of a request any more, or its deadline has passed, as in any
+ * handle. Lock. */
+static bool failed_request_is_quiet(const struct icms_request *request)
+{
+    return client_devices_halt(request->icms) || atomic_load(&request->copy_count) == 0 ||
+           client_now_ns() >= request->deadline_ns;
+}
+
 struct icms_request *client_failed_poll(struct icms *icms)
 {
     struct icms_request *found = NULL;
+    bool busy = false;
 
     if (!guard_idle(icms))
         return NULL; /* the event stays readable */
-    client_devices_halt(icms);
     client_lock(icms);
     for (uint32_t i = 0; i < CLIENT_REQUESTS && found == NULL; i++) {
         struct icms_request *request = &icms->requests[i];
 
-        if (request->magic == CLIENT_REQUEST_MAGIC && request->started && !request->returned &&
-            !request->waited)
+        if (request->magic != CLIENT_REQUEST_MAGIC || !request->started || request->returned ||
+            request->waited)
+            continue;
+        if (failed_request_is_quiet(request))
             found = request;
+        else
+            busy = true;
     }
     if (found != NULL) {
         failed_request_over(found);
         found->returned = true;
-    } else {
+    } else if (!busy) {
         (void)!sys_event_drain(icms->notify_fd);
     }
     client_unlock(icms);
+    if (found == NULL && busy)
+        sys_sleep(GUARD_IDLE_NS); /* the event stays readable: who polls for it does not spin */
     return found;
 }
 
@@ -279,9 +293,15 @@ bool client_failed_wait(struct icms_request *request, uint64_t until_ns)
     client_lock(icms);
     request->waited = true; /* icms_poll keeps off */
     client_unlock(icms);
-    over = client_idle_wait(icms, until_ns);
-    client_devices_halt(icms); /* what may still be copied is in the caller's memory */
-    client_lock(icms);
+    for (;;) {
+        over = client_idle_wait(icms, until_ns);
+        client_lock(icms);
+        over = over && failed_request_is_quiet(request);
+        if (over || client_now_ns() >= until_ns)
+            break;
+        client_unlock(icms);
+        sys_sleep(GUARD_IDLE_NS);
+    }
     request->waited = false;
     if (over) {
         failed_request_over(request);
@@ -293,14 +313,28 @@ bool client_failed_wait(struct icms_request *request, uint64_t until_ns)
     return over;
 }
 
+void client_failed_sync(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+    bool quiet;
+
+    for (;;) {
+        client_lock(icms);
+        quiet = failed_request_is_quiet(request);
+        client_unlock(icms);
+        if (quiet)
+            return;
+        sys_sleep(GUARD_IDLE_NS);
+    }
+}
+
 bool client_failed_over(struct icms_request *request)
 {
     struct icms *icms = request->icms;
     bool over = guard_idle(icms);
 
-    client_devices_halt(icms);
     client_lock(icms);
-    if (over)
+    if (over && failed_request_is_quiet(request))
         failed_request_over(request);
     over = request->state == REQUEST_OVER;
     client_unlock(icms);

@@ -200,11 +200,13 @@ static icms_err device_make(struct icms *icms, struct client_device *device,
         .failed = device_failed,
         .arg = icms,
     };
+    struct device_copier *copier = NULL;
     icms_err err;
 
     device->changing = true;
     client_unlock(icms);
-    err = device_copier_new(&options, why, &device->copier);
+    err = device_copier_new(&options, why, &copier);
+    device->copier = copier; /* client_lock may not return */
     client_lock(icms);
     device->changing = false;
     check(pthread_cond_broadcast(&icms->changed) == 0);
@@ -250,19 +252,33 @@ static void device_drop(struct icms *icms, struct client_device *device)
     check(pthread_cond_broadcast(&icms->changed) == 0);
 }
 
-void client_devices_halt(struct icms *icms)
+/* Nothing of an entry is copied any more. True: its driver has no copy. Lock. */
+static bool device_halt(struct client_device *device)
 {
+    struct device_copier *copier = device->copier;
+
+    return copier == NULL || device_copier_halt(copier);
+}
+
+bool client_devices_halt(struct icms *icms)
+{
+    bool quiet = true;
+
     for (int i = 0; i < ICMS_DEVICES_MAX; i++)
-        if (icms->devices[i].copier != NULL)
-            (void)device_copier_halt(icms->devices[i].copier);
+        quiet = device_halt(&icms->devices[i]) && quiet;
+    return quiet;
 }
 
 void client_memories_free(struct icms *icms)
 {
     bool all = true;
 
-    for (int i = 0; i < ICMS_DEVICES_MAX; i++)
-        all = device_copier_free(&icms->devices[i].copier) && all;
+    for (int i = 0; i < ICMS_DEVICES_MAX; i++) {
+        struct device_copier *copier = icms->devices[i].copier;
+
+        all = device_copier_free(&copier) && all;
+        icms->devices[i].copier = NULL;
+    }
     /* A driver that does not let go of a copy says so in the range, some day. */
     for (uint32_t i = 0; i < atomic_load(&icms->memory_count) && all; i++)
         free(icms->memories[i]);
@@ -405,6 +421,17 @@ static void unregister_inside(void *arg)
     client_unlock(icms);
 }
 
+/* In a handle that failed: whether a device may still use the range. */
+static bool memory_is_quiet(const struct icms_memory *memory)
+{
+    bool quiet;
+
+    client_lock(memory->icms);
+    quiet = memory->device == NULL || device_halt(memory->device);
+    client_unlock(memory->icms);
+    return quiet;
+}
+
 icms_err icms_memory_unregister(struct icms_memory **memory)
 {
     struct icms_memory *m = memory == NULL ? NULL : *memory;
@@ -418,6 +445,8 @@ icms_err icms_memory_unregister(struct icms_memory **memory)
         return ICMS_FORKED;
     call.icms = m->icms;
     if (!client_guarded(m->icms, unregister_inside, &call)) {
+        if (!memory_is_quiet(m))
+            return ICMS_BUSY;
         *memory = NULL; /* icms_close frees it */
         return ICMS_OK;
     }

@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "client/client_int.h"
 #include "client/client_rig.h"
 #include "device/fake_device.h"
@@ -784,6 +785,41 @@ static void an_agent_that_dies_takes_no_copy_along(void **state)
     unreg(&memory);
 }
 
+static void fail_inside(void *arg)
+{
+    check(arg == NULL && "of the test");
+}
+
+/* A handle that failed waits for no driver, and says that memory is in use as long as it is. */
+static void a_handle_that_failed_keeps_what_devices_use(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, MIB, &memory), begin;
+    struct icms_block block = block_of(1, address, 60000);
+    struct icms_request *request = NULL;
+
+    if (in_process)
+        skip(); /* guarded handles alone fail */
+    assert_int_equal(rig_put_one(f->kv, 1, 60000), ICMS_OK);
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    assert_int_equal(icms_get_start(f->kv, &block, 1, NULL, &request), ICMS_OK);
+    assert_int_equal(icms_request_wait(request, 200), ICMS_DEADLINE);
+    assert_false(client_guarded(f->icms, fail_inside, f));
+    begin = client_now_ns();
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(icms_request_wait(request, 10), ICMS_DEADLINE);
+        assert_false(icms_request_over(request));
+        assert_null(icms_poll(f->icms));
+        assert_int_equal(icms_memory_unregister(&memory), ICMS_BUSY);
+    }
+    assert_in_range(rig_elapsed_ms(begin), 50, 1500);
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    assert_int_equal(icms_request_end(&request), ICMS_CLOSED);
+    device_is(address, 60000, 1); /* it had ended then */
+    unreg(&memory);
+}
+
 /* Plain bytes of an encrypted volume lie in pinned memory of ours on the way, and nowhere that the
  * agent sees. */
 static void encrypted_values_pass_in_private_memory(void **state)
@@ -866,6 +902,7 @@ int main(int argc, char **argv)
         CASE(a_child_of_fork_is_told),
         CASE(close_forgets_what_is_registered),
         CASE(an_agent_that_dies_takes_no_copy_along),
+        CASE(a_handle_that_failed_keeps_what_devices_use),
         CASE(encrypted_values_pass_in_private_memory),
     };
 

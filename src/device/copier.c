@@ -740,7 +740,6 @@ icms_err device_copier_new(const struct device_copier_options *options, struct e
 
 bool device_copier_halt(struct device_copier *copier)
 {
-    uint64_t until_ns = copier_now_ns() + (uint64_t)DEVICE_DRAIN_MS * 1000000;
     struct list *at;
     bool quiet;
 
@@ -748,11 +747,18 @@ bool device_copier_halt(struct device_copier *copier)
     copier->halted = true;
     while ((at = list_first(&copier->queue)) != NULL)
         copy_refused(container_of(at, struct device_copy, queue));
-    while (copier->busy != 0 && copier_now_ns() < until_ns)
-        copier_sleep(copier, until_ns);
     quiet = copier->busy == 0;
     copier_unlock(copier);
     return quiet;
+}
+
+/* Waits for copies that are with the driver. Lock. */
+static void copier_drain(struct device_copier *copier)
+{
+    uint64_t until_ns = copier_now_ns() + (uint64_t)DEVICE_DRAIN_MS * 1000000;
+
+    while (copier->busy != 0 && copier_now_ns() < until_ns)
+        copier_sleep(copier, until_ns);
 }
 
 bool device_copier_free(struct device_copier **copier)
@@ -767,6 +773,7 @@ bool device_copier_free(struct device_copier **copier)
         return true;
     (void)device_copier_halt(c); /* looked at below */
     copier_lock(c);
+    copier_drain(c);
     c->closed = true;
     (void)pthread_cond_broadcast(&c->changed);
     while (c->calling) /* it waits for nobody but the owner's locks */

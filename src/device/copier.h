@@ -94,12 +94,13 @@ struct device_copier_options {
 icms_err device_copier_new(const struct device_copier_options *options, struct err_why *why,
                            struct device_copier **out_copier) ICMS_MUST_CHECK;
 
-/* From now on no copy starts, and what the driver does not have yet is over with an error; then
- * waits DEVICE_DRAIN_MS at most for what it has. True: nothing is with the driver. */
+/* From now on no copy starts, and what the driver does not have yet is over with an error. Does not
+ * wait. True: nothing is with the driver. */
 bool device_copier_halt(struct device_copier *copier);
 
-/* Halts it and frees everything. False: the driver does not let go; everything that it may still
- * use stays where it is for ever, and landed and failed are not called any more. NULL is freed. */
+/* Halts it, waits DEVICE_DRAIN_MS at most for what the driver has, and frees everything. False: the
+ * driver does not let go; everything that it may still use stays where it is for ever, and landed
+ * and failed are not called any more. NULL is freed. */
 bool device_copier_free(struct device_copier **copier);
 
 /* The driver failed: no copy is taken any more. */
