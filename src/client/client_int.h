@@ -542,9 +542,12 @@ bool client_copy_hold(struct icms_request *request, size_t index, icms_err statu
 /* Whether copies that the request waits for are over. Its thread. */
 bool client_copies_are_over(const struct icms_request *request);
 
+/* Whether copies of a get are with a device. Its thread. */
+bool client_copies_are_started(const struct icms_request *request);
+
 /* Ends the blocks of a get whose copies are over; gives those up that are not. Its thread. */
 void client_copies_take(struct icms_request *request);
-void client_copies_lose(struct icms_request *request);
+void client_copies_lose(struct icms_request *request, icms_err why);
 
 /* The request is over: its mark goes back, and room that it gave back is told. Its thread; lock. */
 void client_copies_end(struct icms_request *request);

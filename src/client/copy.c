@@ -163,15 +163,28 @@ void client_copies_take(struct icms_request *request)
     }
 }
 
-void client_copies_lose(struct icms_request *request)
+/* The device has it, and a get waits for it. */
+static bool copy_is_waited_for(const struct icms_request *request, const struct device_copy *copy)
 {
-    if (request->op != SHM_OP_GET)
-        return; /* blocks of a put that were not sent are given up with the others */
+    return request->op == SHM_OP_GET && copy->started && device_copy_is_over(copy) == COPY_NOT_OVER;
+}
+
+bool client_copies_are_started(const struct icms_request *request)
+{
+    list_for_each (at, &request->copies)
+        if (copy_is_waited_for(request, container_of(at, struct device_copy, link)))
+            return true;
+    return false;
+}
+
+void client_copies_lose(struct icms_request *request, icms_err why)
+{
+    /* Blocks of a put that were not sent are given up with the others. */
     list_for_each_safe (at, &request->copies) {
         const struct device_copy *copy = container_of(at, struct device_copy, link);
 
-        if (copy->started && device_copy_is_over(copy) == COPY_NOT_OVER)
-            client_block_give_up(request, copy->index, ICMS_DEADLINE);
+        if (copy_is_waited_for(request, copy))
+            client_block_give_up(request, copy->index, why);
     }
 }
 

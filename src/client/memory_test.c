@@ -651,6 +651,30 @@ static void a_canceled_request_lets_go(void **state)
     unreg(&memory);
 }
 
+/* Its copy to the device has begun: it is over at once, and its memory in use until it has ended.
+ */
+static void a_canceled_get_does_not_wait_for_its_copy(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, MIB, &memory), begin;
+    struct icms_block block = block_of(1, address, 60000);
+    struct icms_request *request = NULL;
+
+    assert_int_equal(rig_put_one(f->kv, 1, 60000), ICMS_OK);
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    assert_int_equal(icms_get_start(f->kv, &block, 1, NULL, &request), ICMS_OK);
+    assert_int_equal(icms_request_wait(request, 200), ICMS_DEADLINE);
+    begin = client_now_ns();
+    icms_request_cancel(request);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    assert_in_range(rig_elapsed_ms(begin), 0, RIG_GRACE_MS / 2);
+    assert_int_equal(block.status, ICMS_CANCELED);
+    assert_int_equal(icms_memory_unregister(&memory), ICMS_BUSY);
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    unreg(&memory);
+}
+
 static void a_copy_that_fails_is_an_error_of_its_block(void **state)
 {
     struct fixture *f = *state;
@@ -896,6 +920,7 @@ int main(int argc, char **argv)
         CASE(device_memory_never_gets_bytes_that_failed_a_check),
         CASE(a_stuck_stream_costs_the_deadline_and_no_more),
         CASE(a_canceled_request_lets_go),
+        CASE(a_canceled_get_does_not_wait_for_its_copy),
         CASE(a_copy_that_fails_is_an_error_of_its_block),
         CASE(a_context_that_is_destroyed_is_an_error_and_another_one_is_used),
         CASE(memory_that_was_freed_is_an_error),

@@ -386,8 +386,10 @@ void client_request_run(struct icms_request *request)
         if (now >= request->deadline_ns + CLIENT_GRACE_NS) {
             client_reap(icms);
             run_lose_sent(request, now);
-            client_copies_lose(request);
+            client_copies_lose(request, ICMS_DEADLINE);
         }
+        if (request->canceled)
+            client_copies_lose(request, ICMS_CANCELED);
         client_unlock(icms);
         if (obstacle != ICMS_OK)
             run_cut(request, obstacle);
@@ -427,6 +429,8 @@ static bool wait_is_over(const struct icms_request *request, uint64_t now)
         return true;
     if (now >= request->deadline_ns + CLIENT_GRACE_NS)
         return !request_waits_on(request, now);
+    if (request->canceled && client_copies_are_started(request))
+        return true;
     if (request->next == request->count)
         return false;
     if (request->copying)
