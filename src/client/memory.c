@@ -137,6 +137,14 @@ static icms_err memory_look(const struct device_driver *driver, struct icms_memo
     return ICMS_OK;
 }
 
+/* Memory of no context (pools, cuMemMap) lies in the primary one, as the copier's hold says: so it
+ * shares the entry of the other memory there. */
+static void memory_place_name(const struct device_driver *driver, struct device_place *place)
+{
+    if (place->context == NULL && device_ops(driver)->hold(driver, place))
+        device_ops(driver)->rele(driver, place); /* the copier holds it */
+}
+
 /* ---- devices -------------------------------------------------------------------------------- */
 
 static void device_landed_inside(void *arg)
@@ -341,6 +349,8 @@ static void register_inside(void *arg)
     }
     if (call->err != ICMS_OK)
         return;
+    if (driver != NULL)
+        memory_place_name(driver, &place);
     client_lock(icms);
     if (icms->state == ICMS_STATE_CLOSING)
         call->err = ICMS_CLOSED;

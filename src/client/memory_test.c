@@ -425,6 +425,35 @@ static void streams_that_cannot_be_used_are_refused(void **state)
     gpu->stream_free(stream);
 }
 
+/* Memory of a pool names no context, and lies in the primary one like the other memory there. */
+static void memory_of_a_pool_shares_the_device(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory, *pool;
+    uint64_t address = memory_new(f, MIB, &memory);
+    uint64_t elsewhere = gpu->alloc_pool(f->context, MIB);
+    int pins = gpu->count(FAKE_DEVICE_PINS);
+    void *stream = gpu->stream_new(f->context);
+    struct icms_block blocks[2] = {block_of(1, address, 5000), block_of(2, elsewhere, 5000)};
+    struct icms_request_options options;
+    uint64_t begin;
+
+    pool = reg(f, elsewhere, MIB);
+    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), pins);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
+    assert_int_equal(rig_put_one(f->kv, 2, 5000), ICMS_OK);
+    icms_request_options_init(&options);
+    options.stream = stream;
+    assert_int_equal(icms_get(f->kv, blocks, 2, &options), ICMS_OK);
+    for (begin = client_now_ns(); !gpu->stream_idle(stream); usleep(100))
+        assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    device_is(address, 5000, 1);
+    device_is(elsewhere, 5000, 2);
+    unreg(&memory);
+    unreg(&pool);
+    gpu->stream_free(stream);
+}
+
 /* A request remembers its stream by an event of the copier's, also when none of its copies runs. */
 static void memory_stays_while_a_request_remembers_a_stream(void **state)
 {
@@ -913,6 +942,7 @@ int main(int argc, char **argv)
         CASE(requests_end_each_on_its_own),
         CASE(copies_are_ordered_on_the_callers_stream),
         CASE(streams_that_cannot_be_used_are_refused),
+        CASE(memory_of_a_pool_shares_the_device),
         CASE(memory_stays_while_a_request_remembers_a_stream),
         CASE(threads_share_a_device),
         CASE(what_cannot_be_registered_is_refused_with_words),

@@ -32,6 +32,7 @@ struct alloc {
     size_t bytes;
     uint8_t *shadow; /* the same memory, for us */
     bool host;       /* memory that the CPU may touch */
+    bool pool;       /* memory of a pool: it names no context */
 };
 
 struct event {
@@ -314,6 +315,7 @@ int fake_init(void)
 int fake_pointer(void *out, int attribute, uint64_t address)
 {
     const struct alloc *alloc;
+    const void *context;
     unsigned type, managed = 0;
     unsigned long long id;
     int code = FAKE_OK;
@@ -325,7 +327,7 @@ int fake_pointer(void *out, int attribute, uint64_t address)
     else if (alloc == NULL || alloc->context->destroyed)
         code = FAKE_INVALID;
     else if (attribute == 1)
-        memcpy(out, &alloc->context, sizeof(alloc->context));
+        memcpy(out, (context = alloc->pool ? NULL : alloc->context, &context), sizeof(context));
     else if (attribute == 2)
         memcpy(out, (type = alloc->host ? 1 : 2, &type), sizeof(type));
     else if (attribute == 7)
@@ -708,6 +710,16 @@ static uint64_t table_alloc(void *context, size_t bytes)
     return alloc_make(context, bytes, 0, false);
 }
 
+static uint64_t table_alloc_pool(void *context, size_t bytes)
+{
+    uint64_t address = alloc_make(context, bytes, 0, false);
+
+    (void)pthread_mutex_lock(&lock);
+    alloc_find(address)->pool = true;
+    (void)pthread_mutex_unlock(&lock);
+    return address;
+}
+
 static uint64_t table_alloc_at(void *context, size_t bytes, uint64_t address)
 {
     return alloc_make(context, bytes, address, false);
@@ -822,6 +834,7 @@ const struct fake_device *fake_device_table(void)
         .context_destroy = table_context_destroy,
         .alloc = table_alloc,
         .alloc_free = table_alloc_free,
+        .alloc_pool = table_alloc_pool,
         .alloc_at = table_alloc_at,
         .pinned = table_pinned,
         .write = table_write,

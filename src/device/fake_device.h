@@ -54,7 +54,8 @@ struct fake_device {
     void *(*context_new)(int ordinal); /* CUDA            */
     void (*context_destroy)(void *context);
     uint64_t (*alloc)(void *context, size_t bytes);
-    void (*alloc_free)(uint64_t address); /* at once, whatever runs */
+    uint64_t (*alloc_pool)(void *context, size_t bytes); /* of a pool: it names no context */
+    void (*alloc_free)(uint64_t address);                /* at once, whatever runs */
     uint64_t (*alloc_at)(void *context, size_t bytes, uint64_t address);
     uint64_t (*pinned)(void *context, size_t bytes); /* host memory of the driver */
     void (*write)(uint64_t address, const void *from, size_t bytes);
