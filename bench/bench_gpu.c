@@ -35,7 +35,7 @@ struct gpu_side {
     enum icms_memory_kind kind;         /* of it                                   */
     struct device_place place;          /* the first GPU; entered                  */
     bool is_held;                       /* rele it                                 */
-    int before;                         /* for leave                               */
+    struct device_before before;        /* for leave                               */
     uint64_t device;                    /* memory of GPU_DEPTH_MAX values there    */
     struct icms_memory *memory;         /* as libicms knows it                     */
     uint8_t *pinned;                    /* as much on the host                     */
@@ -188,7 +188,7 @@ static void gpu_leave(struct gpu_side *side)
     if (side->driver == NULL)
         return;
     ops = device_ops(side->driver);
-    ops->leave(side->driver, side->before);
+    ops->leave(side->driver, &side->before);
     if (side->is_held)
         ops->rele(side->driver, &side->place);
 }

@@ -67,6 +67,8 @@ icms_err client_copy_mark(struct icms_request *request)
     (void)atomic_fetch_sub(&memory->users, 1);
     if (marked)
         return ICMS_OK;
+    if (device_is_capture(code))
+        return ICMS_INVALID;
     return code == 0 ? ICMS_LIMIT : ICMS_DEVICE;
 }
 

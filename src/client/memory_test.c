@@ -415,6 +415,10 @@ static void streams_that_cannot_be_used_are_refused(void **state)
     assert_int_equal(blocks[0].status, ICMS_INVALID);
     options.stream = (void *)DEVICE_STREAM_PER_THREAD;
     assert_int_equal(icms_get(f->kv, blocks, 1, &options), ICMS_INVALID);
+    options.stream = stream;
+    gpu->stream_capture(stream, true);
+    assert_int_equal(icms_get(f->kv, blocks, 1, &options), ICMS_INVALID);
+    gpu->stream_capture(stream, false);
     options.stream = &options; /* no stream */
     assert_int_equal(icms_get(f->kv, blocks, 1, &options), ICMS_DEVICE);
     assert_int_equal(icms_get(f->kv, blocks, 2, NULL), ICMS_OK); /* without one they are fine */

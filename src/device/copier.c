@@ -319,6 +319,7 @@ enum copier_reach {
     REACH_NOTHING, /* the driver does not have it                    */
     REACH_COPIED,  /* it runs, and has no event yet                  */
     REACH_ALL,     /* it runs, and its event happens when it ends    */
+    REACH_STREAM,  /* the same, and the caller's stream waits for it */
 };
 
 /* Its owner gave it back meanwhile: the stream that the call named may be gone. No lock. */
@@ -367,9 +368,14 @@ static int copier_drive(struct device_copier *copier, const struct device_copy *
         return code;
     *out_reach = REACH_ALL;
     *out_what = "let the caller's stream wait";
-    if (order->stream == NULL || copy_is_lost(copier, copy))
+    /* Without the wait it is over when it has ended. */
+    if (order->stream == NULL || copy_is_lost(copier, copy) ||
+        ops->stream_captures(driver, order->stream))
         return 0;
-    return ops->stream_wait(driver, order->stream, copy->event);
+    code = ops->stream_wait(driver, order->stream, copy->event);
+    if (code == 0)
+        *out_reach = REACH_STREAM;
+    return device_is_capture(code) ? 0 : code;
 }
 
 /* QUEUED -> ORDERED. Lock; not held while the driver is asked. True: it is over already. */
@@ -388,11 +394,13 @@ static bool copier_order(struct device_copier *copier, struct device_copy *copy)
     code = copier_drive(copier, copy, &what, &reach);
     copier_lock(copier);
     copy_unmark(copy);
-    copy->followed = reach == REACH_ALL;
+    copy->followed = reach >= REACH_ALL;
+    if (reach == REACH_COPIED && device_is_capture(code))
+        code = 0; /* its event is recorded later */
     if (code == 0) {
-        if (copy->order.stream != NULL)
+        if (reach == REACH_STREAM)
             copy_over(copy, COPY_DONE);
-        return copy->order.stream != NULL;
+        return reach == REACH_STREAM;
     }
     if (reach == REACH_ALL) {
         copy_over(copy, COPY_FAILED); /* its memory is free when its event happens */
@@ -414,7 +422,8 @@ static int copier_ask(const struct device_copier *copier, struct device_copy *co
 {
     const struct device_driver *driver = copier->options.driver;
     const struct device_ops *ops = device_ops(driver);
-    int code = 0, before;
+    struct device_before before;
+    int code = 0;
 
     if (!copy->followed)
         code = ops->event_record(driver, copy->event, copier->streams[copy->order.direction]);
@@ -422,12 +431,14 @@ static int copier_ask(const struct device_copier *copier, struct device_copy *co
         copy->followed = true;
         code = ops->event_query(driver, copy->event);
     }
+    if (device_is_capture(code))
+        return DEVICE_NOT_READY;
     if (code == 0 || code == DEVICE_NOT_READY || code == DEVICE_DESTROYED)
         return code;
     /* A driver may not know an event of a context that is gone: that one is asked for itself. */
     if (ops->enter(driver, &copier->options.place, &before) == DEVICE_DESTROYED)
         return DEVICE_DESTROYED;
-    ops->leave(driver, before);
+    ops->leave(driver, &before);
     return code;
 }
 
@@ -481,7 +492,8 @@ static void *copier_run(void *arg)
 {
     struct device_copier *copier = arg;
     const struct device_driver *driver = copier->options.driver;
-    int before, code = device_ops(driver)->enter(driver, &copier->options.place, &before);
+    struct device_before before;
+    int code = device_ops(driver)->enter(driver, &copier->options.place, &before);
 
     copier_lock(copier);
     if (code != 0) {
@@ -503,7 +515,7 @@ static void *copier_run(void *arg)
     }
     copier_unlock(copier);
     if (code == 0)
-        device_ops(driver)->leave(driver, before);
+        device_ops(driver)->leave(driver, &before);
     copier_lock(copier);
     copier->ended = true;
     (void)pthread_cond_broadcast(&copier->changed);
@@ -537,7 +549,7 @@ bool device_mark_take(struct device_copier *copier, void *stream, _Atomic uint32
     const struct device_driver *driver = copier->options.driver;
     const struct device_ops *ops = device_ops(driver);
     struct device_mark *mark = mark_find(copier, users);
-    int before;
+    struct device_before before;
 
     *out_code = 0;
     if (mark == NULL)
@@ -546,9 +558,11 @@ bool device_mark_take(struct device_copier *copier, void *stream, _Atomic uint32
     if (*out_code == 0) {
         if (mark->event == NULL)
             *out_code = ops->event_new(driver, &mark->event);
+        if (*out_code == 0 && ops->stream_captures(driver, stream))
+            *out_code = DEVICE_CAPTURE_FIRST;
         if (*out_code == 0)
             *out_code = ops->event_record(driver, mark->event, stream);
-        ops->leave(driver, before);
+        ops->leave(driver, &before);
     }
     if (*out_code != 0) {
         device_mark_give(mark);
@@ -703,8 +717,9 @@ icms_err device_copier_new(const struct device_copier_options *options, struct e
     const struct device_ops *ops = device_ops(options->driver);
     struct device_copier *copier = calloc(1, sizeof(*copier));
     char text[DEVICE_TEXT_BYTES];
+    struct device_before before;
     icms_err err;
-    int before, code;
+    int code;
 
     if (copier == NULL)
         return err_set(why, ICMS_NO_MEMORY, "cannot use memory of a device: out of memory");
@@ -730,7 +745,7 @@ icms_err device_copier_new(const struct device_copier_options *options, struct e
                     ops->name, options->place.ordinal);
     if (err != ICMS_OK)
         copier_unmake(copier);
-    ops->leave(options->driver, before);
+    ops->leave(options->driver, &before);
     if (err != ICMS_OK)
         copier_delete(copier);
     else
@@ -764,8 +779,8 @@ static void copier_drain(struct device_copier *copier)
 bool device_copier_free(struct device_copier **copier)
 {
     struct device_copier *c = *copier;
+    struct device_before before;
     uint64_t until_ns;
-    int before;
     bool ended;
 
     *copier = NULL;
@@ -790,7 +805,7 @@ bool device_copier_free(struct device_copier **copier)
     (void)pthread_join(c->thread, NULL);
     if (device_ops(c->options.driver)->enter(c->options.driver, &c->options.place, &before) == 0) {
         copier_unmake(c);
-        device_ops(c->options.driver)->leave(c->options.driver, before);
+        device_ops(c->options.driver)->leave(c->options.driver, &before);
     }
     copier_delete(c);
     return true;

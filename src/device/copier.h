@@ -134,8 +134,8 @@ void device_copy_give(struct device_copy *copy);
 
 /* Remembers what is on a stream of the caller's at this moment; *out_mark is for device_order.mark
  * and goes back with device_mark_give. *users counts it while it is held, by its owner or by a copy
- * that waits for its turn. False: the driver refuses the stream (*out_code), or all are taken
- * (*out_code 0). */
+ * that waits for its turn. False: the driver refuses the stream (*out_code; device_is_capture: it
+ * is being captured to a graph), or all are taken (*out_code 0). */
 bool device_mark_take(struct device_copier *copier, void *stream, _Atomic uint32_t *users,
                       struct device_mark **out_mark, int *out_code);
 void device_mark_give(struct device_mark *mark);

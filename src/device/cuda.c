@@ -49,6 +49,8 @@ static const struct device_symbol cuda_symbols[] = {
     CUDA_SYMBOL(memory_free, "cuMemFree_v2"),
     CUDA_SYMBOL(stream_new, "cuStreamCreate"),
     CUDA_SYMBOL(stream_free, "cuStreamDestroy_v2"),
+    CUDA_SYMBOL(stream_captures, "cuStreamIsCapturing"),
+    CUDA_SYMBOL(capture_mode, "cuThreadExchangeStreamCaptureMode"),
     CUDA_SYMBOL(event_new, "cuEventCreate"),
     CUDA_SYMBOL(event_free, "cuEventDestroy_v2"),
     CUDA_SYMBOL(event_record, "cuEventRecord"),
@@ -158,16 +160,26 @@ static void cuda_rele(const struct device_driver *driver, const struct device_pl
 }
 
 static int cuda_enter(const struct device_driver *driver, const struct device_place *place,
-                      int *out_before)
-{
-    *out_before = 0;
-    return driver->cuda.push(place->context);
-}
-
-static void cuda_leave(const struct device_driver *driver, int before)
+                      struct device_before *out_before)
 {
     void *context;
+    int code = driver->cuda.push(place->context);
 
+    if (code != 0)
+        return code;
+    *out_before = (struct device_before){.capture = DEVICE_CAPTURE_RELAXED};
+    code = driver->cuda.capture_mode(&out_before->capture);
+    if (code != 0)
+        (void)driver->cuda.pop(&context);
+    return code;
+}
+
+static void cuda_leave(const struct device_driver *driver, const struct device_before *before)
+{
+    int mode = before->capture;
+    void *context;
+
+    (void)driver->cuda.capture_mode(&mode);
     (void)driver->cuda.pop(&context);
 }
 
@@ -199,6 +211,13 @@ static int cuda_stream_new(const struct device_driver *driver, void **out_stream
 static void cuda_stream_free(const struct device_driver *driver, void *stream)
 {
     (void)driver->cuda.stream_free(stream);
+}
+
+static bool cuda_stream_captures(const struct device_driver *driver, void *stream)
+{
+    int status = DEVICE_CAPTURE_NONE, code = driver->cuda.stream_captures(stream, &status);
+
+    return code == 0 ? status != DEVICE_CAPTURE_NONE : device_is_capture(code);
 }
 
 static int cuda_event_new(const struct device_driver *driver, void **out_event)
@@ -255,6 +274,7 @@ const struct device_ops device_cuda = {
     .memory_free = cuda_memory_free,
     .stream_new = cuda_stream_new,
     .stream_free = cuda_stream_free,
+    .stream_captures = cuda_stream_captures,
     .event_new = cuda_event_new,
     .event_free = cuda_event_free,
     .event_record = cuda_event_record,

@@ -18,6 +18,11 @@ struct device_symbol {
     size_t offset; /* of the pointer to it */
 };
 
+/* Numbers of graphs that are the same in CUDA and HIP: CUstreamCaptureMode, CUstreamCaptureStatus.
+ */
+#define DEVICE_CAPTURE_RELAXED 2
+#define DEVICE_CAPTURE_NONE    0
+
 struct cuda_calls {
     int (*init)(unsigned flags);
     int (*driver_version)(int *version);
@@ -35,6 +40,8 @@ struct cuda_calls {
     int (*memory_free)(uint64_t address);
     int (*stream_new)(void **stream, unsigned flags);
     int (*stream_free)(void *stream);
+    int (*stream_captures)(void *stream, int *status);
+    int (*capture_mode)(int *mode); /* exchanges it: this thread's */
     int (*event_new)(void **event, unsigned flags);
     int (*event_free)(void *event);
     int (*event_record)(void *event, void *stream);
@@ -58,6 +65,8 @@ struct hip_calls {
     int (*memory_free)(uint64_t address);
     int (*stream_new)(void **stream, unsigned flags);
     int (*stream_free)(void *stream);
+    int (*stream_captures)(void *stream, int *status);
+    int (*capture_mode)(int *mode); /* exchanges it: this thread's */
     int (*event_new)(void **event, unsigned flags);
     int (*event_free)(void *event);
     int (*event_record)(void *event, void *stream);

@@ -376,6 +376,65 @@ static void the_stream_of_a_lost_copy_is_not_used(void **state)
     assert_int_equal(atomic_load(&f->failed), 0);
 }
 
+/* Graphs: a capture is neither broken nor in the way, and a stream that is captured is refused. */
+static void captures_go_on_beside_copies(void **state)
+{
+    struct fixture *f = *state;
+    struct err_why why = {{0}};
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    void *stream = gpu->stream_new(f->context);
+    struct device_mark *mark = NULL;
+    struct device_copy *copy;
+    int code = 0;
+
+    assert_true(device_copier_free(&f->copier));
+    gpu->set(FAKE_DEVICE_CAPTURE, 1); /* of another stream */
+    assert_int_equal(copier_open(f, f->context, &why), ICMS_OK);
+    assert_true(device_mark_take(f->copier, stream, &f->users, &mark, &code));
+    copy = device_copy_take(f->copier, BYTES, &f->users);
+    fill(copy->memory, BYTES, 9);
+    gpu->set(FAKE_DEVICE_HANG, 1);
+    device_copy_start(copy, &(struct device_order){.direction = DEVICE_IN,
+                                                   .address = address,
+                                                   .bytes = BYTES,
+                                                   .mark = mark,
+                                                   .stream = stream});
+    device_mark_give(mark);
+    gpu->stream_capture(stream, true); /* after the call */
+    assert_false(device_mark_take(f->copier, stream, &f->users, &mark, &code));
+    assert_true(device_is_capture(code));
+    gpu->set(FAKE_DEVICE_HANG, 0);
+    assert_int_equal(wait_over(copy), COPY_DONE);
+    device_copy_give(copy);
+    assert_int_equal(atomic_load(&f->users), 0); /* it was over when it had ended */
+    assert_false(device_copier_is_failed(f->copier));
+    assert_int_equal(atomic_load(&f->failed), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_BROKEN), 0);
+    gpu->stream_free(stream);
+}
+
+/* A driver that refuses for a capture does not fail the copier. */
+static void a_refusal_for_a_capture_passes(void **state)
+{
+    static const int sets[] = {FAKE_DEVICE_RECORD, FAKE_DEVICE_QUERY};
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
+        struct device_copy *copy;
+
+        gpu->set(sets[i], FAKE_UNCAPTURED);
+        copy = start(f, DEVICE_IN, address, BYTES, 1);
+        (void)usleep(30000);
+        assert_int_equal(device_copy_is_over(copy), COPY_NOT_OVER);
+        gpu->set(sets[i], 0);
+        assert_int_equal(wait_over(copy), COPY_DONE);
+        device_copy_give(copy);
+    }
+    wait_users(f, 0);
+    assert_int_equal(atomic_load(&f->failed), 0);
+}
+
 /* ---- what goes wrong ------------------------------------------------------------------------ */
 
 static void a_copy_that_is_refused_is_over_and_failed(void **state)
@@ -750,6 +809,8 @@ int main(int argc, char **argv)
         CASE(what_follows_on_the_stream_is_behind_the_copy),
         CASE(a_mark_is_held_until_its_copies_are_with_the_driver),
         CASE(the_stream_of_a_lost_copy_is_not_used),
+        CASE(captures_go_on_beside_copies),
+        CASE(a_refusal_for_a_capture_passes),
         CASE(a_copy_that_is_refused_is_over_and_failed),
         CASE(memory_that_was_freed_is_not_copied_to),
         CASE(memory_that_is_freed_during_a_copy_is_an_error),

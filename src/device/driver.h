@@ -22,6 +22,16 @@
 #define DEVICE_NOT_READY 600
 #define DEVICE_DESTROYED 709 /* the context is gone, and all that it ran */
 
+/* Some stream is being captured to a graph, and the driver refuses a call for it: nothing has
+ * happened to what the call asked for. The same numbers in CUDA and HIP. */
+#define DEVICE_CAPTURE_FIRST 900
+#define DEVICE_CAPTURE_LAST  907
+
+static inline bool device_is_capture(int code)
+{
+    return code >= DEVICE_CAPTURE_FIRST && code <= DEVICE_CAPTURE_LAST;
+}
+
 /* Room for the name of a code and its sentence. */
 #define DEVICE_TEXT_BYTES 160
 
@@ -47,6 +57,12 @@ struct device_place {
     int ordinal;
 };
 
+/* What a thread had before it entered a place. */
+struct device_before {
+    int ordinal; /* HIP: its device                              */
+    int capture; /* what it may do while a stream is captured    */
+};
+
 struct device_driver;
 
 struct device_ops {
@@ -69,10 +85,11 @@ struct device_ops {
     bool (*hold)(const struct device_driver *driver, struct device_place *place);
     void (*rele)(const struct device_driver *driver, const struct device_place *place);
 
-    /* What this thread asks for goes to the place, until leave. */
+    /* What this thread asks for goes to the place, until leave, and neither fails nor breaks a
+     * capture because another stream is captured (graphs). */
     int (*enter)(const struct device_driver *driver, const struct device_place *place,
-                 int *out_before);
-    void (*leave)(const struct device_driver *driver, int before);
+                 struct device_before *out_before);
+    void (*leave)(const struct device_driver *driver, const struct device_before *before);
 
     /* All below: in a place. Pins host memory for copies, and no longer. */
     int (*pin)(const struct device_driver *driver, void *memory, size_t bytes);
@@ -81,6 +98,8 @@ struct device_ops {
     void (*memory_free)(const struct device_driver *driver, uint64_t address);
     int (*stream_new)(const struct device_driver *driver, void **out_stream);
     void (*stream_free)(const struct device_driver *driver, void *stream);
+    /* Whether the stream is captured: events and waits would become part of the graph. */
+    bool (*stream_captures)(const struct device_driver *driver, void *stream);
     int (*event_new)(const struct device_driver *driver, void **out_event);
     void (*event_free)(const struct device_driver *driver, void *event);
     int (*event_record)(const struct device_driver *driver, void *event, void *stream);

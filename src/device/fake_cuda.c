@@ -21,6 +21,8 @@ FAKE_API int cuMemAlloc_v2(uint64_t *address, size_t bytes);
 FAKE_API int cuMemFree_v2(uint64_t address);
 FAKE_API int cuStreamCreate(void **stream, unsigned flags);
 FAKE_API int cuStreamDestroy_v2(void *stream);
+FAKE_API int cuStreamIsCapturing(void *stream, int *status);
+FAKE_API int cuThreadExchangeStreamCaptureMode(int *mode);
 FAKE_API int cuEventCreate(void **event, unsigned flags);
 FAKE_API int cuEventDestroy_v2(void *event);
 FAKE_API int cuEventRecord(void *event, void *stream);
@@ -103,6 +105,16 @@ int cuStreamCreate(void **stream, unsigned flags)
 int cuStreamDestroy_v2(void *stream)
 {
     return fake_stream_free(stream);
+}
+
+int cuStreamIsCapturing(void *stream, int *status)
+{
+    return fake_stream_captures(stream, status);
+}
+
+int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    return fake_capture_mode(mode);
 }
 
 int cuEventCreate(void **event, unsigned flags)

@@ -56,7 +56,7 @@ struct step {
 
 struct stream {
     struct context *context;
-    bool used, held, running;
+    bool used, held, running, captures;
     struct step *first, *last;
 };
 
@@ -79,6 +79,7 @@ static unsigned seed = 1;
 
 static __thread struct context *stack[STACK];
 static __thread int depth;
+static __thread int capture_mode; /* 0: what it calls breaks captures of other threads; 2: not */
 
 int fake_setting(int what)
 {
@@ -109,6 +110,8 @@ const char *fake_code_name(int code)
         return "ERROR_INVALID_HANDLE";
     case FAKE_ILLEGAL:
         return "ERROR_ILLEGAL_ADDRESS";
+    case FAKE_UNCAPTURED:
+        return "ERROR_STREAM_CAPTURE_UNSUPPORTED";
     case FAKE_DESTROYED:
         return "ERROR_CONTEXT_IS_DESTROYED";
     default:
@@ -154,6 +157,19 @@ static int context_wrong(const struct context *context)
     if (!context->used || context->destroyed)
         return FAKE_DESTROYED;
     return context->error;
+}
+
+/* What a call does to captures; 0: nothing. stream: that it puts something on; NULL. Lock. */
+static int capture_wrong(const struct stream *stream)
+{
+    if (stream != NULL && stream->captures) {
+        counts[FAKE_DEVICE_BROKEN]++;
+        return FAKE_UNCAPTURED;
+    }
+    if (settings[FAKE_DEVICE_CAPTURE] == 0 || capture_mode == 2)
+        return FAKE_OK;
+    counts[FAKE_DEVICE_BROKEN]++;
+    return FAKE_UNCAPTURED;
 }
 
 /* A stream as callers name it; 1 is the one that every context has. */
@@ -406,6 +422,8 @@ int fake_pin(void *memory, size_t bytes)
 
     (void)pthread_mutex_lock(&lock);
     code = here_wrong();
+    if (code == FAKE_OK)
+        code = capture_wrong(NULL);
     limit = settings[FAKE_DEVICE_PIN_MAX];
     if (code == FAKE_OK && limit != 0 && bytes > (size_t)limit)
         code = FAKE_NO_MEMORY;
@@ -479,6 +497,26 @@ int fake_stream_free(void *stream)
     return s == NULL ? FAKE_BAD_HANDLE : FAKE_OK;
 }
 
+int fake_stream_captures(void *stream, int *status)
+{
+    const struct stream *s;
+
+    (void)pthread_mutex_lock(&lock);
+    s = stream_of(stream);
+    *status = s != NULL && s->captures;
+    (void)pthread_mutex_unlock(&lock);
+    return s == NULL ? FAKE_BAD_HANDLE : FAKE_OK;
+}
+
+int fake_capture_mode(int *mode)
+{
+    int before = capture_mode;
+
+    capture_mode = *mode;
+    *mode = before;
+    return FAKE_OK;
+}
+
 int fake_event_new(void **event)
 {
     int code;
@@ -531,6 +569,8 @@ int fake_event_record(void *event, void *stream)
     e = event_of(event);
     code = settings[FAKE_DEVICE_RECORD];
     if (code == FAKE_OK)
+        code = capture_wrong(s);
+    if (code == FAKE_OK)
         code = s == NULL || e == NULL ? FAKE_BAD_HANDLE : context_wrong(s->context);
     if (code == FAKE_OK && s->context != e->context)
         code = FAKE_BAD_HANDLE;
@@ -553,6 +593,8 @@ int fake_event_query(void *event)
     code = e == NULL ? FAKE_BAD_HANDLE : context_wrong(e->context);
     if (code == FAKE_OK)
         code = settings[FAKE_DEVICE_QUERY];
+    if (code == FAKE_OK)
+        code = capture_wrong(NULL);
     if (code == FAKE_OK && e->happened < e->recorded)
         code = FAKE_NOT_READY;
     (void)pthread_mutex_unlock(&lock);
@@ -570,6 +612,8 @@ int fake_stream_wait(void *stream, void *event)
     e = event_of(event);
     code = s == NULL || e == NULL ? FAKE_BAD_HANDLE : context_wrong(s->context);
     if (code == FAKE_OK)
+        code = capture_wrong(s);
+    if (code == FAKE_OK)
         code = stream_push(
             s, &(struct step){.action = ACTION_WAIT, .event = e, .recorded = e->recorded});
     (void)pthread_mutex_unlock(&lock);
@@ -586,6 +630,8 @@ int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_d
         (void)pthread_cond_wait(&changed, &lock);
     s = stream_of(stream);
     code = settings[FAKE_DEVICE_COPY];
+    if (code == FAKE_OK)
+        code = capture_wrong(s);
     if (code == FAKE_OK)
         code = s == NULL ? FAKE_BAD_HANDLE : context_wrong(s->context);
     if (code == FAKE_OK && !pin_has(host, bytes)) {
@@ -796,6 +842,13 @@ static void table_stream_free(void *stream)
     (void)fake_stream_free(stream);
 }
 
+static void table_stream_capture(void *stream, bool capture)
+{
+    (void)pthread_mutex_lock(&lock);
+    ((struct stream *)stream)->captures = capture;
+    (void)pthread_mutex_unlock(&lock);
+}
+
 static void table_stream_hold(void *stream, bool hold)
 {
     (void)pthread_mutex_lock(&lock);
@@ -841,6 +894,7 @@ const struct fake_device *fake_device_table(void)
         .read = table_read,
         .stream_new = table_stream_new,
         .stream_free = table_stream_free,
+        .stream_capture = table_stream_capture,
         .stream_hold = table_stream_hold,
         .stream_write = table_stream_write,
         .stream_idle = table_stream_idle,

@@ -31,6 +31,7 @@ enum fake_device_set {
     FAKE_DEVICE_STUCK,    /* 1: streams do not run                                           */
     FAKE_DEVICE_HANG,     /* 1: a copy that is asked for does not return                      */
     FAKE_DEVICE_DELAY_US, /* before each thing that a stream runs                            */
+    FAKE_DEVICE_CAPTURE,  /* 1: a stream is captured in the mode that concerns all threads   */
     FAKE_DEVICE_SETS,
 };
 
@@ -43,6 +44,7 @@ enum fake_device_count {
     FAKE_DEVICE_PINS,
     FAKE_DEVICE_RETAINED, /* primary contexts, each time                                  */
     FAKE_DEVICE_UNPINNED, /* copies that named host memory which was not pinned: refused    */
+    FAKE_DEVICE_BROKEN,   /* captures that a call broke                                      */
     FAKE_DEVICE_COUNTS,
 };
 
@@ -62,6 +64,7 @@ struct fake_device {
     void (*read)(uint64_t address, void *to, size_t bytes);
     void *(*stream_new)(void *context);
     void (*stream_free)(void *stream);
+    void (*stream_capture)(void *stream, bool capture);
     void (*stream_hold)(void *stream, bool hold); /* it does not run     */
     void (*stream_write)(void *stream, uint64_t address, int byte, size_t bytes); /* a kernel */
     bool (*stream_idle)(void *stream);
@@ -95,6 +98,7 @@ static inline const struct fake_device *fake_device_load(const char *library)
 #define FAKE_NOT_READY       600
 #define FAKE_ILLEGAL         700
 #define FAKE_DESTROYED       709
+#define FAKE_UNCAPTURED      900
 
 const char *fake_code_name(int code);
 int fake_setting(int what);
@@ -110,6 +114,8 @@ int fake_unpin(const void *memory);
 int fake_alloc(uint64_t *address, size_t bytes);
 int fake_stream_new(void **stream);
 int fake_stream_free(void *stream);
+int fake_stream_captures(void *stream, int *status);
+int fake_capture_mode(int *mode);
 int fake_event_new(void **event);
 int fake_event_free(void *event);
 int fake_event_record(void *event, void *stream);

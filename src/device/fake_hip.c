@@ -18,6 +18,8 @@ FAKE_API int hipMalloc(uint64_t *address, size_t bytes);
 FAKE_API int hipFree(uint64_t address);
 FAKE_API int hipStreamCreateWithFlags(void **stream, unsigned flags);
 FAKE_API int hipStreamDestroy(void *stream);
+FAKE_API int hipStreamIsCapturing(void *stream, int *status);
+FAKE_API int hipThreadExchangeStreamCaptureMode(int *mode);
 FAKE_API int hipEventCreateWithFlags(void **event, unsigned flags);
 FAKE_API int hipEventDestroy(void *event);
 FAKE_API int hipEventRecord(void *event, void *stream);
@@ -87,6 +89,16 @@ int hipStreamCreateWithFlags(void **stream, unsigned flags)
 int hipStreamDestroy(void *stream)
 {
     return fake_stream_free(stream);
+}
+
+int hipStreamIsCapturing(void *stream, int *status)
+{
+    return fake_stream_captures(stream, status);
+}
+
+int hipThreadExchangeStreamCaptureMode(int *mode)
+{
+    return fake_capture_mode(mode);
 }
 
 int hipEventCreateWithFlags(void **event, unsigned flags)

@@ -45,6 +45,8 @@ static const struct device_symbol hip_symbols[] = {
     HIP_SYMBOL(memory_free, "hipFree"),
     HIP_SYMBOL(stream_new, "hipStreamCreateWithFlags"),
     HIP_SYMBOL(stream_free, "hipStreamDestroy"),
+    HIP_SYMBOL(stream_captures, "hipStreamIsCapturing"),
+    HIP_SYMBOL(capture_mode, "hipThreadExchangeStreamCaptureMode"),
     HIP_SYMBOL(event_new, "hipEventCreateWithFlags"),
     HIP_SYMBOL(event_free, "hipEventDestroy"),
     HIP_SYMBOL(event_record, "hipEventRecord"),
@@ -132,16 +134,27 @@ static void hip_rele(const struct device_driver *driver, const struct device_pla
 }
 
 static int hip_enter(const struct device_driver *driver, const struct device_place *place,
-                     int *out_before)
+                     struct device_before *out_before)
 {
-    int code = driver->hip.device_get(out_before);
+    int code = driver->hip.device_get(&out_before->ordinal);
 
-    return code != 0 ? code : driver->hip.device_set(place->ordinal);
+    if (code == 0)
+        code = driver->hip.device_set(place->ordinal);
+    if (code != 0)
+        return code;
+    out_before->capture = DEVICE_CAPTURE_RELAXED;
+    code = driver->hip.capture_mode(&out_before->capture);
+    if (code != 0)
+        (void)driver->hip.device_set(out_before->ordinal);
+    return code;
 }
 
-static void hip_leave(const struct device_driver *driver, int before)
+static void hip_leave(const struct device_driver *driver, const struct device_before *before)
 {
-    (void)driver->hip.device_set(before);
+    int mode = before->capture;
+
+    (void)driver->hip.capture_mode(&mode);
+    (void)driver->hip.device_set(before->ordinal);
 }
 
 static int hip_pin(const struct device_driver *driver, void *memory, size_t bytes)
@@ -172,6 +185,13 @@ static int hip_stream_new(const struct device_driver *driver, void **out_stream)
 static void hip_stream_free(const struct device_driver *driver, void *stream)
 {
     (void)driver->hip.stream_free(stream);
+}
+
+static bool hip_stream_captures(const struct device_driver *driver, void *stream)
+{
+    int status = DEVICE_CAPTURE_NONE, code = driver->hip.stream_captures(stream, &status);
+
+    return code == 0 ? status != DEVICE_CAPTURE_NONE : device_is_capture(code);
 }
 
 static int hip_event_new(const struct device_driver *driver, void **out_event)
@@ -229,6 +249,7 @@ const struct device_ops device_hip = {
     .memory_free = hip_memory_free,
     .stream_new = hip_stream_new,
     .stream_free = hip_stream_free,
+    .stream_captures = hip_stream_captures,
     .event_new = hip_event_new,
     .event_free = hip_event_free,
     .event_record = hip_event_record,
