@@ -68,11 +68,21 @@ static void handle_unlist(struct handle *handle)
     handle->next = handle->before = NULL;
 }
 
+/* How often, and how many times, a close looks at memory that devices use. */
+#define HANDLE_LOOK_US 1000
+#define HANDLE_LOOKS   2000
+
 /* Gives the tier back. No thread is inside and none can enter. GIL, not held while it waits. */
 static void handle_shut(struct handle *handle)
 {
     struct icms *icms = handle->icms;
 
+    for (int i = 0; i < HANDLE_LOOKS && !memory_sweep(handle); i++) {
+        Py_BEGIN_ALLOW_THREADS;
+        (void)usleep(HANDLE_LOOK_US);
+        Py_END_ALLOW_THREADS;
+    }
+    memory_forget(handle);
     handle->icms = NULL; /* volumes, leases and buffers go with it: nobody gives them back now */
     handle_unlist(handle);
     Py_BEGIN_ALLOW_THREADS;
@@ -101,6 +111,7 @@ PyObject *handle_open(PyObject *module, PyObject *args)
         return NULL;
     handle->icms = NULL;
     handle->requests = NULL;
+    handle->kept = NULL;
     handle->next = handle->before = NULL;
     handle->pid = getpid();
     handle->closing = false;

@@ -69,6 +69,7 @@ struct handle {
     PyObject head;                /* of every object */
     struct icms *icms;            /* NULL: closed; GIL                                     */
     struct request *requests;     /* those under way, each held; GIL */
+    struct memory_kept *kept;     /* memory that devices may still use; GIL */
     struct handle *next, *before; /* of the open handles of this process; GIL              */
     pid_t pid;                    /* of the process that opened it                         */
     bool closing;                 /* no new calls; GIL                                     */
@@ -195,6 +196,13 @@ bool memory_types_make(void);
 
 /* Handle.register(object) */
 PyObject *memory_register(PyObject *self, PyObject *object);
+
+/* Lets go of memory whose Memory is gone, as far as no device uses it any more. True: there is no
+ * more of it. The handle is open. GIL. */
+bool memory_sweep(struct handle *handle);
+
+/* The handle is closed: what a device may still use is never freed. GIL. */
+void memory_forget(struct handle *handle);
 
 /* ---- request.c ------------------------------------------------------------------------------ */
 

@@ -8,6 +8,7 @@
  */
 #include "module.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- DLPack --------------------------------------------------------------------------------- */
@@ -279,6 +280,58 @@ struct memory {
     uint64_t bytes;
 };
 
+/* A range whose Memory is gone while a device may still use it, with what keeps it. */
+struct memory_kept {
+    struct memory_kept *next;
+    PyObject *owner;
+    struct icms_memory *memory;
+};
+
+/* Keeps a range and a reference of its owner. Without memory for that it is kept for ever. */
+static void memory_keep(struct handle *handle, struct icms_memory *memory, PyObject *owner)
+{
+    struct memory_kept *kept = malloc(sizeof(*kept));
+
+    if (kept == NULL)
+        return;
+    *kept = (struct memory_kept){.next = handle->kept, .owner = owner, .memory = memory};
+    handle->kept = kept;
+}
+
+bool memory_sweep(struct handle *handle)
+{
+    struct memory_kept *busy = NULL, *kept;
+
+    while ((kept = handle->kept) != NULL) {
+        PyObject *owner = kept->owner;
+
+        handle->kept = kept->next;
+        if (icms_memory_unregister(&kept->memory) == ICMS_BUSY) {
+            kept->next = busy;
+            busy = kept;
+            continue;
+        }
+        free(kept);
+        Py_DECREF(owner); /* may come here again */
+    }
+    while ((kept = busy) != NULL) {
+        busy = kept->next;
+        kept->next = handle->kept;
+        handle->kept = kept;
+    }
+    return handle->kept == NULL;
+}
+
+void memory_forget(struct handle *handle)
+{
+    struct memory_kept *kept;
+
+    while ((kept = handle->kept) != NULL) {
+        handle->kept = kept->next;
+        free(kept); /* its owner stays */
+    }
+}
+
 /* As CUDA's, or where that is not on this machine as HIP's, which names arrays so, too. No GIL. */
 static icms_err memory_register_c(struct icms *icms, const struct tensor_place *place, char *why,
                                   size_t why_bytes, struct icms_memory **out_memory)
@@ -320,6 +373,8 @@ PyObject *memory_register(PyObject *self, PyObject *object)
         Py_DECREF(owner);
         return NULL;
     }
+    if (handle_alive(handle))
+        (void)memory_sweep(handle);
     module_hold(handle);
     memory->handle = handle;
     memory->owner = owner;
@@ -368,14 +423,18 @@ static PyObject *memory_unregister(PyObject *self, PyObject *none)
     Py_RETURN_NONE;
 }
 
-/* What is busy stays registered until the client is closed, and is not kept any longer. */
+/* What is busy stays registered, and its owner stays with it: a device may write there. */
 static void memory_dealloc(PyObject *self)
 {
     struct memory *memory = (struct memory *)self;
+    bool alive = handle_alive(memory->handle);
 
-    if (memory->memory != NULL && handle_alive(memory->handle))
-        (void)!icms_memory_unregister(&memory->memory);
-    Py_XDECREF(memory->owner);
+    if (alive)
+        (void)memory_sweep(memory->handle);
+    if (memory->memory != NULL && alive && icms_memory_unregister(&memory->memory) == ICMS_BUSY)
+        memory_keep(memory->handle, memory->memory, memory->owner);
+    else
+        Py_XDECREF(memory->owner);
     module_rele(memory->handle);
     module_object_free(self);
 }

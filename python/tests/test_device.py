@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 import unittest
+import weakref
 
 import icms
 import icms.aio
@@ -230,6 +231,25 @@ class Device(TestCase):
 
         wait_for(forgotten)
         registered.unregister()  # again
+
+    def test_memory_that_a_gpu_uses_is_kept(self):
+        room, names = self.memory(Array, 1), keys(1)
+        self.assertTrue(self.volume.put(names, [value(9)]).ok)
+        registered = self.client.register(room)
+        GPU.put("STUCK", 1)
+        self.assertEqual(
+            self.volume.get(names, room, deadline_ms=200)[0].reason, icms.Miss.DEADLINE
+        )
+        owner = weakref.ref(room)
+        del room, registered
+        self.assertIsNotNone(owner())  # the driver has a copy to it
+        GPU.put("STUCK", 0)
+
+        def gone():
+            self.client.register(self.memory(Array, 1)).unregister()
+            return owner() is None
+
+        wait_for(gone)
 
     def test_a_client_that_closes_forgets_all(self):
         client = icms.Client(self.tier.where)
