@@ -465,16 +465,21 @@ ICMS_API void icms_buffer_give(struct icms *icms, void *data);
  *   - a put is over when its value is stored, as ever; the memory may be written to then.
  * The stream belongs to the device of all device memory of the batch (else INVALID), and stays
  * until the request is over. It is not the per-thread default stream (CU_STREAM_PER_THREAD:
- * INVALID); the legacy default stream is CU_STREAM_LEGACY, 1.
+ * INVALID), and is not being captured to a graph (INVALID); the legacy default stream is
+ * CU_STREAM_LEGACY, 1. After a request that ended at its deadline or was canceled the stream stays
+ * until icms_memory_unregister of the request's ranges is not BUSY.
  *
  * Layers. Requests end in any order, each on its own: with a request for each layer, asked for in
  * the order in which they are computed, the first layer computes while others arrive. Copies are
  * given to the device in the order in which their values arrived and were verified.
  *
- * Deadlines. No call waits for the driver past its deadline. Where a copy has not ended by then the
- * status of the block is MISS with reason deadline (get) or DEADLINE (put). A copy that the driver
- * has already cannot be taken back: the memory is the caller's again when icms_memory_unregister
- * is not BUSY. Pinned memory of such a copy is not used again before the copy has ended.
+ * Deadlines. No call waits for a copy past its deadline. A call asks the driver two things on its
+ * own thread, and takes as long as the driver does for them: to record an event on the stream that
+ * it names, and what kind of memory an address is that is not registered, once a driver is in the
+ * process. Where a copy has not ended by then the status of the block is MISS with reason deadline
+ * (get) or DEADLINE (put). A copy that the driver has already cannot be taken back: the memory is
+ * the caller's again when icms_memory_unregister is not BUSY, also in a handle that failed. Pinned
+ * memory of such a copy is not used again before the copy has ended.
  *
  * Errors of a block. NOT_REGISTERED: data is memory of a device that this handle does not know; it
  * is noticed when the driver's library was in the process before the volume was opened or memory
@@ -507,9 +512,11 @@ ICMS_API icms_err icms_memory_register(struct icms *icms, enum icms_memory_kind 
                                        struct icms_memory **out_memory) ICMS_MUST_CHECK;
 
 /* Forgets a range, before its memory is freed and when no request under way has blocks in it. BUSY:
- * copies of requests that ended at their deadline are still with the driver; *memory stays and it
- * may be called again. Otherwise sets *memory to NULL; *memory may be NULL. icms_close forgets all
- * ranges, and waits up to 2 s for such copies. */
+ * copies of requests that ended at their deadline, were canceled or failed are still with the
+ * driver, or a request that named a stream is not over; *memory stays and it may be called again.
+ * A driver that fails and does not say that copies ended keeps their ranges BUSY. Otherwise sets
+ * *memory to NULL; *memory may be NULL. icms_close forgets all ranges, and waits up to 2 s for such
+ * copies. */
 ICMS_API icms_err icms_memory_unregister(struct icms_memory **memory) ICMS_MUST_CHECK;
 
 /* ---- state ---------------------------------------------------------------------------------- */
