@@ -9,15 +9,16 @@ PTR, U64, INT, SIZE, BOOL = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, cty
                              ctypes.c_bool)
 TABLE = (("reset", None, ()), ("set", None, (INT, INT)), ("count", INT, (INT,)),
          ("context", PTR, (INT,)), ("context_new", PTR, (INT,)), ("context_destroy", None, (PTR,)),
-         ("alloc", U64, (PTR, SIZE)), ("alloc_free", None, (U64,)),
+         ("alloc", U64, (PTR, SIZE)), ("alloc_pool", U64, (PTR, SIZE)), ("alloc_free", None, (U64,)),
          ("alloc_at", U64, (PTR, SIZE, U64)), ("pinned", U64, (PTR, SIZE)),
          ("write", None, (U64, PTR, SIZE)), ("read", None, (U64, PTR, SIZE)),
          ("stream_new", PTR, (PTR,)), ("stream_free", None, (PTR,)),
-         ("stream_hold", None, (PTR, BOOL)), ("stream_write", None, (PTR, U64, INT, SIZE)),
+         ("stream_capture", None, (PTR, BOOL)), ("stream_hold", None, (PTR, BOOL)),
+         ("stream_write", None, (PTR, U64, INT, SIZE)),
          ("stream_idle", BOOL, (PTR,)))
 SETS = ("INIT", "VERSION", "COPY", "PIN_MAX", "STREAM", "RECORD", "QUERY", "STUCK", "HANG",
-        "DELAY_US")
-COUNTS = ("COPIES", "BAD", "STREAMS", "EVENTS", "PINS", "RETAINED", "UNPINNED")
+        "DELAY_US", "CAPTURE")
+COUNTS = ("COPIES", "BAD", "STREAMS", "EVENTS", "PINS", "RETAINED", "UNPINNED", "BROKEN")
 
 
 class Gpu:

@@ -259,7 +259,7 @@ static void a_copy_waits_for_the_callers_stream(void **state)
     device_copy_start(
         copy, &(struct device_order){
                   .direction = DEVICE_OUT, .address = address, .bytes = BYTES, .mark = mark});
-    (void)usleep(30000);
+    (void)usleep(100000);
     assert_int_equal(device_copy_is_over(copy), COPY_NOT_OVER);
     gpu->stream_hold(stream, false);
     assert_int_equal(wait_over(copy), COPY_DONE);
@@ -333,7 +333,7 @@ static void a_mark_is_held_until_its_copies_are_with_the_driver(void **state)
 
     gpu->set(FAKE_DEVICE_HANG, 1);
     first = start(f, DEVICE_IN, address, BYTES, 0);
-    (void)usleep(20000); /* the thread is in the driver */
+    (void)usleep(200000); /* the thread is in the driver */
     assert_true(device_mark_take(f->copier, stream, &f->users, &mark, &code));
     second = device_copy_take(f->copier, BYTES, &f->users);
     device_copy_start(second, &(struct device_order){.direction = DEVICE_OUT,
@@ -368,7 +368,7 @@ static void the_stream_of_a_lost_copy_is_not_used(void **state)
     device_copy_start(
         copy, &(struct device_order){
                   .direction = DEVICE_IN, .address = address, .bytes = BYTES, .stream = stream});
-    (void)usleep(20000);    /* the thread is in the driver */
+    (void)usleep(200000);   /* the thread is in the driver */
     device_copy_give(copy); /* its deadline passed */
     gpu->stream_free(stream);
     gpu->set(FAKE_DEVICE_HANG, 0);
@@ -425,7 +425,7 @@ static void a_refusal_for_a_capture_passes(void **state)
 
         gpu->set(sets[i], FAKE_UNCAPTURED);
         copy = start(f, DEVICE_IN, address, BYTES, 1);
-        (void)usleep(30000);
+        (void)usleep(100000);
         assert_int_equal(device_copy_is_over(copy), COPY_NOT_OVER);
         gpu->set(sets[i], 0);
         assert_int_equal(wait_over(copy), COPY_DONE);
@@ -488,7 +488,7 @@ static void memory_that_is_freed_during_a_copy_is_an_error(void **state)
 
     gpu->set(FAKE_DEVICE_STUCK, 1);
     copy = start(f, DEVICE_IN, address, BYTES, 1);
-    (void)usleep(20000); /* the thread hands it over */
+    (void)usleep(200000); /* the thread hands it over */
     gpu->alloc_free(address);
     gpu->set(FAKE_DEVICE_STUCK, 0);
     assert_int_equal(wait_over(copy), COPY_FAILED);
@@ -509,7 +509,7 @@ static void memory_of_a_copy_that_does_not_end_is_not_used_again(void **state)
 
     gpu->set(FAKE_DEVICE_STUCK, 1);
     copy = start(f, DEVICE_OUT, address, DEVICE_PINNED_BYTES, 0);
-    (void)usleep(20000);
+    (void)usleep(200000);
     assert_int_equal(device_copy_is_over(copy), COPY_NOT_OVER);
     device_copy_give(copy); /* its deadline passed */
     assert_null(device_copy_take(f->copier, 1, &f->users));
@@ -530,7 +530,7 @@ static void a_copy_that_the_driver_does_not_have_is_taken_back(void **state)
 
     gpu->set(FAKE_DEVICE_HANG, 1);
     first = start(f, DEVICE_IN, address, BYTES, 0);
-    (void)usleep(20000); /* the thread is in the driver */
+    (void)usleep(200000); /* the thread is in the driver */
     second = start(f, DEVICE_IN, address + BYTES, BYTES, 0);
     device_copy_give(second);
     assert_int_equal(atomic_load(&f->users), 1);
@@ -556,7 +556,7 @@ static void events_that_fail_fail_the_copier(void **state)
         assert_int_equal(wait_over(copy), COPY_FAILED);
         assert_true(device_copier_is_failed(f->copier));
         device_copy_give(copy);
-        (void)usleep(30000);
+        (void)usleep(100000);
         assert_int_equal(atomic_load(&f->users), 1); /* nothing has said that it ended */
         gpu->set(sets[i], 0);
         wait_users(f, 0);
@@ -575,7 +575,7 @@ static void copies_that_run_are_counted_when_events_fail(void **state)
     gpu->set(FAKE_DEVICE_STUCK, 1);
     for (unsigned i = 0; i < 3; i++)
         copies[i] = start(f, i == 1 ? DEVICE_OUT : DEVICE_IN, address + i * BYTES, BYTES, i);
-    (void)usleep(20000);
+    (void)usleep(200000);
     gpu->set(FAKE_DEVICE_QUERY, FAKE_ILLEGAL);
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(wait_over(copies[i]), COPY_FAILED);
@@ -584,7 +584,7 @@ static void copies_that_run_are_counted_when_events_fail(void **state)
     assert_int_equal(atomic_load(&f->users), 3);
     assert_false(device_copier_halt(f->copier));
     gpu->set(FAKE_DEVICE_QUERY, 0);
-    (void)usleep(30000);
+    (void)usleep(100000);
     assert_int_equal(atomic_load(&f->users), 3);
     gpu->set(FAKE_DEVICE_STUCK, 0);
     wait_users(f, 0);
@@ -605,7 +605,7 @@ static void copies_of_a_context_that_is_destroyed_have_ended(void **state)
     assert_int_equal(copier_open(f, context, &why), ICMS_OK);
     gpu->set(FAKE_DEVICE_STUCK, 1);
     copy = start(f, DEVICE_IN, address, BYTES, 1);
-    (void)usleep(20000);
+    (void)usleep(200000);
     gpu->context_destroy(context);
     assert_int_equal(wait_over(copy), COPY_FAILED);
     device_copy_give(copy);
@@ -675,7 +675,7 @@ static int hang_main(void)
     begin = now_ms();
     device_copy_give(start(&f, DEVICE_IN, address, BYTES, 1));
     (void)start(&f, DEVICE_IN, address, BYTES, 1);
-    (void)usleep(20000);
+    (void)usleep(200000);
     if (device_copier_free(&f.copier))
         return 2;
     if (now_ms() - begin > WAIT_MS)
@@ -702,7 +702,7 @@ static int stuck_main(void)
     gpu->set(FAKE_DEVICE_STUCK, 1);
     copy = start(&f, DEVICE_IN, address, BYTES, 1);
     memory = copy->memory;
-    (void)usleep(20000);
+    (void)usleep(200000);
     gpu->set(FAKE_DEVICE_QUERY, FAKE_ILLEGAL);
     if (wait_over(copy) != COPY_FAILED)
         return 2;
