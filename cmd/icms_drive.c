@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "conf/conf.h"
 #include "icms_cli.h"
@@ -94,6 +95,66 @@ static int drive_format(const struct plan *plan, const struct conf_edit *edit, c
                : cli_fail(cli, err, "cannot format %s: %s; nothing was changed", drive, why.text);
 }
 
+/* Whether two paths lead to one file or device. */
+static bool is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    if (stat(a, &x) != 0 || stat(b, &y) != 0)
+        return false;
+    if (S_ISBLK(x.st_mode) && S_ISBLK(y.st_mode))
+        return x.st_rdev == y.st_rdev;
+    return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Whether a drive holds a store that was in use: its owner kept a note there. */
+static bool is_used(const char *drive)
+{
+    static uint8_t note[STORE_NOTE_BYTES];
+    struct store_contents found;
+    struct err_why why;
+    struct uuid uuid;
+    bool lost = false, noted = false;
+
+    if (store_look(loop_env_uring(), drive, &why, &found) != ICMS_OK ||
+        found.holds != STORE_HOLDS_STORE ||
+        store_note_read(loop_env_uring(), drive, &why, &uuid, note, &lost) != ICMS_OK)
+        return false; /* icms-target says why it cannot be opened */
+    for (size_t i = 0; i < sizeof(note); i++)
+        noted = noted || note[i] != 0;
+    return noted || lost;
+}
+
+/* What the file does not tell of the drive that comes. An icms-target that starts with one that was
+ * in use may erase drives that this one does not know. */
+static int drive_check(const struct plan *plan, const char *drive)
+{
+    const struct cli *cli = plan->cli;
+    struct conf_live *live = NULL;
+    struct err_why why = {""};
+    icms_err err = conf_live_read(plan->path, &why, &live);
+    const char *same = NULL;
+    int status = -1;
+
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s", why.text);
+    for (uint32_t i = 0; i < conf_live_target(live)->drive_count && same == NULL; i++)
+        if (is_same(conf_live_target(live)->drives[i].path, drive))
+            same = conf_live_target(live)->drives[i].path;
+    if (same != NULL)
+        status = cli_fail(cli, ICMS_EXISTS,
+                          "%s: drive %s is %s, which the file has; nothing was "
+                          "changed",
+                          plan->path, drive, same);
+    else if (!cli->format && is_used(drive))
+        status = cli_fail(cli, ICMS_FOREIGN,
+                          "%s: drive %s holds blocks of an enclosure or an agent; "
+                          "add --format to erase them; nothing was changed",
+                          plan->path, drive);
+    conf_live_free(&live);
+    return status;
+}
+
 static int change_answer(const struct plan *plan, const struct conf_drive_change *asked)
 {
     const struct cli *cli = plan->cli;
@@ -127,7 +188,9 @@ static int drives_change(struct plan *plan, const struct conf_drive_change *aske
 
     if (err != ICMS_OK)
         return cli_fail(cli, err, "%s", why.text);
-    if (cli->format && !cli->dry_run)
+    if (asked->what == CONF_DRIVE_ADD || asked->what == CONF_DRIVE_REPLACE)
+        status = drive_check(plan, comes);
+    if (status < 0 && cli->format && !cli->dry_run)
         status = drive_format(plan, &edit, comes);
     if (status < 0 && !cli->dry_run)
         err = conf_edit_write(plan->path, &edit, &why);
@@ -135,7 +198,8 @@ static int drives_change(struct plan *plan, const struct conf_drive_change *aske
     if (status >= 0)
         return status;
     if (err != ICMS_OK)
-        return cli_fail(cli, err, "%s; nothing was changed", why.text);
+        return cli_fail(cli, err, "%s; the file was not changed%s%s", why.text,
+                        cli->format ? ", but erased was " : "", cli->format ? comes : "");
     return change_answer(plan, asked);
 }
 

@@ -110,6 +110,11 @@ static icms_err change_check(const struct change *change)
     if (change->drive == NULL)
         return refuse(change, ICMS_NOT_FOUND,
                       "the file has none of this path; see `icms drive list`");
+    if (asked->what == CONF_DRIVE_REPLACE &&
+        conf_live_target(change->before)->drive_count == LIMIT_DRIVES)
+        return refuse(change, ICMS_LIMIT,
+                      "the file has 32 drives, so no number is free for another one beside it: "
+                      "remove it, reload icms-target, and add the new one");
     switch (asked->what) {
     case CONF_DRIVE_DRAIN:
         if (change->drive->state == CONF_DRIVE_DRAINING)
@@ -204,6 +209,10 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
         return conf_edit_entry_remove(edit, by_hand);
     default:
         err = conf_edit_key_remove(edit, edit->entry, "state", by_hand);
+        if (err == ICMS_OK && !conf_edit_find_key(edit, "path", asked->path))
+            err = conf_edit_refuse(edit, edit->list->line, by_hand);
+        if (err == ICMS_OK) /* that of the old one */
+            err = conf_edit_key_remove(edit, edit->entry, "health", by_hand);
         if (err == ICMS_OK && !conf_edit_find_key(edit, "path", asked->path))
             err = conf_edit_refuse(edit, edit->list->line, by_hand);
         if (err == ICMS_OK)

@@ -100,6 +100,22 @@ static void only_the_lines_of_the_change(void **state)
     becomes(BOTH, CHANGE(CONF_DRIVE_REPLACE, "/d1", .other = "/d2"),
             HEAD D0 "  - size: 2GiB\n    path: /d2\n    write_budget: 1DWPD\n" TAIL,
             "drives[/d1]: listed -> not listed\ndrives[/d2]: not listed -> listed\n");
+    becomes(HEAD D0 "  - path: /d1\n    health: /run/d1\n    size: 1GiB\n" TAIL,
+            CHANGE(CONF_DRIVE_REPLACE, "/d1", .other = "/d2", .yes = true),
+            HEAD D0 "  - path: /d2\n    size: 1GiB\n" TAIL,
+            "drives[/d1]: listed -> not listed\ndrives[/d2]: not listed -> listed\n");
+}
+
+static void as_many_as_may_be(void **state)
+{
+    char text[4096] = HEAD;
+    size_t used = strlen(text);
+
+    for (int i = 0; i < LIMIT_DRIVES; i++)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "  - path: /d%d\n", i);
+    refused(text, CHANGE(CONF_DRIVE_ADD, "/new"), ICMS_LIMIT, "32 drives");
+    refused(text, CHANGE(CONF_DRIVE_REPLACE, "/d1", .other = "/new", .yes = true), ICMS_LIMIT,
+            "no number is free");
 }
 
 static void what_loses_blocks_asks(void **state)
@@ -148,6 +164,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_the_lines_of_the_change),
+        cmocka_unit_test(as_many_as_may_be),
         cmocka_unit_test(what_loses_blocks_asks),
         cmocka_unit_test(one_that_takes_blocks_stays),
         cmocka_unit_test(what_is_so_already_or_not_there),

@@ -171,7 +171,15 @@ def replaced(scene, agent):
 
 def refused(scene):
     text, before = scene.file.read_text(), scene.drives()
-    scene.drive("add", scene.path("enclosure0-drive0"))  # it was removed, and has a list of drives
+    used = scene.path("enclosure0-drive0")  # it was removed, and has a list of drives
+    said = scene.drive("add", used, status=1)
+    expect("icms drive does not add a used drive", "holds blocks" in str(said) and "--format" in str(said), said)
+    other = scene.folder / "other-name"
+    other.symlink_to(scene.path("new0"))
+    said = scene.drive("add", str(other), "--format", status=1)
+    expect("nor one that the file has under another name", "new0, which the file has" in str(said), said)
+    expect("and changes nothing", scene.file.read_text() == text and scene.drives() == before, scene.drives())
+    scene.file.write_text(text.replace("drives:\n", f"drives:\n  - path: {used}\n"))
     said = scene.hang_up("configuration refused")
     expect("a used drive is refused", "holds blocks of an enclosure" in said and f"{scene.file}:" in said, said)
     scene.file.write_text(text)
