@@ -152,6 +152,14 @@ static icms_err drive_come(struct target_drives_change *change, const struct tar
     struct target_drive *drive;
     icms_err err;
 
+    for (uint32_t other = 0; other < LIMIT_DRIVES; other++)
+        if (atomic_load(&target->drives[other].is_leaving) &&
+            !atomic_load(&target->drives[other].is_left) &&
+            strcmp(target->drives[other].path, opts->drives[i].path) == 0)
+            return err_set(why, ICMS_BUSY,
+                           "cannot add %.200s: it was removed a moment ago, and what was under way "
+                           "there has not ended; reload again in a moment",
+                           opts->drives[i].path);
     if (number == LIMIT_DRIVES)
         return err_set(why, ICMS_LIMIT,
                        "cannot add %.200s: %u drives are in use, or on their way out; add it when "

@@ -455,6 +455,7 @@ static void what_is_in_flight_ends(void **state)
     assert_false(list_empty(&rig->target->drives[1].flying));
     change(rig, 5, 0);
     assert_true(rig->target->drives[1].is_leaving);
+    refused(rig, 7, 0, ICMS_BUSY, "reload again in a moment");
     assert_true(peer_complete(rig->io, cid, NULL, 0, rig->back, &bytes, &cqe));
     assert_int_equal(cqe.status, NVME_SC_SUCCESS);
     assert_int_equal(bytes, value_bytes(n));

@@ -168,9 +168,10 @@ bool target_volumes_changed(struct target *target, icms_err *out_err,
 
 /* opts.drives as they shall be; the rest is not read. Refused with a sentence, and the place of the
  * drive in opts (out_drive; UINT32_MAX: none of them). FOREIGN: it is not empty; LIMIT: no number
- * is free; BUSY: the change before is not over; CONFIG: none would take values, or a quota would be
- * larger than the drives; what opening answers. Blocking, for as long as opening and formatting
- * take; one control thread at a time, which may be another one than that of the other calls. */
+ * is free; BUSY: the change before is not over, or the drive just left; CONFIG: none would take
+ * values, or a quota would be larger than the drives; what opening answers. Blocking, for as long
+ * as opening and formatting take; one control thread at a time, which may be another one than that
+ * of the other calls. */
 icms_err target_drives_change(struct target *target, const struct target_opts *opts,
                               uint32_t *out_drive, struct err_why *why) ICMS_MUST_CHECK;
 
