@@ -16,7 +16,7 @@ unit()
 ready()
 {
     local tries=300
-    until grep -q ' ready ' $1; do
+    until grep -qs ' ready ' $1; do
         tries=$((tries - 1))
         [ $tries -gt 0 ] || { verdict "start" 1 "$(tail -3 $1)"; exit 1; }
         sleep 0.1
@@ -72,8 +72,10 @@ for bytes in 1 4096 65537 2000000; do
     head -c $bytes /dev/urandom > value.$bytes
     /t/icms put --on-flash -d 60s key$bytes value.$bytes > put.log 2>&1 || wrong="$wrong put:$bytes"
 done
+[ -z "$wrong" ]
 verdict "a pod with kTLS stores" $? "($wrong $(cat put.log) $(tail -2 agent.log))"
 kill $agent && wait $agent
+rm agent.log # else ready() may read what the first one said
 /t/icms-agent --config agent.yaml > agent.log 2>&1 & # what it had in memory is gone
 agent=$!
 ready agent.log
