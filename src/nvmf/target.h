@@ -316,8 +316,7 @@ bool nvmf_target_loss_take(struct nvmf_target *target, struct nvmf_target_loss *
  * hosts that tell nothing are of no account, and a change that reaches one host after the other is
  * over when the last one has it: a host whose enclosures or weights change while it is connected
  * counts as differing only if they still do after twice that time, whatever else it tells
- * meanwhile that the others do not have. Told values are compared and
- * nothing else: a lie costs a line in a log. */
+ * meanwhile. Told values are compared and nothing else: a lie costs a line in a log. */
 #define NVMF_TARGET_SETTING_NS ((uint64_t)60 * 1000 * 1000 * 1000)
 
 /* A host that told another value than others. */

@@ -26,7 +26,8 @@ static uint32_t setting_keep(struct nvmft_setting *setting, uint32_t value, uint
 
 /* A host that has other enclosures than it had, and than the others have, may be the first of all
  * that will have them; it differs if the others do not follow until what they told before is
- * forgotten. One that differed before, and tells something else again, gets no more time by that.
+ * forgotten. It gets that time once: neither another value nor going back and forth gives it more,
+ * before the others have another value than they had then.
  */
 static bool setting_is_new(struct nvmft_ctrl *ctrl, const struct nvme_feature *feature,
                            uint32_t kept, uint64_t now_ns)
@@ -35,10 +36,12 @@ static bool setting_is_new(struct nvmft_ctrl *ctrl, const struct nvme_feature *f
 
     if (feature->fid == NVME_FEATURE_ICMS_RUN_BLOCKS)
         return false;
-    if (ctrl->has_told[i] && ctrl->has_agreed[i] && ctrl->told[i] != feature->value)
+    if (ctrl->has_told[i] && ctrl->told[i] != feature->value && kept != feature->value &&
+        (ctrl->changed_ns[i] == 0 || ctrl->changed_from[i] != kept)) {
         ctrl->changed_ns[i] = now_ns;
+        ctrl->changed_from[i] = kept;
+    }
     ctrl->has_told[i] = true;
-    ctrl->has_agreed[i] = kept == feature->value;
     ctrl->told[i] = feature->value;
     return ctrl->changed_ns[i] != 0 && now_ns - ctrl->changed_ns[i] <= 2 * NVMF_TARGET_SETTING_NS;
 }

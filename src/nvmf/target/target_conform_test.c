@@ -325,12 +325,12 @@ static void a_change_that_reaches_all_hosts_is_no_difference(void **state)
 }
 
 /* A host gets its time for a change once: neither another value that others do not have, nor
- * another setting, gives it more. */
+ * another setting, nor the right value in between gives it more. */
 static void a_host_that_differs_in_turns_differs(void **state)
 {
     static const uint8_t fids[] = {NVME_FEATURE_ICMS_ENCLOSURES, NVME_FEATURE_ICMS_WEIGHTS};
 
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < 3; way++) {
         struct rig *rig = rig_new(1, NULL);
         struct peer *first = rig_admin(rig, 0), *second = rig_admin(rig, 0);
         struct nvmf_target_stats stats;
@@ -346,6 +346,8 @@ static void a_host_that_differs_in_turns_differs(void **state)
                 assert_int_equal(setting_tell(first, fids[i], 0, 7), 7);
             if (way == 0) {
                 assert_int_equal(setting_tell(second, fids[0], 0, 8 + n % 2), 7);
+            } else if (way == 1) {
+                assert_int_equal(setting_tell(second, fids[0], 0, n == 2 ? 7 : 8), 7);
             } else {
                 assert_int_equal(setting_tell(second, fids[0], 0, 8), 7);
                 assert_int_equal(setting_tell(second, fids[1], 0, 7 + n % 2), 7);

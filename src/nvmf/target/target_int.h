@@ -310,8 +310,8 @@ struct nvmft_ctrl {
     bool differs;               /* its host told a value that others do not have               */
     bool has_told[2];           /* its host told its enclosures; their weights                 */
     uint32_t told[2];           /* which                                                       */
-    bool has_agreed[2];         /* and others had the same                                     */
     uint64_t changed_ns[2];     /* when it became another one than others have; 0: never      */
+    uint32_t changed_from[2];   /* what the others had then                                    */
 };
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */
