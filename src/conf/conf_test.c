@@ -464,6 +464,8 @@ static void test_require_and_keys_of_hosts_go_together(void **state)
 static void test_a_target_that_others_reach_asks_for_a_proof(void **state)
 {
 #define WIDE "listen: 10.0.0.1:4420\n" TARGET_MIN
+#define TWO(first, second)                                                                         \
+    "hosts: [{nqn: " HOST_A ", " first "}, {nqn: nqn.2026-01.io.icms:b, " second "}]\n"
     target_refused(WIDE, "t.yaml:1: listen: ", "`require: none`");
     target_refused(WIDE "hosts: [{nqn: " HOST_A "}]\n", "t.yaml:8: secrets: ", "icms key gen");
     target_accepted(WIDE "require: none\n");
@@ -473,17 +475,17 @@ static void test_a_target_that_others_reach_asks_for_a_proof(void **state)
     assert_int_equal(target.require, REQUIRE_CHAP); /* of strangers, too */
     assert_int_equal(target.hosts[0].require, REQUIRE_CHAP);
     assert_int_equal(target.warnings.count, 0);
-    target_accepted(WIDE "hosts: [{nqn: " HOST_A ", psks: [/a]}]\n");
+    target_accepted(WIDE TWO("psks: [/a]", "secrets: [/b], psks: [/a], require: chap+tls"));
     assert_int_equal(target.require, REQUIRE_CHAP);
     assert_int_equal(target.hosts[0].require, REQUIRE_TLS);
-    target_accepted(WIDE "hosts: [{nqn: " HOST_A
-                         ", secrets: [/b], psks: [/a], require: chap+tls}]\n");
-    assert_int_equal(target.hosts[0].require, REQUIRE_CHAP | REQUIRE_TLS);
-    target_accepted(TARGET_MIN "hosts: [{nqn: " HOST_A ", secrets: [/a]}]\n"); /* loopback */
-    assert_int_equal(target.require, 0);
+    assert_int_equal(target.hosts[1].require, REQUIRE_CHAP | REQUIRE_TLS);
+    target_accepted(TARGET_MIN TWO("secrets: [/a]", "psks: [/a]")); /* loopback; may use TLS */
     assert_int_equal(target.hosts[0].require, REQUIRE_CHAP);
-    target_accepted(TARGET_MIN "hosts: [{nqn: " HOST_A ", psks: [/a]}]\n"); /* may use TLS */
-    assert_int_equal(target.hosts[0].require, 0);
+    assert_int_equal(target.hosts[1].require, 0);
+    target_accepted(TARGET_MIN "require: tls\n" TWO("secrets: [/b], psks: [/a]",
+                                                    "secrets: [/b], psks: [/a], require: tls"));
+    assert_int_equal(target.hosts[0].require, REQUIRE_CHAP | REQUIRE_TLS); /* it has secrets */
+    assert_int_equal(target.hosts[1].require, REQUIRE_TLS);
 #undef WIDE
 }
 

@@ -500,8 +500,8 @@ static const struct conf_key target_keys[] = {
          "authenticate with DH-HMAC-CHAP before anything else; a host that is not listed under "
          "hosts cannot. tls: connections without TLS are refused, those of discovery among them. "
          "chap+tls: both. none: whoever reaches the port is the host that it says it is; hosts "
-         "with "
-         "secrets authenticate all the same, hosts with psks may use TLS. On an address that other "
+         "with psks may use TLS. Whatever is required, a host with secrets authenticates unless a "
+         "require of its own leaves chap out. On an address that other "
          "machines reach, icms-target does not start without secrets or psks unless none is "
          "written."},
     {"chap_hashes", CONF_PATHS, false, LIST_AT(struct conf_target, chap_hashes, chap_hash_count),
