@@ -252,6 +252,44 @@ def segments():
     put('segment', 'record-volumes', b''.join(patch(i, 1, 40, bytes([i]) * 16) + patch(i, last, 0, bytes(64), 0) for i in range(8)))
 
 
-for make in (kv, identify, log, fabrics, tcp, stream, sealed, nvmf_target, nvmf_target_script,
+def prestage():
+    put('prestage', 'keys', b'{"volume": "kv", "keys": ["00ff", "0123456789abcdef0123456789ABCDEF"], '
+        b'"deadline_ms": 250, "priority": 3, "tier": "dram"}')
+    put('prestage', 'names', b'{"volume": "kv", "names": ["a", "\\u00e4\\u0000b"], "priority": 0}')
+    put('prestage', 'tokens', b'{"volume": "kv", "model": "m", "tokens": [1, 2]}')
+    put('prestage', 'twice', b'{"volume": "kv", "volume": "kv", "keys": []}')
+    put('prestage', 'long-key', b'{"volume": "kv", "keys": ["' + b'00' * 17 + b'"]}')
+    put('prestage', 'numbers', b'{"volume": "kv", "keys": ["00"], "deadline_ms": 1e99, "priority": -1}')
+    put('prestage', 'deep', b'[' * 3000)
+
+
+def agent_rings():
+    # A step: what, then for an entry op, flags, key, volume, lease, bytes, offset, time, aside (ring_fuzz.c).
+    def entry(op, key=1, flags=0, volume=0, lease=0, nbytes=5000, offset=0, time=100, aside=0):
+        return struct.pack('<6BHHBB', 0, op, flags, key, volume, lease, nbytes, offset, time, aside)
+
+    def step(what, *data):
+        return bytes([what, *data]).ljust(12, b'\0')
+
+    get, putop, exists, remove, flush, cancel, touch, suspect, many, hint = range(1, 11)
+    run, take, lease = step(5, 20), step(4, 0), step(3, 0, 3)
+    put('agent_rings', 'get', entry(get) + entry(get, 2, volume=1, lease=2) + run + take + lease)
+    put('agent_rings', 'put', step(2, 0, 0, 0, 9, 0) + entry(putop, 9, volume=1) + run +
+        entry(putop, 9, 3, volume=1) + run + entry(get, 9, volume=1) + run + take)
+    put('agent_rings', 'direct', entry(get, 1, 8, aside=5) + entry(putop, 1, 8) + run + take)
+    put('agent_rings', 'match', step(2, 1, 0, 0, 40, 0, 3, 0) + entry(many, nbytes=40) + run +
+        entry(many, nbytes=2048) + entry(many, nbytes=0xffff) + run + take)
+    put('agent_rings', 'hints', step(2, 1, 0, 0, 40, 0, 255) + entry(hint, nbytes=40, lease=1, aside=50) + run +
+        entry(hint, flags=16, nbytes=40) + entry(hint, nbytes=600, aside=5) + entry(get, 3, 4) + run + take)
+    put('agent_rings', 'others', entry(exists) + entry(remove) + entry(flush) + entry(touch) + entry(suspect) +
+        entry(cancel) + entry(0) + entry(11) + run + take)
+    put('agent_rings', 'held', step(6, 3) + entry(get) + entry(putop, 5, 1, volume=1) + run + entry(cancel) +
+        step(6, 4) + step(5, 255) + take)
+    put('agent_rings', 'lies', step(4, 205, 0, 1, 2, 3, 4) + step(4, 235, 0, 255) + step(7, 3, 2, 255, 255) +
+        step(4, 255, 0, 0, 0, 0, 128) + run)
+    put('agent_rings', 'raw', bytes([1]) + bytes(range(64)) + run * 4)
+
+
+for make in (prestage, agent_rings, kv, identify, log, fabrics, tcp, stream, sealed, nvmf_target, nvmf_target_script,
              segments):
     make()

@@ -254,10 +254,18 @@ static void script_feature(struct script_peer *at, uint8_t arg)
 {
     static const uint8_t ids[4] = {NVME_FEATURE_KEEP_ALIVE, NVME_FEATURE_QUEUES,
                                    NVME_FEATURE_ASYNC_EVENT, NVME_FEATURE_KV};
+    static const uint8_t shared[4] = {NVME_FEATURE_ICMS_ENCLOSURES, NVME_FEATURE_ICMS_WEIGHTS,
+                                      NVME_FEATURE_ICMS_RUN_BLOCKS, NVME_FEATURE_ICMS_RUN_BLOCKS};
     uint32_t value = (arg & 3) == 2 ? arg >> 2 : (uint32_t)(arg >> 2) * 50;
     struct nvme_feature feature = {.set = true, .fid = ids[arg & 3], .nsid = 1, .value = value};
     struct nvme_sqe_wf sqe;
 
+    if (arg >=
+        0xc0) { /* what hosts have to agree about, of namespaces that there are and are not */
+        feature.fid = shared[arg & 3];
+        feature.nsid = (arg & 3) == 3 ? arg >> 2 & 7 : 1;
+        feature.value = arg >> 2 & 3;
+    }
     nvme_feature_encode(&feature, &sqe);
     (void)peer_submit(at->peer, &sqe, 0);
 }
