@@ -28,6 +28,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+import secure  # noqa: E402
 
 BLOCK_TOKENS = 256
 VOLUME = {"name": "chat", "value_max": "8MiB", "run_blocks": 1, "memory_max": "128MiB"}
@@ -49,6 +50,7 @@ class Demo:
         self.model = pathlib.Path(arguments.model)
         self.short = arguments.short
         self.secure = arguments.secure
+        self.keys = secure.Keys(self.build, self.folder / "pod")
         self.volume = {**VOLUME, **({"encrypted": "true"} if self.secure else {})}
         self.rows = []
         self.checks = []
@@ -56,37 +58,13 @@ class Demo:
     def say(self, text):
         print(f"[{time.monotonic() - self.begin:5.1f} s] {text}", flush=True)
 
-    def key(self, name, kind):
-        """The file of a key; it is made when it is asked for first."""
-        path = self.folder / "pod" / f"{name}.{kind}"
-        if not path.exists():
-            subprocess.run([str(self.build / "cmd/icms"), "key", "gen", "--type", kind, str(path)],
-                           check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        return path
-
-    def target_keys(self):
-        """What an enclosure asks of each server, in its configuration."""
-        hosts = [f"{{nqn: {host_nqn(name)}, secrets: [{self.key(name, 'dhchap')}], "
-                 f"controller_secret: {self.key('enclosures', 'dhchap')}, "
-                 f"psks: [{self.key(name, 'tls')}]}}" for name in SERVERS]
-        return {"require": "chap+tls", "hosts": f"[{', '.join(hosts)}]"} if self.secure else {}
-
     def add_agent(self, p, name, targets, **more):
         """A server's agent, with its keys where the pod asks for them."""
         if self.secure:
-            more.update(host_nqn=host_nqn(name), require="chap+tls", psk=self.key(name, "tls"),
-                        secret=self.key(name, "dhchap"),
-                        controller_secret=self.key("enclosures", "dhchap"))
+            more.update(self.keys.agent(name))
         agent = p.add_agent(name, targets, [self.volume], **more)
         agent.wait_ready()
         return agent
-
-    def volume_key(self):
-        """Gives the engines the key of the volume; the daemons do not get it."""
-        path = self.folder / "pod/keys.yaml"
-        path.write_text(f"volumes: [{{name: {VOLUME['name']}, keys: [{{id: 1, "
-                        f"file: {self.key('chat', 'volume')}}}]}}]\n")
-        os.environ["ICMS_KEYS"] = str(path)
 
     def check(self, name, good, detail=""):
         """One thing that must hold for the demo to succeed."""
@@ -108,10 +86,6 @@ class Demo:
         if errors:
             print(errors)
         return json.loads(result.stdout.decode(errors="replace"))
-
-
-def host_nqn(name):
-    return f"nqn.2026-01.io.icms.demo:{name}"
 
 
 def same_answer(one, other):
@@ -169,17 +143,16 @@ def print_table(demo):
 def start_pod(demo, p):
     """Two enclosures and the agents of two servers."""
     if demo.secure:
-        demo.volume_key()
+        demo.keys.volume(VOLUME["name"])
     targets = [p.add_target(f"enclosure{i}", 2, "512MiB", [demo.volume], segment="32MiB",
-                            **demo.target_keys()) for i in range(2)]
+                            **(demo.keys.target(SERVERS) if demo.secure else {})) for i in range(2)]
     for target in targets:
         target.wait_ready()
     agents = [demo.add_agent(p, name, targets) for name in ("server-a", "server-b")]
     if demo.secure:
-        proven = [(e["auth"], e["tls"] != "none") for agent in agents
-                  for e in json.loads(agent.get("/status")[1])["enclosures"]]
-        demo.check("every server and enclosure proved itself, over TLS",
-                   proven == 4 * [("chap-mutual", True)], str(proven))
+        for agent in agents:
+            secure.wait_proven(agent)
+        demo.check("every server and enclosure proved itself, over TLS", True)
     return targets, agents
 
 

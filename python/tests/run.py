@@ -3,7 +3,7 @@
 """The Python package, built as its users build it and run from the wheel.
 
 Goal: `pip wheel` makes a wheel from the sources and a build folder, and the package in it keeps its
-promises against real daemons, also with a volume that is encrypted.
+promises against real daemons, also with everything turned on: an encrypted volume, proofs and TLS.
 Method: the tree is copied, so that nothing is written into it; the wheel is built there without a
 network and unpacked; the tests of this folder run with it and with nothing else installed, each
 file in a process of its own.
@@ -20,9 +20,9 @@ sys.path.insert(0, str(HERE.parents[1] / "tools"))
 import icms_wheel  # noqa: E402
 
 
-# Those that put and get, and the adapters: all of it with keys turned on as well.
-ENCRYPTED = ("test_calls", "test_deadlines", "test_device", "test_life", "test_lmcache", "test_requests", "test_sglang",
-             "test_vllm_connector", "test_vllm_tier")
+# Those that put and get, and the adapters: all of it with everything turned on as well.
+SECURE = ("test_calls", "test_deadlines", "test_device", "test_life", "test_lmcache", "test_requests", "test_sglang",
+          "test_vllm_connector", "test_vllm_tier")
 
 
 def main():
@@ -35,7 +35,7 @@ def main():
     names = sys.argv[2:] or sorted(path.stem for path in HERE.glob("test_*.py"))
     # A process each: some put stand-ins for an engine where Python finds modules.
     runs = [(name, env) for name in names]
-    runs += [(name, {**env, "ICMS_PYTHON_ENCRYPTED": "1"}) for name in names if name in ENCRYPTED]
+    runs += [(name, {**env, "ICMS_PYTHON_SECURE": "1"}) for name in names if name in SECURE]
     failed = [name for name, with_env in runs if subprocess.run(
         [python, "-X", "faulthandler", "-m", "unittest", "-v", name], cwd=HERE, env=with_env,
         check=False).returncode != 0]

@@ -2,8 +2,9 @@
 """What the tests share: a pod on loopback, tiers to run on, and values that tell each other apart.
 
 The pod is started once a process, by the first test that asks, and killed at its end. ICMS_BUILD
-names the build folder with the daemons. With ICMS_PYTHON_ENCRYPTED its volume kv is encrypted, and clients
-find the keys as they do without a test: in ICMS_KEYS.
+names the build folder with the daemons. With ICMS_PYTHON_SECURE everything is turned on (tools/secure.py): its
+volume kv is encrypted, clients find the keys as they do without a test, in ICMS_KEYS, and agent and
+enclosure prove themselves to each other, over TLS.
 """
 import atexit
 import contextlib
@@ -22,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ["ICMS_BUILD"])
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+import secure  # noqa: E402
 
 import icms  # noqa: E402
 
@@ -36,36 +38,39 @@ GRACE_S = 20
 DISTANT_MS = 200000
 
 
-#: The volume kv of every pod that says nothing else is encrypted.
-ENCRYPTED = "ICMS_PYTHON_ENCRYPTED" in os.environ
+#: Everything is turned on for every pod that does not choose its volumes.
+SECURE = "ICMS_PYTHON_SECURE" in os.environ
 
 
-def keys_make():
-    """Makes a key for kv, and the list that every client of this process finds."""
+def secure_keys():
+    """Keys in a folder of their own, and in ICMS_KEYS the list that every client of this process finds."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="icms-python-keys-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    subprocess.run([BUILD / "cmd/icms", "key", "gen", "--type", "volume", folder / "key"], check=True,
-                   stdout=subprocess.DEVNULL)
-    (folder / "keys").write_text("volumes:\n- name: kv\n  keys:\n  - {id: 1, file: key}\n")
-    os.environ["ICMS_KEYS"] = str(folder / "keys")
+    keys = secure.Keys(BUILD, folder)
+    keys.volume("kv")
+    return keys
 
 
 class Tier:
     """One enclosure and one agent, which start() of each makes anew."""
 
     def __init__(self, volumes=(VOLUME, RAW)):
-        if ENCRYPTED and volumes == (VOLUME, RAW):
+        asked, proofs = {}, {}
+        if SECURE and volumes == (VOLUME, RAW):
             volumes = ({**VOLUME, "encrypted": "true"}, RAW)
-            if "ICMS_KEYS" not in os.environ:
-                keys_make()
+            if not _keys:
+                _keys.append(secure_keys())
+            asked, proofs = _keys[0].target(["server-a"]), _keys[0].agent("server-a")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="icms-python-"))
         self.pod = pod.Pod(BUILD, self.folder)
         self.target = self.pod.add_target("enclosure0", 1, "128MiB", volumes, segment="8MiB",
-                                          memory="32MiB")
+                                          memory="32MiB", **asked)
         self.target.wait_ready()
         self.agent = self.pod.add_agent("server-a", [self.target], volumes,
-                                        load_deadline=f"{GRACE_S}s", store_deadline=f"{GRACE_S}s")
+                                        load_deadline=f"{GRACE_S}s", store_deadline=f"{GRACE_S}s", **proofs)
         self.agent.wait_ready()
+        if proofs:
+            secure.wait_proven(self.agent)
         self.where = f"unix:{self.agent.socket}"
         atexit.register(self.end)
 
@@ -79,7 +84,7 @@ class EncryptedTier(Tier):
     another id, and one with another key."""
 
     def __init__(self, test):
-        if ENCRYPTED:
+        if SECURE:
             test.skipTest("keys are everywhere in this run")
         super().__init__(({**VOLUME, "encrypted": "true"}, {**VOLUME, "name": "plain"}))
         test.addCleanup(self.end)
@@ -111,7 +116,7 @@ class EncryptedTier(Tier):
             daemon.wait_ready()
 
 
-_tier = []
+_keys, _tier = [], []
 
 
 def tier():

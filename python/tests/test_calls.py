@@ -5,7 +5,7 @@ import struct
 import unittest
 
 import icms
-from support import ENCRYPTED, TestCase, VALUE_BYTES, keys, value, wait_for
+from support import SECURE, TestCase, VALUE_BYTES, keys, value, wait_for
 
 
 class Calls(TestCase):
@@ -226,7 +226,7 @@ class Keys(TestCase):
             results = self.volume.get([other], [bytearray(3)])
             self.assertEqual(results[0].status, icms.Status.MISS)
             # The trailer of an encrypted value has half of the digest; the tag has all of it.
-            self.assertIn(results[0].reason, [icms.Miss.COLLISION] + [icms.Miss.CHECKSUM] * ENCRYPTED)
+            self.assertIn(results[0].reason, [icms.Miss.COLLISION] + [icms.Miss.CHECKSUM] * SECURE)
             with self.assertRaises(icms.MissError), self.volume.lease(other):
                 pass
             self.assertTrue(self.volume.exists(other))  # by the 16 bytes, as is told

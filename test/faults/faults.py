@@ -17,7 +17,9 @@ misses            gets that missed, from the fault until the repair, by reason
 hit_ratio         of gets: before the fault, from the fault to the repair, after it
 first_hit_s       from the repair until all blocks are hits again, at worst
 
-usage: faults.py BUILD_ROOT OUT.json [FAULT ...]; FAULT_TIMES, default 5, FAULT_SECONDS, default 4
+usage: faults.py [--secure] BUILD_ROOT OUT.json [FAULT ...]; FAULT_TIMES, default 5, FAULT_SECONDS, default 4
+
+With --secure agent and enclosures prove themselves to each other, connections are TLS, and the engine encrypts.
 """
 import json
 import math
@@ -274,7 +276,8 @@ def measure(s, name, fault):
 
 
 def main():
-    build, out, wanted = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
+    words = [word for word in sys.argv[1:] if word != "--secure"]
+    build, out, wanted = pathlib.Path(words[0]), pathlib.Path(words[1]), words[2:]
     unknown = set(wanted) - set(faults())
     if unknown:
         sys.exit(f"faults.py: there is no fault {', '.join(sorted(unknown))}; there are {', '.join(faults())}")
@@ -284,7 +287,8 @@ def main():
         if wanted and name not in wanted:
             continue
         with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
-            rows.append(measure(Scene(build, pathlib.Path(folder), p), name, fault))
+            rows.append(measure(Scene(build, pathlib.Path(folder), p, "--secure" in sys.argv),
+                                name, fault))
         print(json.dumps(rows[-1]), flush=True)
     out.write_text(json.dumps(rows, indent=1) + "\n")
     if any(row["hung"] or row["wrong_bytes"] for row in rows):

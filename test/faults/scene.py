@@ -9,6 +9,7 @@ import types
 import pod
 import probe
 import proxy
+import secure
 
 VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
 ENCLOSURES = 4
@@ -16,6 +17,7 @@ COUNT, BYTES = 240, 60000
 DEADLINE_MS, HUNG_S = 500, 5
 FAULT_S = float(os.environ.get("FAULT_SECONDS", "4"))
 BACK_S = 60
+SERVER = "server"
 
 
 class Engine:
@@ -65,14 +67,20 @@ class Writer:
 
 
 class Scene:
-    """Four enclosures behind proxies, and for each measurement an agent and an engine of its own."""
+    """Four enclosures behind proxies, and for each measurement an agent and an engine of its own; with everything
+    turned on that tells tenants apart (tools/secure.py), or without."""
 
-    def __init__(self, build, folder, p):
+    def __init__(self, build, folder, p, is_secure):
         self.build, self.folder, self.p = build, folder, p
         self.targets, self.names = [], 0
+        self.volume, self.keys = VOLUME, None
+        if is_secure:
+            self.volume, self.keys = {**VOLUME, "encrypted": "true"}, secure.Keys(build, folder)
+            self.keys.volume(VOLUME["name"])
+        asked = self.keys.target([SERVER]) if is_secure else {}
         for i in range(ENCLOSURES):
-            self.targets.append(p.add_target(f"enclosure{i}", 1, "64MiB", [VOLUME], segment="4MiB", memory="32MiB",
-                                             faults=self.drive_faults(i)))
+            self.targets.append(p.add_target(f"enclosure{i}", 1, "64MiB", [self.volume], segment="4MiB",
+                                             memory="32MiB", faults=self.drive_faults(i), **asked))
         for target in self.targets:
             target.wait_ready()
         self.links = [proxy.Proxy(target.port) for target in self.targets]
@@ -90,8 +98,11 @@ class Scene:
 
     def begin(self):
         self.names += 1
-        self.agent = self.p.add_agent(f"server{self.names}", self.doors, [VOLUME])
+        proofs = self.keys.agent(SERVER) if self.keys else {}
+        self.agent = self.p.add_agent(f"server{self.names}", self.doors, [self.volume], **proofs)
         self.agent.wait_ready()
+        if self.keys:
+            secure.wait_proven(self.agent)
         self.engine = Engine(self.build, f"unix:{self.agent.socket}")
 
     def end(self):
