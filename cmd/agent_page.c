@@ -405,6 +405,31 @@ static void page_enclosure_latency(struct ctl_page *page, const struct agent_sta
         }
 }
 
+/* Of what was expected of a load when it was asked for. */
+static void page_estimates(struct ctl_page *page, const struct agent_stats *stats)
+{
+    static const struct hist none;
+    char text[2 * LIMIT_NAME_BYTES];
+    char labels[sizeof(text) + 32];
+    struct hist pod = none;
+
+    for (uint32_t i = 0; i < stats->enclosure_count; i++)
+        hist_merge(&pod, &stats->enclosures[i].estimate.errors);
+    ctl_family(page, "icms_agent_estimate_error_ratio", "histogram",
+               "What loads took more, or less, than was expected when they were asked for.");
+    ctl_histogram_ratios(page, "icms_agent_estimate_error_ratio", "tier=\"local\"",
+                         &stats->tier.estimate.errors);
+    ctl_histogram_ratios(page, "icms_agent_estimate_error_ratio", "tier=\"pod\"", &pod);
+    ctl_family(page, "icms_agent_enclosure_estimate_bytes_per_second", "gauge",
+               "Bandwidth of loads that is expected; 0: nothing is known.");
+    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
+        (void)snprintf(labels, sizeof(labels), "enclosure=\"%s\"",
+                       ctl_label(stats->enclosures[i].name, text, sizeof(text)));
+        ctl_sample(page, "icms_agent_enclosure_estimate_bytes_per_second", labels,
+                   (double)stats->enclosures[i].estimate.bytes_per_s);
+    }
+}
+
 static void page_pod(struct ctl_page *page, const struct agent_stats *stats)
 {
     char text[2 * LIMIT_NAME_BYTES];
@@ -463,6 +488,7 @@ static void page_enclosures(struct ctl_page *page, const struct agent_stats *sta
                    enclosure_failovers);
     page_links(page, stats);
     page_enclosure_latency(page, stats);
+    page_estimates(page, stats);
 }
 
 /* ---- volumes -------------------------------------------------------------------------------- */

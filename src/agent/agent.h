@@ -271,6 +271,15 @@ struct agent_link_stats {
     uint64_t last_error_age_ns;          /* how long ago                                      */
 };
 
+/* How long loads take at an enclosure or an own drive, and how well that was known. */
+struct agent_estimate_stats {
+    uint64_t bytes_per_s; /* 0: nothing is known now                                        */
+    uint64_t first_ns;    /* what a load took that found nothing in flight; 0: none did     */
+    uint64_t error;       /* of the last loads nine of ten were within: thousandths of what was
+                             expected                                                       */
+    struct hist errors;   /* of all loads, thousandths                                      */
+};
+
 struct agent_enclosure_stats {
     char name[LIMIT_NAME_BYTES];
     uint32_t number; /* below LIMIT_ENCLOSURES: the same for as long as it is in the pod */
@@ -302,6 +311,7 @@ struct agent_enclosure_stats {
     char last_error[LIMIT_REASON_BYTES]; /* sentence                                            */
     uint64_t last_error_age_ns;          /* how long ago                                       */
     struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                            */
+    struct agent_estimate_stats estimate;
 };
 
 #define AGENT_STATS_OPS    16 /* space for every enum shm_op           */
@@ -417,6 +427,7 @@ struct agent_tier_stats {
     uint64_t evicted;    /* blocks that it evicted since it was formatted                      */
     uint64_t forgotten;  /* deleted for puts and removes                                       */
     uint64_t slow_total; /* times that it became SLOW                                          */
+    struct agent_estimate_stats estimate;
 };
 
 struct agent_stats {

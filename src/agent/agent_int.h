@@ -23,6 +23,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/counter.h"
+#include "base/estimate.h"
 #include "base/hash.h"
 #include "base/list.h"
 #include "icms/icms.h"
@@ -200,8 +201,10 @@ struct agent_op {
     struct agent_enclosure *enclosure; /* asked now; NULL: the own drive */
     struct agent_link *by_link;        /* of it: which one has the command             */
     uint32_t links_tried;              /* bit i: link i of it had the command           */
-    uint64_t asked_ns;    /* when; of an enclosure                                       */
-    uint64_t ahead_bytes; /* of loads in flight there at that time, with its own      */
+    uint64_t asked_ns;         /* when; of an enclosure                                       */
+    uint64_t ahead_bytes;      /* of loads in flight there at that time, with its own      */
+    struct estimate_load load; /* LOAD: what was expected of an enclosure, or of the own drive
+                                  instead of a pod                                    */
     /* answer of the one that was asked; in over: of all */
     icms_err err;
     enum icms_miss reason;
@@ -261,6 +264,12 @@ enum agent_match_key {
     MATCH_KNOWN, /* its reason is final                                                           */
 };
 
+/* Where a key is, besides numbers of enclosures. */
+#define MATCH_FROM_DRAM  (LIMIT_ENCLOSURES + 0)
+#define MATCH_FROM_LOCAL (LIMIT_ENCLOSURES + 1)
+#define MATCH_FROMS      (LIMIT_ENCLOSURES + 2)
+_Static_assert(MATCH_FROMS <= UINT8_MAX, "a byte");
+
 /* Keys of one request. It may outlive the request: commands are in flight with its number. */
 struct agent_match {
     struct agent_shard *shard;
@@ -285,6 +294,7 @@ struct agent_match {
     uint16_t at[SHM_MATCH_KEYS];    /* which key of the request it is                 */
     uint8_t state[SHM_MATCH_KEYS];  /* enum agent_match_key                           */
     uint8_t reason[SHM_MATCH_KEYS]; /* KNOWN: enum icms_miss; NONE: it is there       */
+    uint8_t from[SHM_MATCH_KEYS];   /* and where: an enclosure, or MATCH_FROM_...     */
     struct agent_search searches[SHM_MATCH_KEYS]; /* who was asked                          */
 };
 
@@ -437,6 +447,7 @@ struct agent_shard {
     uint32_t margin;             /* bytes of an extent in front of the value                 */
     uint64_t sizes_max[2];       /* largest stored block of the last, and of these, blocks   */
     uint32_t sizes_count;        /* of these                                                 */
+    uint64_t size_average;       /* of stored blocks, a moving one; 0: none was seen         */
     uint64_t *leased;            /* bit i: slot i is leased; of the last look                */
     struct agent_passed *passed; /* [passed_count]                                          */
     uint32_t passed_count;       /* power of two                                             */
@@ -487,6 +498,8 @@ struct agent_local {
     struct line waiting; /* struct agent_op that need a buffer                       */
     void *line_memory;   /* its                                                      */
     uint64_t load_bytes, store_bytes;
+    struct estimate estimate;   /* of loads                                                 */
+    struct hist estimate_error; /* thousandths                                              */
 };
 
 /* ---- clients -------------------------------------------------------------------------------- */
@@ -765,6 +778,9 @@ static inline bool agent_shard_is_large(const struct agent_shard *shard, uint64_
  */
 uint64_t agent_shard_load_bytes(const struct agent_shard *shard, const struct key *key);
 
+/* What a block has on average, as it is stored; the most that it can have while none was seen. */
+uint64_t agent_shard_expected_bytes(const struct agent_shard *shard);
+
 /* A stored block had so many bytes. */
 void agent_shard_size_seen(struct agent_shard *shard, uint64_t stored_bytes);
 
@@ -880,6 +896,10 @@ struct agent_match *agent_match_new(struct agent_shard *shard, struct agent_user
 
 /* Looks for all keys; ends with match->done, perhaps inside this call. */
 void agent_match_start(struct agent_match *match, uint64_t deadline_ns);
+
+/* What it takes to have the keys that are known to be there, in order, up to the first that is not:
+ * estimate k of out for key k of the request (match->at). When the request is answered. */
+void agent_match_estimate(const struct agent_match *match, uint8_t *out);
 
 /* Its request is answered: what is in flight goes on for nobody. */
 void agent_match_leave(struct agent_match *match);

@@ -96,6 +96,26 @@ static void enclosure_op_loaded(struct agent_op *op, const struct nvmf_req *req)
         op->err = ICMS_VALUE_SIZE;
 }
 
+/* What the load took, against what was expected of it. */
+static void enclosure_load_ended(const struct agent_op *op, const struct nvmf_req *req)
+{
+    struct agent_enclosure *enclosure = op->enclosure;
+    enum estimate_end end = ESTIMATE_NOTHING;
+    uint64_t error;
+
+    if (agent_reactor_stalled(enclosure->reactor, op->asked_ns))
+        end = ESTIMATE_NOTHING;
+    else if (op->err == ICMS_OK)
+        end = ESTIMATE_CAME;
+    else if (op->err == ICMS_DEADLINE || op->err == ICMS_CANCELED) /* one NVMe status for both */
+        end = ESTIMATE_LATE;
+    error = estimate_ended(&enclosure->estimate, &op->load, end,
+                           u64_min(req->value_bytes, req_space(req)),
+                           reactor_now_ns(enclosure->reactor));
+    if (error != ESTIMATE_UNKNOWN)
+        hist_add(&enclosure->estimate_error, error);
+}
+
 static bool enclosure_op_again(struct agent_op *op);
 
 static void enclosure_req_done(struct nvmf_req *req)
@@ -106,8 +126,10 @@ static void enclosure_req_done(struct nvmf_req *req)
     link_over(op->by_link, req);
     op->err = link_req_err(op->by_link, op->shard, req);
     op->reason = req->reason;
-    if (op->kind == AGENT_OP_LOAD)
+    if (op->kind == AGENT_OP_LOAD) {
         enclosure->loading_bytes -= req_space(req);
+        enclosure_load_ended(op, req);
+    }
     if (op->io_class == IO_CLASS_LOAD && (op->kind == AGENT_OP_LOAD || op->kind == AGENT_OP_EXIST))
         agent_link_ended(op->by_link, op->shard, op->kind == AGENT_OP_LOAD, req, op->ahead_bytes,
                          op->asked_ns);
@@ -176,8 +198,12 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     err = enclosure_op_send(op);
     if (err == ICMS_OK) {
         link_begun(op->by_link, &op->u.nvmf);
-        if (op->kind == AGENT_OP_LOAD)
+        if (op->kind == AGENT_OP_LOAD) {
             enclosure->loading_bytes += req_space(&op->u.nvmf);
+            estimate_begun(&enclosure->estimate, &op->load,
+                           u64_min(agent_shard_expected_bytes(shard), req_space(&op->u.nvmf)),
+                           op->asked_ns);
+        }
     }
     op->ahead_bytes = enclosure->loading_bytes;
     return err;

@@ -198,6 +198,7 @@ static void enclosure_slow_ends(struct agent_enclosure *enclosure)
 {
     slow_forget(&enclosure->reactor->slow_loads, enclosure->number);
     slow_forget(&enclosure->reactor->slow_exists, enclosure->number);
+    estimate_forget(&enclosure->estimate);
     loop_timer_stop(enclosure->reactor->loop, &enclosure->probe);
     /* Whoever took over meanwhile may have blocks of it. */
     atomic_store_explicit(&enclosure->included_ns, reactor_now_ns(enclosure->reactor),
@@ -567,6 +568,7 @@ static void link_lost(struct agent_link *link, const char *why)
     loop_timer_stop(loop, &link->look);
     loop_timer_stop(loop, &link->retry);
     slow_forget(&enclosure->links_slow, link->at);
+    estimate_forget(&enclosure->estimate); /* with another number of links it is another server */
     if (link_state(link) != AGENT_ENCLOSURE_EXCLUDED)
         counter_add(&link->exclusions, 1);
     link_state_set(link, AGENT_ENCLOSURE_EXCLUDED);
@@ -620,6 +622,7 @@ static void link_up(struct nvmf_ctrl *ctrl)
     link_auths_read(link);
     atomic_store_explicit(&link->tls, nvmf_ctrl_tls(ctrl), memory_order_relaxed);
     link_state_set(link, AGENT_ENCLOSURE_UP);
+    estimate_forget(&enclosure->estimate);
     link_volumes_read(link);
     atomic_store_explicit(&enclosure->exist_many,
                           enclosure->agent->opts.exist_many && nvmf_ctrl_has_exist_many(ctrl),
@@ -891,6 +894,8 @@ static void enclosure_counters_reset(struct agent_enclosure *enclosure)
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
         counter_set(counters[i], 0);
     memset(enclosure->op_ns, 0, sizeof(enclosure->op_ns));
+    memset(&enclosure->estimate_error, 0, sizeof(enclosure->estimate_error));
+    estimate_forget(&enclosure->estimate);
     enclosure->was_relinked = false;
     for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
         atomic_store_explicit(&enclosure->appeared_ns[i], 0, memory_order_relaxed);

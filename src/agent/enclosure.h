@@ -36,6 +36,7 @@
 #define AGENT_ENCLOSURE_H
 
 #include "agent/pod.h"
+#include "base/estimate.h"
 #include "base/slow.h"
 
 struct agent_match_cmd;
@@ -101,9 +102,10 @@ struct agent_enclosure {
     bool was_relinked;      /* since it was up last: who took over may have blocks of it    */
     _Atomic uint64_t
         appeared_ns[LIMIT_AGENT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
-    struct loop_timer probe; /* next probe while SLOW                                    */
-    struct slow *slow_in;    /* SLOW: reactor->slow_loads or slow_exists                 */
-    uint64_t loading_bytes;  /* space of loads in flight                                 */
+    struct loop_timer probe;  /* next probe while SLOW                                    */
+    struct slow *slow_in;     /* SLOW: reactor->slow_loads or slow_exists                 */
+    uint64_t loading_bytes;   /* space of loads in flight                                 */
+    struct estimate estimate; /* of loads, by all links                                   */
     struct { /* for exists, for loads: the last key that was there while UP, else the last */
         struct key key;
         uint32_t volume;
@@ -125,7 +127,8 @@ struct agent_enclosure {
     uint64_t checksum_errors;      /* blocks that it had, and that are damaged                  */
     uint64_t auths, auths_refused; /* of all its associations                               */
     struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                        */
-    pthread_mutex_t text_lock; /* of last_error: written on failures, read by status       */
+    struct hist estimate_error; /* of loads, in thousandths of what was expected            */
+    pthread_mutex_t text_lock;  /* of last_error: written on failures, read by status       */
     char last_error[LIMIT_REASON_BYTES];
     uint64_t last_error_ns;  /* when; text_lock                                         */
     uint32_t damaged_volume; /* of the last damaged block; text_lock                    */

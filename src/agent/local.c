@@ -57,6 +57,22 @@ static void local_buffer_give(struct agent_local *local, struct agent_op *op)
     local_begin(local, next);
 }
 
+static void local_load_ended(const struct agent_op *op, icms_err err)
+{
+    struct agent_local *local = op->shard->agent->local;
+    enum estimate_end end = err == ICMS_OK         ? ESTIMATE_CAME
+                            : err == ICMS_DEADLINE ? ESTIMATE_LATE
+                                                   : ESTIMATE_NOTHING;
+    uint64_t error;
+
+    if (op->kind != AGENT_OP_LOAD)
+        return;
+    error = estimate_ended(&local->estimate, &op->load, end, op->value_bytes,
+                           reactor_now_ns(local->reactor));
+    if (error != ESTIMATE_UNKNOWN)
+        hist_add(&local->estimate_error, error);
+}
+
 /* Answers from a callback of the store. */
 static void local_done(struct agent_op *op, icms_err err, enum icms_miss reason)
 {
@@ -65,6 +81,7 @@ static void local_done(struct agent_op *op, icms_err err, enum icms_miss reason)
     loop_timer_stop(agent->local->reactor->loop, &op->timer);
     op->err = err;
     op->reason = reason;
+    local_load_ended(op, err);
     local_buffer_give(agent->local, op);
     op->answered(op);
 }
@@ -74,6 +91,7 @@ static void local_fail(struct agent_local *local, struct agent_op *op, icms_err 
 {
     op->err = err;
     op->reason = ICMS_MISS_NONE;
+    local_load_ended(op, err);
     local_buffer_give(local, op);
     loop_send(local->reactor->loop, &op->msg, local_back);
 }
@@ -260,6 +278,9 @@ void agent_local_ask(struct agent_local *local, struct agent_op *op)
         loop_send(local->reactor->loop, &op->msg, local_back);
         return;
     }
+    if (op->kind == AGENT_OP_LOAD)
+        estimate_begun(&local->estimate, &op->load, agent_local_bytes(local, op->shard, &op->key),
+                       reactor_now_ns(local->reactor));
     if (op->deadline_ns != 0 && op->kind != AGENT_OP_FLUSH)
         loop_timer_start(local->reactor->loop, &op->timer, op->deadline_ns);
     if (op->kind != AGENT_OP_FLUSH && local->free_count == 0) {

@@ -191,6 +191,7 @@ static struct line *match_ask(struct agent_match *match, uint32_t i)
         match_known(match, i, ICMS_MISS_NO_VOLUME);
         return NULL;
     }
+    match->from[i] = MATCH_FROM_LOCAL;
     if (shard->agent->local != NULL) {
         match_known(match, i, agent_local_exists(shard->agent->local, shard, &match->keys[i]));
         return NULL;
@@ -231,8 +232,10 @@ static void match_look(struct agent_match *match)
     uint32_t there = agent_shard_find_many(match->shard, &match->keys[begin], count);
 
     for (uint32_t i = 0; i < count; i++)
-        if ((there >> i & 1) != 0)
+        if ((there >> i & 1) != 0) {
+            match->from[begin + i] = MATCH_FROM_DRAM;
             match_known(match, begin + i, ICMS_MISS_NONE);
+        }
     match->looked = begin + count;
 }
 
@@ -328,6 +331,7 @@ static void cmd_key_answered(const struct agent_match_cmd *cmd, uint32_t k, icms
     if (err == ICMS_OK)
         agent_search_count(match->shard, search, is_there);
     if (err == ICMS_OK && is_there) {
+        match->from[i] = (uint8_t)cmd->enclosure->number;
         match_known(match, i, ICMS_MISS_NONE);
     } else if (err == ICMS_OK) {
         if (agent_search_missed(match->shard, search, cmd->enclosure))
@@ -375,7 +379,76 @@ static void match_op_done(struct agent_op *op)
 
     if (op->err != ICMS_OK && reason == ICMS_MISS_NONE)
         reason = op->err == ICMS_NO_VOLUME ? ICMS_MISS_NO_VOLUME : ICMS_MISS_DRIVE_DOWN;
+    if (op->enclosure != NULL)
+        match->from[op->match_key] = (uint8_t)op->enclosure->number;
     match_known(match, op->match_key, op->err == ICMS_OK ? ICMS_MISS_NONE : reason);
     match->out--;
     match_settle(match);
+}
+
+/* ---- estimates ------------------------------------------------------------------------------ */
+
+/* The server that a key would be loaded from; NULL: memory. */
+static const struct estimate *match_server(const struct agent_match *match, uint8_t from)
+{
+    const struct agent *agent = match->shard->agent;
+
+    if (from == MATCH_FROM_DRAM)
+        return NULL;
+    if (from == MATCH_FROM_LOCAL)
+        return agent->local != NULL ? &agent->local->estimate : &agent->tier->estimate;
+    return &match->shard->reactor->enclosures[from].estimate;
+}
+
+/* About what the stored block of a key has. */
+static uint64_t match_bytes(const struct agent_match *match, uint32_t i)
+{
+    const struct agent_shard *shard = match->shard;
+    const struct key *key = &match->keys[i];
+    uint64_t bytes = 0;
+
+    if (match->from[i] == MATCH_FROM_LOCAL)
+        bytes = shard->agent->local != NULL ? agent_local_bytes(shard->agent->local, shard, key)
+                                            : agent_tier_bytes(shard, key);
+    return bytes != 0 ? u64_min(bytes, shard->stored_bytes_max) : agent_shard_expected_bytes(shard);
+}
+
+static enum icms_source match_source(uint8_t from)
+{
+    return from == MATCH_FROM_DRAM    ? ICMS_SOURCE_DRAM
+           : from == MATCH_FROM_LOCAL ? ICMS_SOURCE_LOCAL
+                                      : ICMS_SOURCE_POD;
+}
+
+void agent_match_estimate(const struct agent_match *match, uint8_t *out)
+{
+    uint64_t now_ns = reactor_now_ns(match->shard->reactor);
+    uint64_t ahead[MATCH_FROMS] = {0}; /* bytes of the keys before, by where they are */
+    uint64_t all_ns = 0, error = 0;
+
+    for (uint32_t i = 0; i < match->count; i++) {
+        const struct estimate *server;
+        struct shm_estimate estimate;
+        uint64_t bytes, ns;
+
+        if (match->state[i] != MATCH_KNOWN || match->reason[i] != ICMS_MISS_NONE)
+            return;
+        server = match_server(match, match->from[i]);
+        bytes = match_bytes(match, i);
+        /* What is being loaded is in flight there already. */
+        if (server != NULL && agent_op_find(match->shard, &match->keys[i], AGENT_OP_LOAD) == NULL)
+            ahead[match->from[i]] += bytes;
+        ns = server == NULL ? 0 : estimate_ns(server, ahead[match->from[i]], now_ns);
+        if (ns > all_ns || all_ns == 0) {
+            error = server == NULL ? 0 : estimate_error(server);
+            all_ns = ns;
+        }
+        estimate = (struct shm_estimate){
+            .us = (uint32_t)u64_min(all_ns / 1000, SHM_ESTIMATE_UNKNOWN), /* an hour fits */
+            .error = (uint32_t)error,
+            .bytes = (uint32_t)u64_min(bytes, UINT32_MAX),
+            .source = (uint8_t)match_source(match->from[i]),
+        };
+        memcpy(out + match->at[i] * sizeof(estimate), &estimate, sizeof(estimate));
+    }
 }

@@ -188,15 +188,17 @@ static icms_err qpair_entry_check(const struct agent_qpair *qpair, const struct 
 {
     const struct agent *agent = qpair->reactor->agent;
     uint32_t keys_max = qpair_keys_max(entry->op);
+    uint64_t keys_bytes = entry->op == SHM_OP_EXISTS_MANY && (entry->flags & SHM_FLAG_ESTIMATE) != 0
+                              ? SHM_ESTIMATE_BYTES(entry->bytes)
+                              : SHM_MATCH_BYTES(entry->bytes);
 
     if (entry->op < SHM_OP_GET || entry->op > SHM_OP_PRESTAGE)
         return ICMS_INVALID;
     if (entry->volume >= agent->volume_count || (qpair->client->volumes >> entry->volume & 1) == 0)
         return ICMS_NO_VOLUME;
-    if (keys_max != 0 &&
-        (entry->bytes == 0 || entry->bytes > keys_max ||
-         entry->offset > qpair->ring.staging_bytes ||
-         SHM_MATCH_BYTES(entry->bytes) > qpair->ring.staging_bytes - entry->offset))
+    if (keys_max != 0 && (entry->bytes == 0 || entry->bytes > keys_max ||
+                          entry->offset > qpair->ring.staging_bytes ||
+                          keys_bytes > qpair->ring.staging_bytes - entry->offset))
         return ICMS_INVALID;
     if (qpair_has_key(entry->op) && (entry->key_length < 1 || entry->key_length > LIMIT_KEY_BYTES))
         return ICMS_KEY_SIZE;

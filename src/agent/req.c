@@ -441,6 +441,12 @@ static uint8_t *req_match_out(const struct agent_req *req)
     return req->qpair->ring.staging + req->offset + req->bytes * sizeof(struct shm_key);
 }
 
+/* Behind that, what it takes to have them. */
+static void req_match_estimate(const struct agent_req *req)
+{
+    agent_match_estimate(req->match, req_match_out(req) + req->bytes);
+}
+
 /* Copies the keys of this reactor; false: one is none. */
 static bool req_match_copy(const struct agent_req *req, struct agent_match *match)
 {
@@ -487,6 +493,8 @@ static enum step req_match_answer(struct agent_req *req, enum icms_miss unknown)
     }
     if (match->left > 0)
         counter_add(&req->shard->deadline_misses, 1);
+    if ((req->flags & SHM_FLAG_ESTIMATE) != 0)
+        req_match_estimate(req);
     if (missing && agent_shard_volume_is_missing(req->shard))
         return req_answer(req, ICMS_NO_VOLUME, ICMS_MISS_NONE);
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);

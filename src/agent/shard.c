@@ -68,8 +68,16 @@ uint64_t agent_shard_load_bytes(const struct agent_shard *shard, const struct ke
     return bytes == 0 ? shard->stored_bytes_max : u64_min(bytes, shard->stored_bytes_max);
 }
 
+uint64_t agent_shard_expected_bytes(const struct agent_shard *shard)
+{
+    return shard->size_average != 0 ? shard->size_average : shard->stored_bytes_max;
+}
+
 void agent_shard_size_seen(struct agent_shard *shard, uint64_t stored_bytes)
 {
+    if (shard->size_average == 0)
+        shard->size_average = stored_bytes;
+    shard->size_average = shard->size_average - shard->size_average / 8 + stored_bytes / 8;
     shard->sizes_max[1] = u64_max(shard->sizes_max[1], stored_bytes);
     if (++shard->sizes_count < AGENT_SIZES_COUNT)
         return;

@@ -225,6 +225,20 @@ static void link_stats_add(struct agent_link *link, struct agent_link_stats *out
     pthread_mutex_unlock(&link->enclosure->text_lock);
 }
 
+/* Of several reactors: what they have together. */
+static void estimate_stats_add(const struct estimate *estimate, const struct hist *errors,
+                               struct agent_estimate_stats *out)
+{
+    struct estimate_told told;
+
+    hist_merge(&out->errors, errors);
+    if (!estimate_tell(estimate, &told))
+        return;
+    out->bytes_per_s += told.bytes_per_s;
+    out->first_ns = u64_max(out->first_ns, told.first_ns);
+    out->error = u64_max(out->error, told.error);
+}
+
 static void enclosure_stats_add(struct agent_enclosure *enclosure,
                                 struct agent_enclosure_stats *out)
 {
@@ -245,6 +259,7 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
     out->checksum_errors += counter_get(&enclosure->checksum_errors);
     for (int i = 0; i < AGENT_LATENCY_COUNT; i++)
         hist_merge(&out->op_ns[i], &enclosure->op_ns[i]);
+    estimate_stats_add(&enclosure->estimate, &enclosure->estimate_error, &out->estimate);
     for (uint32_t i = 0; i < enclosure->agent->volume_count; i++)
         out->missing |=
             (atomic_load_explicit(&enclosure->reactor->shards[i].missing, memory_order_relaxed) >>
@@ -428,10 +443,14 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
         out_stats->local_load_bytes = counter_get(&agent->local->load_bytes);
         out_stats->local_store_bytes = counter_get(&agent->local->store_bytes);
         agent_local_stats(agent, &out_stats->tier);
+        estimate_stats_add(&agent->local->estimate, &agent->local->estimate_error,
+                           &out_stats->tier.estimate);
     }
     out_stats->has_tier = agent->tier != NULL;
     if (out_stats->has_tier) {
         agent_tier_stats(agent->tier, &out_stats->tier);
+        estimate_stats_add(&agent->tier->estimate, &agent->tier->estimate_error,
+                           &out_stats->tier.estimate);
         out_stats->local_load_bytes = out_stats->tier.promoted_bytes;
         out_stats->local_store_bytes = out_stats->tier.demoted_bytes + out_stats->tier.stored_bytes;
     }
@@ -566,6 +585,32 @@ static void status_link(struct json *json, const struct agent_link_stats *link, 
     json_put_end(json);
 }
 
+/* What nine of ten were within, as a ratio. */
+static double estimate_p90(const struct hist *errors)
+{
+    uint64_t total = 0, seen = 0;
+
+    for (unsigned i = 0; i < HIST_BUCKETS; i++)
+        total += errors->count[i];
+    for (unsigned i = 0; i < HIST_BUCKETS && total != 0; i++) {
+        seen += errors->count[i];
+        if (seen * 10 >= total * 9)
+            return (double)hist_bucket_max(i) / 1000;
+    }
+    return 0;
+}
+
+static void status_estimate(struct json *json, const struct agent_estimate_stats *estimate)
+{
+    json_put_object(json, "estimate");
+    json_put_uint(json, "bytes_per_second", estimate->bytes_per_s);
+    json_put_real(json, "first_seconds", (double)estimate->first_ns / 1e9);
+    json_put_real(json, "error", (double)estimate->error / 1000);
+    json_put_uint(json, "loads", estimate->errors.total);
+    json_put_real(json, "error_p90", estimate_p90(&estimate->errors));
+    json_put_end(json);
+}
+
 static void status_enclosure(struct json *json, const struct agent_stats *stats,
                              const struct agent_enclosure_stats *enclosure, uint64_t volumes,
                              bool all)
@@ -595,6 +640,7 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
     json_put_uint(json, "auths_refused", enclosure->auths_refused);
     json_put_uint(json, "load_bytes", enclosure->load_bytes);
     json_put_uint(json, "store_bytes", enclosure->store_bytes);
+    status_estimate(json, &enclosure->estimate);
     json_put_string(json, "last_error",
                     all ? enclosure->last_error : ""); /* it may name a volume */
     if (enclosure->last_error[0] != 0)
@@ -733,6 +779,7 @@ static void status_tier(struct json *json, const struct agent_tier_stats *tier)
     json_put_uint(json, "evicted", tier->evicted);
     json_put_uint(json, "forgotten", tier->forgotten);
     json_put_uint(json, "slow_total", tier->slow_total);
+    status_estimate(json, &tier->estimate);
 }
 
 /* Where blocks are, what came from there, and what moved why; what is not of single volumes only

@@ -261,7 +261,13 @@ static void tier_read_done(struct store_read *read)
     struct agent_tier *tier = io->tier;
     struct agent_op *op = io->op;
     icms_err err = read->err;
+    uint64_t error;
 
+    error = estimate_ended(&tier->estimate, &io->load,
+                           err == ICMS_OK ? ESTIMATE_CAME : ESTIMATE_NOTHING, read->value_bytes,
+                           reactor_now_ns(tier->reactor));
+    if (error != ESTIMATE_UNKNOWN)
+        hist_add(&tier->estimate_error, error);
     if (op == NULL) { /* late */
         tier_io_give(io);
         return;
@@ -343,6 +349,7 @@ static bool tier_read(struct agent_tier *tier, struct agent_op *op)
         list_push(&tier->free, &io->link);
         return false;
     }
+    estimate_begun(&tier->estimate, &io->load, agent_tier_bytes(op->shard, &op->key), io->begun_ns);
     io->op = op;
     op->own = io;
     loop_timer_stop(tier->reactor->loop, &op->timer);

@@ -61,6 +61,7 @@
 #include <pthread.h>
 
 #include "agent/agent.h"
+#include "base/estimate.h"
 #include "base/limits.h"
 #include "base/line.h"
 #include "store/store.h"
@@ -101,8 +102,9 @@ struct agent_tier_io {
     uint32_t volume;   /* its number in the store                                             */
     uint8_t *buffer;   /* a record                                                            */
     uint64_t begun_ns; /* read: when                                                          */
-    uint32_t bytes;    /* write: stored value                                                 */
-    struct list link;  /* in tier->free or tier->busy                                         */
+    struct estimate_load load; /* read: what was expected of it                               */
+    uint32_t bytes;   /* write: stored value                                                 */
+    struct list link; /* in tier->free or tier->busy                                         */
     union {
         struct store_read read;
         struct store_write write;
@@ -171,6 +173,8 @@ struct agent_tier {
     struct store_note end_note;
     pthread_mutex_t text_lock;
     char text[LIMIT_REASON_BYTES]; /* why it is not UP, or was not lately; text_lock            */
+    struct estimate estimate;      /* of reads                                                   */
+    struct hist estimate_error;    /* of them, in thousandths of what was expected               */
     /* counters */
     uint64_t promoted, promoted_bytes; /* loads that it answered                                */
     uint64_t given_up;                 /* loads that went on with the pod: late                 */

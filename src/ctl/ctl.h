@@ -34,6 +34,10 @@ void ctl_histogram(struct ctl_page *page, const char *name, const char *labels,
 void ctl_histogram_ages(struct ctl_page *page, const char *name, const char *labels,
                         const struct hist *hist);
 
+/* A histogram of thousandths as ratios, from 0.06 to 4: a bucket is 12 to 25 % of its bound. */
+void ctl_histogram_ratios(struct ctl_page *page, const char *name, const char *labels,
+                          const struct hist *hist);
+
 /* A histogram of whole numbers that were counted by bit length: counts[i] of those with i bits, the
  * last one of all longer ones as well. So the bounds of the buckets are 0, 1, 3, 7, ... and none.
  * sum: of all of them. */

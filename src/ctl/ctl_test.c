@@ -279,6 +279,27 @@ static void test_ages_and_lengths_have_their_own_buckets(void **state)
     ctl_page_fini(&page);
 }
 
+/* Thousandths, told as ratios; an error of 30 % has a bucket close by. */
+static void test_ratios_have_their_own_buckets(void **state)
+{
+    struct ctl_page page = {0};
+    static struct hist hist;
+
+    hist_add(&hist, 10);
+    hist_add(&hist, 300);
+    hist_add(&hist, 60000);
+    ctl_family(&page, "icms_error_ratio", "histogram", "Errors.");
+    ctl_histogram_ratios(&page, "icms_error_ratio", "", &hist);
+    prom_parse(&prom, page.text);
+    assert_true(prom_value(&prom, "icms_error_ratio_bucket{le=\"0.063\"}") == 1);
+    assert_true(prom_value(&prom, "icms_error_ratio_bucket{le=\"0.255\"}") == 1);
+    assert_true(prom_value(&prom, "icms_error_ratio_bucket{le=\"0.319\"}") == 2);
+    assert_true(prom_value(&prom, "icms_error_ratio_bucket{le=\"4.095\"}") == 2);
+    assert_true(prom_value(&prom, "icms_error_ratio_count") == 3);
+    assert_true(prom_value(&prom, "icms_error_ratio_sum") == 60.31);
+    ctl_page_fini(&page);
+}
+
 static void test_escapes_are_cut_whole(void **state)
 {
     char out[4];
@@ -788,6 +809,7 @@ int main(void)
         cmocka_unit_test(test_a_page_is_what_prometheus_reads),
         cmocka_unit_test(test_a_histogram_is_cumulative_and_exact),
         cmocka_unit_test(test_ages_and_lengths_have_their_own_buckets),
+        cmocka_unit_test(test_ratios_have_their_own_buckets),
         cmocka_unit_test(test_escapes_are_cut_whole),
         cmocka_unit_test(test_json_is_appended_to_a_page),
         cmocka_unit_test(test_a_page_has_a_bound),

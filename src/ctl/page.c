@@ -199,6 +199,10 @@ void ctl_sample(struct ctl_page *page, const char *name, const char *labels, dou
 #define AGE_FIRST     30
 #define AGE_LAST      55
 
+/* Bounds of the buckets that are shown of ratios, in thousandths. */
+#define RATIO_FIRST 63
+#define RATIO_LAST  4095
+
 static void histogram_bucket(struct ctl_page *page, const char *name, const char *labels,
                              const char *bound, uint64_t count)
 {
@@ -249,6 +253,21 @@ void ctl_histogram_ages(struct ctl_page *page, const char *name, const char *lab
                         const struct hist *hist)
 {
     histogram_ns(page, name, labels, hist, AGE_FIRST, AGE_LAST);
+}
+
+void ctl_histogram_ratios(struct ctl_page *page, const char *name, const char *labels,
+                          const struct hist *hist)
+{
+    char number[32];
+    uint64_t seen = 0;
+
+    for (unsigned i = 0; i < HIST_BUCKETS; i++) {
+        seen += counter_get(&hist->count[i]);
+        if (hist_bucket_max(i) >= RATIO_FIRST && hist_bucket_max(i) <= RATIO_LAST)
+            histogram_bucket(page, name, labels,
+                             number_text((double)hist_bucket_max(i) / 1000, number), seen);
+    }
+    histogram_end(page, name, labels, seen, (double)counter_get(&hist->sum) / 1000);
 }
 
 void ctl_histogram_lengths(struct ctl_page *page, const char *name, const char *labels,

@@ -55,7 +55,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      10
+#define SHM_VERSION      11
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
@@ -137,6 +137,9 @@ enum shm_flag {
                              in its memory; answered with slot SHM_SLOT_NONE when it was. PUT: the
                              value lies in its memory, not in staging, until the answer        */
     SHM_FLAG_FORGET = 16, /* PRESTAGE: the hints are taken back */
+    SHM_FLAG_ESTIMATE = 32, /* EXISTS_MANY: behind the bytes there is struct shm_estimate for each
+                               key, which a reactor writes for its own keys up to the first that is
+                               not there */
 };
 
 struct shm_submit {
@@ -174,6 +177,21 @@ _Static_assert(sizeof(struct shm_key) == 20, "as on the wire");
 
 /* Staging memory that count keys and their answers need. */
 #define SHM_MATCH_BYTES(count) ((uint64_t)(count) * (sizeof(struct shm_key) + 1))
+
+/* What it takes to have a key, with all of its reactor that are before it in its entry. */
+struct shm_estimate {
+    uint32_t us;    /* from the answer on; SHM_ESTIMATE_UNKNOWN              */
+    uint32_t error; /* thousandths of that                                   */
+    uint32_t bytes; /* of the stored block, about                            */
+    uint8_t source; /* enum icms_source of icms.h; NONE: it is not there     */
+    uint8_t pad[3];
+};
+_Static_assert(sizeof(struct shm_estimate) == 16, "it lies anywhere in staging memory: copy it");
+#define SHM_ESTIMATE_UNKNOWN UINT32_MAX
+
+/* Staging memory that count keys, their answers and estimates need. */
+#define SHM_ESTIMATE_BYTES(count)                                                                  \
+    (SHM_MATCH_BYTES(count) + (uint64_t)(count) * sizeof(struct shm_estimate))
 
 struct shm_complete {
     uint64_t tag;

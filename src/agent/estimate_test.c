@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What it takes to have a prefix, as a match says it: against what it then takes, of memory, the own
+ * drive and the pod, and where nothing is known. base/estimate_test.c has the model by itself.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "agent/agent_int.h"
+#include "agent/agent_rig.h"
+#include "icms/icms.h"
+
+#define MS    RIG_MS
+#define KV    0
+#define BYTES 60000u
+#define AT    (3u << 20) /* in staging memory, behind what puts use */
+
+static uint64_t ask_at(struct rig_client *client, uint64_t at, uint32_t first, uint32_t count,
+                       uint8_t flags, uint64_t timeout_ns)
+{
+    struct shm_submit entry = {
+        .op = SHM_OP_EXISTS_MANY,
+        .flags = flags,
+        .volume = KV,
+        .offset = at,
+        .bytes = count,
+        .deadline_ns = rig_now_ns(client->rig) + timeout_ns,
+    };
+    uint8_t *memory = client->ring.staging + at;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct shm_key copy = {0};
+        struct key key;
+
+        rig_key(first + i, &key);
+        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
+        copy.length = key.length;
+        if (at + (i + 1) * sizeof(copy) <= client->ring.staging_bytes)
+            memcpy(memory + i * sizeof(copy), &copy, sizeof(copy));
+    }
+    return rig_submit(client, &entry);
+}
+
+/* Estimates of keys first, first + 1, ... as they stand in staging memory. */
+static struct shm_estimate estimates[SHM_MATCH_KEYS];
+
+static void ask_for(struct rig_client *client, uint32_t first, uint32_t count, uint64_t timeout_ns)
+{
+    const struct shm_complete *answer;
+
+    memset(client->ring.staging + AT + SHM_MATCH_BYTES(count), 0, count * sizeof(estimates[0]));
+    answer = rig_wait(client, ask_at(client, AT, first, count, SHM_FLAG_ESTIMATE, timeout_ns));
+    assert_non_null(answer);
+    assert_int_equal(answer->status, ICMS_OK);
+    memcpy(estimates, client->ring.staging + AT + SHM_MATCH_BYTES(count),
+           count * sizeof(estimates[0]));
+}
+
+/* Asks for all of them together; how long until the last one is there. Those that are not there
+ * count, too. */
+static uint64_t load(struct rig_client *client, uint32_t first, uint32_t count)
+{
+    uint64_t begin_ns = rig_now_ns(client->rig), tags[64], last_ns = begin_ns;
+
+    assert_true(count <= 64);
+    for (uint32_t i = 0; i < count; i++)
+        tags[i] = rig_get(client, KV, first + i, SHM_SLOT_NONE, 5000 * MS);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_non_null(rig_wait(client, tags[i]));
+        last_ns = u64_max(last_ns, client->got_ns[tags[i]]);
+    }
+    return last_ns - begin_ns;
+}
+
+static void flash(struct agent_rig *rig, uint32_t first, uint32_t count)
+{
+    for (uint32_t n = first; n < first + count; n++)
+        rig_flash(rig, rig_owner(rig, KV, n), KV, n, BYTES);
+}
+
+static void is_within(uint64_t us, uint64_t took_ns, uint64_t percent)
+{
+    uint64_t took_us = took_ns / 1000;
+
+    if (us * 100 < took_us * (100 - percent) || us * 100 > took_us * (100 + percent))
+        fail_msg("expected %llu us, took %llu us", (unsigned long long)us,
+                 (unsigned long long)took_us);
+}
+
+/* ---- the pod -------------------------------------------------------------------------------- */
+
+/* With one reactor and with several: each says what its own keys take. */
+static void a_prefix_takes_what_was_said(void **state)
+{
+    for (uint32_t loops = 1; loops <= 3; loops += 2) {
+        const struct rig_opts opts = {
+            .enclosures = 3, .slots = 256, .many = true, .loops = loops};
+        struct agent_rig *rig = rig_new(&opts);
+        struct rig_client *client = rig_client_new(rig);
+        uint64_t us = 0;
+
+        flash(rig, 0, 512);
+        for (uint32_t i = 0; i < 3; i++)
+            rig->fake[i]->delay_ns = (i + 1) * 10 * MS;
+        ask_for(client, 0, 64, 1000 * MS);
+        for (uint32_t i = 0; i < 64; i++) {
+            assert_int_equal(estimates[i].source, ICMS_SOURCE_POD);
+            assert_true(estimates[i].us == SHM_ESTIMATE_UNKNOWN);
+        }
+        for (uint32_t n = 0; n < 256; n += 64)
+            load(client, n, 64);
+        ask_for(client, 256, 64, 1000 * MS);
+        for (uint32_t i = 0; i < 64; i++) {
+            assert_in_range(estimates[i].bytes, BYTES, BYTES + LIMIT_TRAILER_BYTES);
+            us = u64_max(us, estimates[i].us);
+        }
+        assert_true(us != SHM_ESTIMATE_UNKNOWN);
+        is_within(us, load(client, 256, 64), 30);
+        for (uint32_t i = 0; i < 3; i++) {
+            const struct agent_estimate_stats *stats = &rig_stats(rig)->enclosures[i].estimate;
+
+            assert_true(stats->bytes_per_s > 0 && stats->errors.total > 0);
+        }
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
+/* What is in memory takes nothing; a hole ends what is said. */
+static void memory_is_there_and_a_hole_is_not(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 2, .slots = 256, .many = true};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+
+    flash(rig, 0, 30);
+    flash(rig, 31, 30);
+    rig->fake[0]->delay_ns = rig->fake[1]->delay_ns = 5 * MS;
+    load(client, 0, 20);
+    ask_for(client, 0, 61, 1000 * MS);
+    for (uint32_t i = 0; i < 20; i++) {
+        assert_int_equal(estimates[i].source, ICMS_SOURCE_DRAM);
+        assert_int_equal(estimates[i].us, 0);
+    }
+    for (uint32_t i = 20; i < 30; i++) {
+        assert_int_equal(estimates[i].source, ICMS_SOURCE_POD);
+        assert_in_range(estimates[i].us, 4000, 60000);
+    }
+    for (uint32_t i = 30; i < 61; i++)
+        assert_int_equal(estimates[i].source, ICMS_SOURCE_NONE);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* What is in flight already comes first, and a block that is being loaded is not counted twice. */
+static void what_is_in_flight_counts_once(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 256, .many = true};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t alone_us;
+
+    flash(rig, 0, 512);
+    rig->fake[0]->delay_ns = 10 * MS;
+    for (uint32_t n = 0; n < 256; n++) /* one at a time: the rate is a block in 10 ms */
+        load(client, n, 1);
+    ask_for(client, 300, 1, 1000 * MS);
+    alone_us = estimates[0].us;
+    is_within(alone_us, 10 * MS, 20);
+    rig->fake[0]->delay_ns = 100 * MS;
+    for (uint32_t n = 300; n < 310; n++)
+        (void)rig_get(client, KV, n, SHM_SLOT_NONE, 5000 * MS);
+    rig_run(rig, MS);
+    rig->fake[0]->delay_ns = 0;
+    ask_for(client, 300, 10, 1000 * MS);
+    is_within(estimates[9].us, 100 * MS, 20);
+    ask_for(client, 400, 1, 1000 * MS);
+    is_within(estimates[0].us, 110 * MS, 20);
+    rig_run(rig, 300 * MS);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* An enclosure that was away may be another one now. */
+static void what_was_away_is_not_known(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 256, .many = true};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+
+    flash(rig, 0, 64);
+    load(client, 0, 16);
+    ask_for(client, 20, 1, 1000 * MS);
+    assert_true(estimates[0].us != SHM_ESTIMATE_UNKNOWN);
+    rig_on_fake(rig, 0, fake_target_drop);
+    rig_run(rig, 5000 * MS);
+    ask_for(client, 20, 1, 1000 * MS);
+    assert_int_equal(estimates[0].source, ICMS_SOURCE_POD);
+    assert_true(estimates[0].us == SHM_ESTIMATE_UNKNOWN);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Nobody answers by the deadline: nothing is said, in time. Then loads that end at their deadlines
+ * say that it takes longer. */
+static void a_deadline_says_nothing_of_keys(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 256, .many = true};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t began_ns;
+
+    flash(rig, 0, 64);
+    load(client, 0, 16);
+    rig->fake[0]->delay_ns = 700 * MS;
+    began_ns = rig_now_ns(rig);
+    ask_for(client, 16, 16, 50 * MS);
+    assert_true(rig_now_ns(rig) - began_ns < 150 * MS);
+    for (uint32_t i = 0; i < 16; i++)
+        assert_int_equal(estimates[i].source, ICMS_SOURCE_NONE);
+    for (uint32_t n = 32; n < 32 + 2 * ESTIMATE_SURPRISES; n++)
+        assert_int_equal(
+            rig_wait(client, rig_get(client, KV, n, SHM_SLOT_NONE, 300 * MS))->reason,
+            ICMS_MISS_DEADLINE);
+    ask_for(client, 50, 1, 1000 * MS);
+    assert_true(estimates[0].us >= 250000 && estimates[0].us != SHM_ESTIMATE_UNKNOWN);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* ---- drives of its own ---------------------------------------------------------------------- */
+
+static void a_drive_instead_of_a_pod_is_measured(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 0, .slots = 16};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t took_ns;
+    uint32_t us;
+
+    for (uint32_t n = 0; n < 128; n++)
+        assert_int_equal(
+            rig_wait(client, rig_put(client, KV, n, BYTES, SHM_FLAG_ON_FLASH, 0))->status, ICMS_OK);
+    ask_for(client, 0, 8, 1000 * MS);
+    assert_int_equal(estimates[0].source, ICMS_SOURCE_LOCAL);
+    assert_true(estimates[0].us == SHM_ESTIMATE_UNKNOWN);
+    for (uint32_t n = 8; n < 88; n += 8)
+        load(client, n, 8);
+    ask_for(client, 88, 8, 1000 * MS);
+    us = estimates[7].us;
+    assert_true(us != SHM_ESTIMATE_UNKNOWN);
+    took_ns = load(client, 88, 8);
+    is_within(us, took_ns, 50);
+    assert_true(rig_stats(rig)->tier.estimate.errors.total >= 72);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* ---- who asks ------------------------------------------------------------------------------- */
+
+static void estimates_stay_in_staging_memory(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .many = true};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t bytes = client->ring.staging_bytes, tag;
+
+    tag = ask_at(client, bytes - SHM_MATCH_BYTES(10), 0, 10, 0, 100 * MS);
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+    tag = ask_at(client, bytes - SHM_MATCH_BYTES(10), 0, 10, SHM_FLAG_ESTIMATE, 100 * MS);
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_INVALID);
+    tag = ask_at(client, bytes - SHM_ESTIMATE_BYTES(10) + 1, 0, 10, SHM_FLAG_ESTIMATE, 100 * MS);
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_INVALID);
+    tag = ask_at(client, bytes - SHM_ESTIMATE_BYTES(10), 0, 10, SHM_FLAG_ESTIMATE, 100 * MS);
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_prefix_takes_what_was_said),
+        cmocka_unit_test(memory_is_there_and_a_hole_is_not),
+        cmocka_unit_test(what_is_in_flight_counts_once),
+        cmocka_unit_test(what_was_away_is_not_known),
+        cmocka_unit_test(a_deadline_says_nothing_of_keys),
+        cmocka_unit_test(a_drive_instead_of_a_pod_is_measured),
+        cmocka_unit_test(estimates_stay_in_staging_memory),
+    };
+
+    return cmocka_run_group_tests_name("agent-estimate", tests, NULL, NULL);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * base/estimate.c: see the header for the model.
+ *
+ * Sums and products are made in double: 53 bits are more than any of these numbers is worth, and
+ * nothing wraps.
+ */
+#include "base/estimate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/counter.h"
+
+/* No load counts as larger: what a server says of sizes is not believed beyond it. */
+#define ESTIMATE_BYTES_MAX ((uint64_t)1 << 40)
+
+void estimate_forget(struct estimate *estimate)
+{
+    counter_set(&estimate->first_ns, 0);
+    counter_set(&estimate->first_bytes, 0);
+    counter_set(&estimate->rate_ns, 0);
+    counter_set(&estimate->rate_bytes, 0);
+    estimate->firsts = estimate->rates = estimate->surprises = 0;
+}
+
+static uint64_t bounded_ns(double ns)
+{
+    return ns >= (double)ESTIMATE_NS_MAX ? ESTIMATE_NS_MAX : (uint64_t)ns;
+}
+
+/* Nanoseconds a byte; 0: nothing is known. */
+static double pace(uint64_t first_ns, uint64_t first_bytes, uint64_t rate_ns, uint64_t rate_bytes)
+{
+    if (rate_ns != 0)
+        return (double)rate_ns / (double)u64_max(rate_bytes, 1);
+    return first_ns == 0 ? 0 : (double)first_ns / (double)u64_max(first_bytes, 1);
+}
+
+uint64_t estimate_ns(const struct estimate *estimate, uint64_t bytes, uint64_t now_ns)
+{
+    double ns_a_byte = pace(estimate->first_ns, estimate->first_bytes, estimate->rate_ns,
+                            estimate->rate_bytes);
+    double total = (double)estimate->in_flight_bytes + (double)bytes;
+    double ns = total * ns_a_byte;
+    bool is_busy = estimate->in_flight != 0;
+
+    if (ns_a_byte == 0)
+        return ESTIMATE_UNKNOWN;
+    if (estimate->first_ns == 0 || (is_busy && estimate->came_ns != 0))
+        return bounded_ns(ns);
+    /* The first of them brings its latency along. A smaller one than the average takes less, but
+     * not less than by its bytes. */
+    if (total >= (double)estimate->first_bytes)
+        ns += (double)estimate->first_ns - (double)estimate->first_bytes * ns_a_byte;
+    else
+        ns = (double)estimate->first_ns - ((double)estimate->first_bytes - total) * ns_a_byte;
+    if (ns < total * ns_a_byte)
+        ns = total * ns_a_byte;
+    if (is_busy)
+        ns -= (double)u64_min(now_ns - estimate->busy_ns, bounded_ns(ns));
+    return bounded_ns(ns);
+}
+
+/* ---- error ---------------------------------------------------------------------------------- */
+
+static int error_compare(const void *a, const void *b)
+{
+    uint16_t left = *(const uint16_t *)a, right = *(const uint16_t *)b;
+
+    return left < right ? -1 : left > right;
+}
+
+uint64_t estimate_error(const struct estimate *estimate)
+{
+    uint16_t errors[ESTIMATE_ERRORS];
+    uint32_t count = estimate->error_count;
+
+    if (count == 0)
+        return 1000;
+    memcpy(errors, estimate->errors, count * sizeof(errors[0]));
+    qsort(errors, count, sizeof(errors[0]), error_compare);
+    return errors[(count * 9 - 1) / 10];
+}
+
+static uint64_t error_of(uint64_t expected_ns, uint64_t took_ns)
+{
+    double off = (double)took_ns - (double)expected_ns;
+    double error = (off < 0 ? -off : off) * 1000 / (double)u64_max(expected_ns, 1);
+
+    return error >= ESTIMATE_ERROR_MAX ? ESTIMATE_ERROR_MAX : (uint64_t)error;
+}
+
+static void error_add(struct estimate *estimate, uint64_t error)
+{
+    estimate->errors[estimate->error_next] = (uint16_t)error;
+    estimate->error_next = (estimate->error_next + 1) % ESTIMATE_ERRORS;
+    if (estimate->error_count < ESTIMATE_ERRORS)
+        estimate->error_count++;
+    counter_set(&estimate->error_told, estimate_error(estimate));
+}
+
+/* ---- loads ---------------------------------------------------------------------------------- */
+
+void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint64_t bytes,
+                    uint64_t now_ns)
+{
+    bytes = u64_min(bytes, ESTIMATE_BYTES_MAX);
+    *load = (struct estimate_load){
+        .asked_ns = now_ns,
+        .bytes = bytes,
+        .ahead_bytes = estimate->in_flight_bytes + bytes,
+        .expected_ns = estimate_ns(estimate, bytes, now_ns),
+    };
+    if (estimate->in_flight == 0) {
+        estimate->busy_ns = now_ns;
+        estimate->came_ns = 0;
+    }
+    estimate->in_flight++;
+    estimate->in_flight_bytes += bytes;
+}
+
+static uint64_t average(uint64_t average, uint64_t value, uint32_t count)
+{
+    double weight = 1.0 / (double)u64_min(count, ESTIMATE_MEMORY);
+
+    return (uint64_t)((double)average + ((double)value - (double)average) * weight);
+}
+
+static void first_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns)
+{
+    estimate->firsts = (uint32_t)u64_min((uint64_t)estimate->firsts + 1, ESTIMATE_MEMORY);
+    counter_set(&estimate->first_ns,
+                u64_max(average(estimate->first_ns, took_ns, estimate->firsts), 1));
+    counter_set(&estimate->first_bytes, average(estimate->first_bytes, bytes, estimate->firsts));
+}
+
+static void rate_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns)
+{
+    if (estimate->rates >= ESTIMATE_MEMORY && estimate->rate_ns >= ESTIMATE_MEMORY_NS) {
+        counter_set(&estimate->rate_ns, estimate->rate_ns / 2);
+        counter_set(&estimate->rate_bytes, estimate->rate_bytes / 2);
+        estimate->rates /= 2;
+    }
+    estimate->rates++;
+    counter_set(&estimate->rate_ns, u64_min(estimate->rate_ns + took_ns, ESTIMATE_NS_MAX));
+    counter_set(&estimate->rate_bytes,
+                u64_min(estimate->rate_bytes + bytes, ESTIMATE_BYTES_MAX * ESTIMATE_MEMORY));
+}
+
+/* Took so long with all that was ahead of it: that is all that is known from now on. */
+static void begin_anew(struct estimate *estimate, uint64_t ahead_bytes, uint64_t took_ns,
+                       uint64_t now_ns)
+{
+    estimate_forget(estimate);
+    estimate->dropped_ns = now_ns;
+    rate_add(estimate, ahead_bytes, u64_max(took_ns, 1));
+}
+
+/* What a load says of the server. */
+enum verdict {
+    AS_EXPECTED, /* or nothing was expected                                            */
+    SURPRISE,    /* left out of all averages: it may be a pause, or the first of several */
+    CHANGED,     /* the last of so many surprises                                      */
+};
+
+/* Loads that were asked for before all was dropped are compared with what was known before, and say
+ * nothing new. */
+static enum verdict judge(struct estimate *estimate, const struct estimate_load *load,
+                          uint64_t took_ns)
+{
+    if (load->expected_ns == ESTIMATE_UNKNOWN || load->asked_ns < estimate->dropped_ns)
+        return AS_EXPECTED;
+    if (took_ns / 2 <= load->expected_ns && took_ns >= load->expected_ns / 2) {
+        estimate->surprises = 0;
+        return AS_EXPECTED;
+    }
+    return ++estimate->surprises < ESTIMATE_SURPRISES ? SURPRISE : CHANGED;
+}
+
+/* What the end of a load teaches. */
+static void learn(struct estimate *estimate, const struct estimate_load *load, bool came,
+                  uint64_t came_bytes, uint64_t now_ns)
+{
+    uint64_t took_ns = now_ns - load->asked_ns;
+    enum verdict verdict = judge(estimate, load, took_ns);
+
+    if (verdict == CHANGED)
+        begin_anew(estimate, load->ahead_bytes, took_ns, now_ns);
+    else if (verdict == SURPRISE)
+        return;
+    else if (!came && estimate->first_ns + estimate->rate_ns == 0)
+        rate_add(estimate, load->ahead_bytes, u64_max(took_ns, 1)); /* it is no faster */
+    else if (came && estimate->came_ns == 0)
+        first_add(estimate, came_bytes, took_ns);
+    else if (came)
+        rate_add(estimate, came_bytes, now_ns - estimate->came_ns);
+}
+
+uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *load,
+                        enum estimate_end end, uint64_t came_bytes, uint64_t now_ns)
+{
+    uint64_t took_ns = u64_min(u64_max(now_ns - load->asked_ns, 1), ESTIMATE_NS_MAX);
+    uint64_t error = ESTIMATE_UNKNOWN;
+
+    check(estimate->in_flight > 0 && estimate->in_flight_bytes >= load->bytes);
+    check(now_ns >= load->asked_ns);
+    estimate->in_flight--;
+    estimate->in_flight_bytes -= load->bytes;
+    if (end == ESTIMATE_NOTHING ||
+        (end == ESTIMATE_LATE && load->expected_ns != ESTIMATE_UNKNOWN &&
+         took_ns <= load->expected_ns))
+        return error;
+    if (load->expected_ns != ESTIMATE_UNKNOWN) {
+        error = error_of(load->expected_ns, took_ns);
+        error_add(estimate, error);
+    }
+    learn(estimate, load, end == ESTIMATE_CAME, u64_min(came_bytes, ESTIMATE_BYTES_MAX), now_ns);
+    if (end == ESTIMATE_CAME)
+        estimate->came_ns = now_ns;
+    return error;
+}
+
+/* ---- other threads -------------------------------------------------------------------------- */
+
+bool estimate_tell(const struct estimate *estimate, struct estimate_told *out_told)
+{
+    double ns_a_byte = pace(counter_get(&estimate->first_ns), counter_get(&estimate->first_bytes),
+                            counter_get(&estimate->rate_ns), counter_get(&estimate->rate_bytes));
+
+    if (ns_a_byte == 0)
+        return false;
+    *out_told = (struct estimate_told){
+        .bytes_per_s = (uint64_t)(1e9 / ns_a_byte),
+        .first_ns = counter_get(&estimate->first_ns),
+        .error = counter_get(&estimate->error_told),
+    };
+    return true;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * base/estimate.h: how long loads take at one server (an enclosure, a drive), from those that were
+ * completed there and what is in flight now.
+ *
+ * Model. Values leave a server one after the other, at a rate. A load that finds the server idle
+ * takes first_ns, of which a part is latency. So the time until the last of some bytes has come is
+ *   server idle:                 first_ns + (bytes - first_bytes) / rate
+ *   busy, nothing has come yet:  the same, less the time since it became busy
+ *   busy, values come:           (bytes in flight + bytes) / rate
+ * first_ns and first_bytes are averages over loads that were the first of a busy interval. The rate
+ * is what came in busy intervals since the value before, over the time that this took; it is the
+ * bandwidth where that is the bottleneck, and what a window of loads gets where latency is. Without
+ * a rate the first loads stand for it, which expects too much time and never too little.
+ *
+ * Memory. Averages are over the last ESTIMATE_MEMORY loads or ESTIMATE_MEMORY_NS of busy time,
+ * whichever is more. After ESTIMATE_SURPRISES loads in a row that took more than twice, or less
+ * than half, of what was expected, all that was learnt before is dropped: the server is not what it
+ * was.
+ *
+ * What counts. A load that ended with its value. One that ended at its deadline took longer than
+ * that: it counts when more was expected of the server. Misses, refusals and what ended with the
+ * connection say nothing of how long a value takes.
+ *
+ * Error. What the last ESTIMATE_ERRORS loads took against what was expected when they were asked
+ * for; nine of ten are within estimate_error().
+ *
+ * One thread, but for the fields that are said to be counters. Takes no memory, knows no clock; all
+ * numbers are bounded: no time, and no size that a server says, makes them overflow.
+ */
+#ifndef BASE_ESTIMATE_H
+#define BASE_ESTIMATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ESTIMATE_MEMORY    16
+#define ESTIMATE_MEMORY_NS ((uint64_t)50 * 1000 * 1000)
+#define ESTIMATE_SURPRISES 3
+#define ESTIMATE_ERRORS    32
+
+/* Nothing is known yet. */
+#define ESTIMATE_UNKNOWN UINT64_MAX
+
+/* No estimate is larger: an hour. */
+#define ESTIMATE_NS_MAX ((uint64_t)3600 * 1000 * 1000 * 1000)
+
+/* Errors are in thousandths of what was expected, this at most. */
+#define ESTIMATE_ERROR_MAX 65535
+
+/* All zeros: nothing is known. */
+struct estimate {
+    /* now */
+    uint64_t in_flight, in_flight_bytes; /* loads, and what they are expected to bring         */
+    uint64_t busy_ns;                    /* in_flight > 0: since when                          */
+    uint64_t came_ns;                    /* when a value came last since then; 0: none did     */
+    /* learnt */
+    uint64_t first_ns, first_bytes; /* averages of first loads; counters; first_ns 0: none     */
+    uint64_t rate_ns, rate_bytes;   /* sums of what followed them; counters; rate_ns 0: none   */
+    uint32_t firsts, rates;         /* how many there are in them                              */
+    uint32_t surprises;             /* in a row                                                */
+    uint64_t dropped_ns;            /* when all was dropped last                               */
+    uint16_t errors[ESTIMATE_ERRORS]; /* of the last loads, in any order                       */
+    uint32_t error_count;             /* of them; those before are overwritten in turn         */
+    uint32_t error_next;
+    uint64_t error_told; /* estimate_error(), as the last load left it; counter                */
+};
+
+/* A load that is in flight; its owner embeds it. */
+struct estimate_load {
+    uint64_t asked_ns;
+    uint64_t bytes;       /* that it is expected to bring                            */
+    uint64_t ahead_bytes; /* in flight when it was asked for, with its own           */
+    uint64_t expected_ns; /* from then on; ESTIMATE_UNKNOWN                          */
+};
+
+enum estimate_end {
+    ESTIMATE_CAME,    /* with its value                               */
+    ESTIMATE_LATE,    /* at its deadline, without                     */
+    ESTIMATE_NOTHING, /* it says nothing: a miss, a refusal, a cancel */
+};
+
+/* The server was away: what was learnt says nothing of it now. What is in flight stays. */
+void estimate_forget(struct estimate *estimate);
+
+/* From now until so many bytes would have come if they were asked for now, all at once, behind what
+ * is in flight. ESTIMATE_UNKNOWN; else ESTIMATE_NS_MAX at most. */
+uint64_t estimate_ns(const struct estimate *estimate, uint64_t bytes, uint64_t now_ns);
+
+/* In thousandths of estimate_ns; 1000 without a load that could be compared. */
+uint64_t estimate_error(const struct estimate *estimate);
+
+/* A load is sent. Whatever became of it, estimate_ended follows, once. */
+void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint64_t bytes,
+                    uint64_t now_ns);
+
+/* It ended; came_bytes: CAME, its value. Returns the error of what was expected of it, in
+ * thousandths; ESTIMATE_UNKNOWN: nothing was expected, or it says nothing. */
+uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *load,
+                        enum estimate_end end, uint64_t came_bytes, uint64_t now_ns);
+
+/* Any thread: bytes in a second, the time of a first load, and the error, as of a moment ago; false:
+ * nothing is known. */
+struct estimate_told {
+    uint64_t bytes_per_s; /* 0: not known */
+    uint64_t first_ns;    /* 0: not known */
+    uint64_t error;       /* thousandths  */
+};
+bool estimate_tell(const struct estimate *estimate, struct estimate_told *out_told);
+
+#endif

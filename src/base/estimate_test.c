@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What loads are expected to take, at servers with a latency, a bandwidth and some noise: batches,
+ * windows and single loads, servers that change, and servers that say what makes no sense.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/estimate.h"
+#include "base/hash.h"
+
+#define US    ((uint64_t)1000)
+#define MS    (1000 * US)
+#define S     (1000 * MS)
+#define KIB   ((uint64_t)1024)
+#define MIB   (1024 * KIB)
+#define LOADS 64
+
+/* Answers one load after the other, each latency_ns after it was asked for at the earliest. */
+struct server {
+    struct estimate estimate;
+    uint64_t latency_ns, bytes_per_s;
+    uint32_t noise; /* percent, either way, of what each load takes */
+    uint64_t random, now_ns;
+    uint64_t free_ns; /* when it has sent all that it was asked for */
+    struct {
+        struct estimate_load load;
+        uint64_t bytes, done_ns;
+        enum estimate_end end;
+        uint64_t error;
+        bool in_flight;
+    } loads[LOADS];
+    uint32_t skip;           /* loads that are not counted yet, while it learns             */
+    uint32_t judged, within; /* loads of which something was expected; that were within 30 % */
+};
+
+static void server_init(struct server *server, uint64_t latency_ns, uint64_t bytes_per_s,
+                        uint32_t noise)
+{
+    memset(server, 0, sizeof(*server));
+    server->latency_ns = latency_ns;
+    server->bytes_per_s = bytes_per_s;
+    server->noise = noise;
+    server->now_ns = server->free_ns = S;
+}
+
+static uint64_t noisy(struct server *server, uint64_t ns)
+{
+    server->random = hash64_mix(server->random + 1);
+    return ns * (100 - server->noise + server->random % (2 * server->noise + 1)) / 100;
+}
+
+static void ask(struct server *server, uint32_t i, uint64_t bytes, enum estimate_end end)
+{
+    uint64_t begin_ns = server->now_ns + noisy(server, server->latency_ns);
+
+    assert_false(server->loads[i].in_flight);
+    if (begin_ns < server->free_ns)
+        begin_ns = server->free_ns;
+    server->free_ns = begin_ns + noisy(server, bytes * 1000 / (server->bytes_per_s / US / US));
+    server->loads[i].bytes = bytes;
+    server->loads[i].done_ns = server->free_ns;
+    server->loads[i].end = end;
+    server->loads[i].in_flight = true;
+    estimate_begun(&server->estimate, &server->loads[i].load, bytes, server->now_ns);
+}
+
+/* The next load that is over; LOADS: none is in flight. */
+static uint32_t next_over(struct server *server)
+{
+    uint32_t first = LOADS;
+
+    for (uint32_t i = 0; i < LOADS; i++)
+        if (server->loads[i].in_flight &&
+            (first == LOADS || server->loads[i].done_ns < server->loads[first].done_ns))
+            first = i;
+    if (first == LOADS)
+        return LOADS;
+    server->now_ns = server->loads[first].done_ns;
+    server->loads[first].in_flight = false;
+    server->loads[first].error =
+        estimate_ended(&server->estimate, &server->loads[first].load, server->loads[first].end,
+                       server->loads[first].bytes, server->now_ns);
+    if (server->skip > 0) {
+        server->skip--;
+    } else if (server->loads[first].error != ESTIMATE_UNKNOWN) {
+        server->judged++;
+        server->within += server->loads[first].error <= 300;
+    }
+    return first;
+}
+
+/* So many loads, asked for together; what it takes until the last one is there. */
+static uint64_t batch(struct server *server, uint32_t count, uint64_t bytes)
+{
+    uint64_t begin_ns = server->now_ns;
+
+    for (uint32_t i = 0; i < count; i++)
+        ask(server, i, bytes, ESTIMATE_CAME);
+    while (next_over(server) != LOADS)
+        ;
+    return server->now_ns - begin_ns;
+}
+
+/* So many loads in all, `window` of them at a time. */
+static void windowed(struct server *server, uint32_t count, uint32_t window, uint64_t bytes)
+{
+    uint32_t i;
+
+    for (i = 0; i < window; i++)
+        ask(server, i, bytes, ESTIMATE_CAME);
+    for (uint32_t left = count - window; (i = next_over(server)) != LOADS;)
+        if (left > 0) {
+            left--;
+            ask(server, i, bytes, ESTIMATE_CAME);
+        }
+}
+
+static void is_within(uint64_t expected_ns, uint64_t took_ns, uint64_t percent)
+{
+    if (expected_ns * 100 < took_ns * (100 - percent) ||
+        expected_ns * 100 > took_ns * (100 + percent))
+        fail_msg("expected %llu us, took %llu us", (unsigned long long)(expected_ns / US),
+                 (unsigned long long)(took_ns / US));
+}
+
+static void mostly_within(const struct server *server)
+{
+    if (server->within * 10 < server->judged * 9)
+        fail_msg("%u of %u loads are within 30 %%", server->within, server->judged);
+}
+
+/* ---- what is expected ----------------------------------------------------------------------- */
+
+static void nothing_is_known_at_first(void **state)
+{
+    struct server server;
+    struct estimate_told told;
+
+    (void)state;
+    server_init(&server, MS, 1000 * MS, 0);
+    assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) == ESTIMATE_UNKNOWN);
+    assert_int_equal(estimate_error(&server.estimate), 1000);
+    assert_false(estimate_tell(&server.estimate, &told));
+    ask(&server, 0, MIB, ESTIMATE_CAME);
+    assert_true(server.loads[0].load.expected_ns == ESTIMATE_UNKNOWN);
+    assert_int_equal(next_over(&server), 0);
+    assert_int_equal(server.judged, 0);
+    assert_true(estimate_tell(&server.estimate, &told));
+    assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) != ESTIMATE_UNKNOWN);
+}
+
+/* One batch teaches what a batch of another length takes, and what each of its loads does. */
+static void batches_are_learnt(void **state)
+{
+    static const uint64_t rates[] = {1000000, 10000000, 1000000000, 25000000000};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+        struct server server;
+        uint64_t expected_ns;
+
+        server_init(&server, 2 * MS, rates[i], 10);
+        batch(&server, 16, 256 * KIB);
+        for (uint32_t count = 1; count <= LOADS; count *= 4) {
+            expected_ns = estimate_ns(&server.estimate, count * 256 * KIB, server.now_ns);
+            is_within(expected_ns, batch(&server, count, 256 * KIB), 30);
+        }
+        assert_true(server.judged >= 85);
+        mostly_within(&server);
+        assert_true(estimate_error(&server.estimate) <= 300);
+    }
+}
+
+/* A load behind others is expected when those have come, whether latency or bandwidth is short. */
+static void windows_are_learnt(void **state)
+{
+    static const uint32_t windows[] = {1, 2, 8, 32};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++)
+        for (int latency_is_all = 0; latency_is_all < 2; latency_is_all++) {
+            struct server server;
+
+            if (latency_is_all)
+                server_init(&server, 2 * MS, (uint64_t)100 * 1000 * 1000 * 1000, 10);
+            else
+                server_init(&server, 50 * US, (uint64_t)100 * 1000 * 1000, 10);
+            server.skip = 200;
+            windowed(&server, 600, windows[i], 256 * KIB);
+            assert_int_equal(server.judged, 400);
+            mostly_within(&server);
+        }
+}
+
+/* Single loads say nothing of how many fit beside each other: the estimate of a batch is too long
+ * rather than too short, and the batch itself corrects it. */
+static void single_loads_promise_nothing(void **state)
+{
+    struct server server;
+    uint64_t expected_ns, took_ns;
+
+    (void)state;
+    server_init(&server, 2 * MS, (uint64_t)10 * 1000 * 1000 * 1000, 0);
+    windowed(&server, 20, 1, 64 * KIB);
+    expected_ns = estimate_ns(&server.estimate, 32 * 64 * KIB, server.now_ns);
+    took_ns = batch(&server, 32, 64 * KIB);
+    assert_true(expected_ns >= took_ns);
+    batch(&server, 32, 64 * KIB);
+    expected_ns = estimate_ns(&server.estimate, 32 * 64 * KIB, server.now_ns);
+    is_within(expected_ns, batch(&server, 32, 64 * KIB), 30);
+}
+
+/* What is in flight comes first. */
+static void queues_count(void **state)
+{
+    struct server server;
+    uint64_t empty_ns, full_ns;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)100 * 1000 * 1000, 0);
+    batch(&server, 32, MIB);
+    empty_ns = estimate_ns(&server.estimate, MIB, server.now_ns);
+    for (uint32_t i = 0; i < 32; i++)
+        ask(&server, i, MIB, ESTIMATE_CAME);
+    full_ns = estimate_ns(&server.estimate, MIB, server.now_ns);
+    is_within(full_ns, empty_ns + 32 * MIB * 10, 5);
+    for (uint32_t i = 0; i < 16; i++)
+        assert_true(next_over(&server) != LOADS);
+    is_within(estimate_ns(&server.estimate, MIB, server.now_ns), 17 * MIB * 10, 5);
+}
+
+/* ---- what changes --------------------------------------------------------------------------- */
+
+/* A path that becomes a hundred times slower, and one that is repaired, asked for one block at a
+ * time: a few loads tell. */
+static void changes_are_noticed_soon(void **state)
+{
+    struct server server;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)1000 * 1000 * 1000, 5);
+    batch(&server, LOADS, MIB);
+    batch(&server, LOADS, MIB);
+    server.bytes_per_s = 10 * 1000 * 1000;
+    windowed(&server, ESTIMATE_SURPRISES, 1, MIB);
+    is_within(estimate_ns(&server.estimate, 8 * MIB, server.now_ns), 8 * MIB * 100, 15);
+    batch(&server, LOADS, MIB);
+    is_within(estimate_ns(&server.estimate, 8 * MIB, server.now_ns), 8 * MIB * 100, 15);
+    server.bytes_per_s = 1000 * 1000 * 1000;
+    windowed(&server, ESTIMATE_SURPRISES, 1, MIB);
+    is_within(estimate_ns(&server.estimate, MIB, server.now_ns), 2 * MS, 30);
+    batch(&server, 8, MIB);
+    is_within(estimate_ns(&server.estimate, 8 * MIB, server.now_ns), MS + 8 * MIB, 30);
+}
+
+/* One load of many that stood still for a while changes nothing. */
+static void one_pause_is_no_change(void **state)
+{
+    struct server server;
+    uint64_t before_ns;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)1000 * 1000 * 1000, 5);
+    windowed(&server, 100, 1, MIB);
+    before_ns = estimate_ns(&server.estimate, MIB, server.now_ns);
+    server.latency_ns = 200 * MS;
+    windowed(&server, 1, 1, MIB);
+    server.latency_ns = MS;
+    windowed(&server, 40, 1, MIB);
+    is_within(estimate_ns(&server.estimate, MIB, server.now_ns), before_ns, 60);
+}
+
+static void what_was_away_is_unknown(void **state)
+{
+    struct server server;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)1000 * 1000 * 1000, 5);
+    batch(&server, 32, MIB);
+    ask(&server, 0, MIB, ESTIMATE_CAME);
+    estimate_forget(&server.estimate);
+    assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) == ESTIMATE_UNKNOWN);
+    assert_int_equal(next_over(&server), 0); /* it was in flight, and counts from now on */
+    assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) != ESTIMATE_UNKNOWN);
+}
+
+/* ---- what makes no sense -------------------------------------------------------------------- */
+
+/* Loads that end at their deadline say that the server is no faster; misses say nothing. */
+static void deadlines_count_and_misses_do_not(void **state)
+{
+    struct server server;
+    uint64_t before_ns;
+
+    (void)state;
+    server_init(&server, 100 * MS, 1000 * MS, 0);
+    ask(&server, 0, MIB, ESTIMATE_NOTHING);
+    assert_int_equal(next_over(&server), 0);
+    assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) == ESTIMATE_UNKNOWN);
+    ask(&server, 0, MIB, ESTIMATE_LATE);
+    assert_int_equal(next_over(&server), 0);
+    assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) >= 100 * MS);
+
+    batch(&server, 32, MIB);
+    before_ns = estimate_ns(&server.estimate, MIB, server.now_ns);
+    server.latency_ns = US; /* who asked gave too little time */
+    server.bytes_per_s = (uint64_t)100 * 1000 * 1000 * 1000;
+    for (uint32_t i = 0; i < 50; i++) {
+        ask(&server, 0, MIB, i % 2 == 0 ? ESTIMATE_LATE : ESTIMATE_NOTHING);
+        assert_int_equal(next_over(&server), 0);
+        assert_true(server.loads[0].error == ESTIMATE_UNKNOWN);
+    }
+    assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) == before_ns);
+    server.latency_ns = 10 * S; /* nothing comes any more */
+    for (uint32_t i = 0; i < ESTIMATE_SURPRISES; i++) {
+        ask(&server, 0, MIB, ESTIMATE_LATE);
+        assert_int_equal(next_over(&server), 0);
+    }
+    assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) >= 10 * S);
+}
+
+/* Sizes and times that nobody can have: no sum wraps, and no estimate is beyond its bound. */
+static void numbers_are_bounded(void **state)
+{
+    static const uint64_t sizes[] = {0, 1, UINT32_MAX, UINT64_MAX};
+    struct estimate_load loads[LOADS];
+    struct estimate estimate;
+    struct estimate_told told;
+    uint64_t now_ns = 1;
+
+    (void)state;
+    memset(&estimate, 0, sizeof(estimate));
+    for (uint32_t round = 0; round < 100; round++) {
+        for (uint32_t i = 0; i < LOADS; i++)
+            estimate_begun(&estimate, &loads[i], sizes[(round + i) % 4], now_ns);
+        now_ns += round % 3 == 0 ? 0 : round % 3 == 1 ? 1 : UINT64_MAX / 256;
+        for (uint32_t i = 0; i < LOADS; i++) {
+            uint64_t error = estimate_ended(&estimate, &loads[i], (enum estimate_end)(i % 3),
+                                            sizes[(round + i / 4) % 4], now_ns);
+
+            assert_true(error <= ESTIMATE_ERROR_MAX || error == ESTIMATE_UNKNOWN);
+        }
+        for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+            uint64_t ns = estimate_ns(&estimate, sizes[i], now_ns);
+
+            assert_true(ns <= ESTIMATE_NS_MAX || ns == ESTIMATE_UNKNOWN);
+        }
+        (void)estimate_tell(&estimate, &told);
+        assert_true(estimate_error(&estimate) <= ESTIMATE_ERROR_MAX);
+    }
+    assert_int_equal(estimate.in_flight, 0);
+    assert_int_equal(estimate.in_flight_bytes, 0);
+}
+
+/* A server that sends a byte where a megabyte was expected is slow, and not infinitely fast. */
+static void small_values_make_nobody_fast(void **state)
+{
+    struct server server;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)1000 * 1000 * 1000, 0);
+    for (uint32_t i = 0; i < 100; i++) {
+        ask(&server, 0, MIB, ESTIMATE_CAME);
+        server.loads[0].bytes = 1;
+        assert_int_equal(next_over(&server), 0);
+    }
+    assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) >= 2 * MS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_known_at_first),
+        cmocka_unit_test(batches_are_learnt),
+        cmocka_unit_test(windows_are_learnt),
+        cmocka_unit_test(single_loads_promise_nothing),
+        cmocka_unit_test(queues_count),
+        cmocka_unit_test(changes_are_noticed_soon),
+        cmocka_unit_test(one_pause_is_no_change),
+        cmocka_unit_test(what_was_away_is_unknown),
+        cmocka_unit_test(deadlines_count_and_misses_do_not),
+        cmocka_unit_test(numbers_are_bounded),
+        cmocka_unit_test(small_values_make_nobody_fast),
+    };
+
+    return cmocka_run_group_tests_name("estimate", tests, NULL, NULL);
+}
