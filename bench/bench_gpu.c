@@ -202,7 +202,7 @@ static icms_err gpu_memory(struct gpu_side *side, struct err_why *why)
 
     if (pinned == MAP_FAILED)
         return err_set(why, ICMS_NO_MEMORY, "no memory for values");
-    code = ops->pin(side->driver, pinned, gpu_bytes(side));
+    code = ops->pin(side->driver, pinned, gpu_bytes(side), false);
     if (code != 0) {
         (void)munmap(pinned, gpu_bytes(side));
         return gpu_wrong(side, "pin memory", code, why);

@@ -91,7 +91,8 @@ struct icms_options {
     uint64_t value_bytes_max; /* dir: largest value of volumes made there; 0: 8 MiB               */
     void (*log)(void *log_arg, const char *line); /* gets one line when a handle is closed after
                                 an internal error (unix:, see above), and one for each context of a
-                                device whose driver fails; on the thread that found out. It may use
+                                device whose driver fails or does not pin the agent's memory; on the
+                                thread that found out. It may use
                                 icms, but for icms_close of this handle. NULL: standard error */
     void *log_arg;    /* for log                                                             */
     const char *keys; /* path of the list of keys of encrypted volumes, icms-keys.yaml(5);
@@ -456,6 +457,13 @@ ICMS_API void icms_buffer_give(struct icms *icms, void *data);
  * What is checked. A value is verified, and in an encrypted volume decrypted, before its copy to
  * the device is given to the driver: device memory never gets bytes that failed a check.
  *
+ * Without a host copy. The agent's memory of the volumes that are open, and not encrypted, is
+ * pinned when memory of a device is registered and when a volume is opened. A block that lies there
+ * is verified in place, once by each handle after it came there, and copied from there; the agent
+ * leaves it as it is until the device is done. Where pinning fails, and after another agent took
+ * the place of one that is gone, blocks are copied to pinned memory of the handle first, as those
+ * of encrypted volumes are. Pinning brings all of that memory into the machine's: see doc/gpu.md.
+ *
  * Order. Without a stream, the caller has waited until nothing uses the memory, and when a block is
  * done its copy is done: any stream may use it. With `stream` of the request's options
  *   - copies begin behind everything that was on the stream when the call was made;
@@ -503,7 +511,8 @@ struct icms_memory;
 
 /* Registers bytes from address on: a whole allocation or a part of one, not overlapping what this
  * handle has registered. The first range of a context takes pinned memory (64 MiB, or less where
- * the machine does not give it) and a thread; this may take as long as the driver does. Any thread.
+ * the machine does not give it) and a thread, and pins the agent's memory; this may take as long as
+ * the driver does. Any thread.
  * UNSUPPORTED: no driver of this kind, or one that is too old. INVALID: no bytes, an overlap, or
  * not memory of such a device. NO_MEMORY: no pinned memory. DEVICE: the driver fails otherwise.
  * LIMIT. `why` has the words, with those of the driver. */
@@ -516,7 +525,8 @@ ICMS_API icms_err icms_memory_register(struct icms *icms, enum icms_memory_kind 
  * driver, or a request that named a stream is not over; *memory stays and it may be called again.
  * A driver that fails and does not say that copies ended keeps their ranges BUSY. Otherwise sets
  * *memory to NULL; *memory may be NULL. icms_close forgets all ranges, and waits up to 2 s for such
- * copies. */
+ * copies; memory of the agent that a driver does not let go of then stays in the process, with pod:
+ * and dir: the agent in it as well. */
 ICMS_API icms_err icms_memory_unregister(struct icms_memory **memory) ICMS_MUST_CHECK;
 
 /* ---- state ---------------------------------------------------------------------------------- */

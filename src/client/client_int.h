@@ -47,6 +47,10 @@
 #define CLIENT_LEASES_USER ICMS_LEASES_MAX
 #define CLIENT_LEASE_NONE  UINT32_MAX
 
+/* Of the gets' entries, those that copies to devices hold at most: a device that is stuck leaves
+ * the other loads theirs. */
+#define CLIENT_LEASES_DEVICE ((SHM_LEASES - CLIENT_LEASES_USER) / 2)
+
 /* Deadlines when neither the options nor the agent say one. */
 #define CLIENT_LOAD_DEADLINE_MS  2000
 #define CLIENT_STORE_DEADLINE_MS 10000
@@ -93,6 +97,9 @@ uint32_t client_lease_take(struct client_link *link, bool user);
 
 /* Zeroes the entry, so the agent may reuse the slot, and frees it. No lock. */
 void client_lease_give(struct client_link *link, uint32_t lease);
+
+/* The same, of a lease that was taken, where nothing may fail. */
+void client_lease_let_go(struct client_link *link, uint32_t lease);
 
 /* The same for a lease of icms_lease_take; true when it was the last one of the link. What is no
  * such lease is left alone. Lock. */
@@ -340,6 +347,8 @@ struct client_device {
     struct device_place place;            /* as the driver named it                        */
     uint32_t memories;                    /* 0: the entry is free; lock                    */
     bool changing;                        /* a thread makes or frees the copier; lock      */
+    bool pinned;                          /* arenas were, some time; lock                  */
+    bool unpinned;                        /* an arena could not be: that was said; lock    */
     struct device_copier *_Atomic copier; /* NULL while it is made                         */
 };
 
@@ -501,8 +510,17 @@ struct icms_memory *client_memory_find(const struct icms *icms, const void *addr
 /* From now on nothing is copied. True: no driver has a copy. Lock. */
 bool client_devices_halt(struct icms *icms);
 
-/* Frees all that was registered; the last thing of a handle but its own memory. */
+/* Frees all that was registered; the last thing of a handle but its links and its own memory. */
 void client_memories_free(struct icms *icms);
+
+/* Pins the arenas of open volumes for every device in use, so that blocks are copied from where
+ * they lie; where it cannot, they are copied through the copier's memory. Takes as long as the
+ * drivers do. No lock. */
+void client_arenas_pin(struct icms *icms);
+
+/* Lets go of what is pinned of a link; from now on nothing is copied from there. True: no driver
+ * has any of it, and it may be unmapped. False: client_link_rele is called when it is so. Lock. */
+bool client_arenas_unpin(struct icms *icms, const struct client_link *link);
 
 /* Remembers what is on the stream of the request's options. OK, INVALID, DEVICE, LIMIT. */
 icms_err client_copy_mark(struct icms_request *request) ICMS_MUST_CHECK;
@@ -532,6 +550,11 @@ static inline uint64_t client_block_room(const struct icms_request *request, siz
 /* Takes a copy for a block in registered memory. OK with *out_copy NULL: there is no room. Lock. */
 icms_err client_copy_take(struct icms_request *request, size_t index, struct icms_memory *memory,
                           struct device_copy **out_copy) ICMS_MUST_CHECK;
+
+/* The copy will read the value where it lies in the arena; *lease, which holds it there, is the
+ * copy's then. False: it cannot, and nothing has changed. Its thread. */
+bool client_copy_from_arena(const struct icms_request *request, struct device_copy *copy,
+                            const uint8_t *value, uint32_t value_bytes, uint32_t *lease);
 
 /* Begins to copy a value of so many bytes. Its thread. */
 void client_copy_start(struct icms_request *request, struct device_copy *copy, uint64_t bytes);
@@ -572,9 +595,16 @@ static inline uint64_t client_carried_bytes(const struct icms_volume *volume, ui
 void client_block_done(struct icms_request *request, size_t index, icms_err status,
                        enum icms_miss reason);
 
+/* A block's value in an arena. */
+struct client_place {
+    uint32_t slot;
+    uint32_t value_bytes; /* without the trailer                                        */
+    uint32_t lease; /* in the table: holds the slot; CLIENT_LEASE_NONE: a copy has taken it over */
+};
+
 /* The value in the arena's slot, under a lease: verified and copied to the block. Its thread. */
-void client_block_load(struct icms_request *request, size_t index, uint32_t slot,
-                       uint32_t value_bytes, enum icms_source source);
+void client_block_load(struct icms_request *request, size_t index, struct client_place *place,
+                       enum icms_source source);
 
 /* Adds what a request that is over did to the client's counters. Its thread. */
 void client_count(struct icms_request *request);
@@ -611,10 +641,13 @@ icms_err client_link_watch(struct icms *icms) ICMS_MUST_CHECK;
 /* Makes every operation free without giving anything back: the link goes with them. */
 void client_ops_reset(struct icms *icms);
 
+/* The arena of a volume in a link; NULL: there is none. */
+struct client_map *client_volume_map(struct client_link *link, const char *name);
+
 /* True while a lease or a buffer of this link is out. Lock. */
 bool client_link_used(const struct client_link *link);
 
-/* Frees a retired link that is not used any more. Lock. */
+/* Frees a retired link that is not used any more, by nobody and no device. Lock. */
 void client_link_rele(struct client_link *link);
 
 /* The agent died: what was put and not flushed may be lost. Lock. */

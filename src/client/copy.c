@@ -4,10 +4,13 @@
  * (src/device) on the way.
  *
  * A get takes its copy before anything else (send.c); its value is received, verified and decrypted
- * in the copy's memory as in a caller's; when the block would be done with OK, it is copied to the
- * device instead (client_copy_hold), and done when that is over (client_copies_take). A put starts
- * its copy first, and its value goes on from the copy's memory when that is over. Each end of a
- * block gives its copy back; what the driver still has then is the copier's to wait for.
+ * in the copy's memory as in a caller's. One that lies in a pinned arena is verified there, and the
+ * copy reads it there, with the lease of its slot, which it gives back when it has ended; its
+ * pinned memory is free at once (client_copy_from_arena). When the block would be done with OK, it
+ * is copied to the device instead (client_copy_hold), and done when that is over
+ * (client_copies_take). A put starts its copy first, and its value goes on from the copy's memory
+ * when that is over. Each end of a block gives its copy back; what the driver still has then is the
+ * copier's to wait for.
  *
  * Runs on the request's thread. A driver is asked for nothing here but to record an event on the
  * stream that the call named.
@@ -108,6 +111,29 @@ icms_err client_copy_take(struct icms_request *request, size_t index, struct icm
     return ICMS_OK;
 }
 
+/* A copy does not read the slot any more. The copier's lock is held, so nothing here may fail. */
+static void copy_let_go(void *arg, uint32_t lease)
+{
+    struct client_link *link = arg;
+
+    client_lease_let_go(link, lease);
+    (void)atomic_fetch_sub(&link->device_leases, 1);
+}
+
+bool client_copy_from_arena(const struct icms_request *request, struct device_copy *copy,
+                            const uint8_t *value, uint32_t value_bytes, uint32_t *lease)
+{
+    struct client_link *link = request->link_used;
+
+    if (atomic_fetch_add(&link->device_leases, 1) >= CLIENT_LEASES_DEVICE ||
+        !device_copy_from(copy, value, value_bytes, copy_let_go, link, *lease)) {
+        (void)atomic_fetch_sub(&link->device_leases, 1);
+        return false;
+    }
+    *lease = CLIENT_LEASE_NONE;
+    return true;
+}
+
 void client_copy_start(struct icms_request *request, struct device_copy *copy, uint64_t bytes)
 {
     struct device_order order = copy->order;
@@ -194,7 +220,8 @@ void client_copies_end(struct icms_request *request)
 {
     struct icms *icms = request->icms;
 
-    if (request->copies_given && !list_empty(&icms->rooms[ROOM_COPIES])) {
+    if (request->copies_given &&
+        (!list_empty(&icms->rooms[ROOM_COPIES]) || !list_empty(&icms->rooms[ROOM_LEASES]))) {
         icms->room_epoch++;
         client_wake(icms);
     }

@@ -88,6 +88,9 @@ icms_err client_link_view(struct client_link *link, struct err_why *why)
     return ICMS_OK;
 }
 
+/* Links that a driver keeps, whose handles may be closed: for who looks at this process. */
+static struct client_link *_Atomic links_kept;
+
 static void link_unmap(struct client_map *map)
 {
     if (map->base != NULL && map->bytes != 0)
@@ -102,6 +105,12 @@ void client_link_free(struct client_link **link)
     *link = NULL;
     if (l == NULL)
         return;
+    if (l->kept) {
+        l->kept_next = atomic_load(&links_kept);
+        while (!atomic_compare_exchange_weak(&links_kept, &l->kept_next, l)) {
+        }
+        return;
+    }
     if (l->inside != NULL) {
         client_inside_free(&l->inside);
     } else {
@@ -148,7 +157,8 @@ static void client_link_retire(struct icms *icms)
 
 void client_link_rele(struct client_link *link)
 {
-    if (list_empty(&link->retired) || client_link_used(link))
+    if (list_empty(&link->retired) || client_link_used(link) ||
+        !client_arenas_unpin(link->icms, link))
         return;
     list_remove(&link->retired);
     client_link_free(&link);
@@ -196,12 +206,17 @@ uint32_t client_lease_take(struct client_link *link, bool user)
     return CLIENT_LEASE_NONE;
 }
 
-void client_lease_give(struct client_link *link, uint32_t lease)
+void client_lease_let_go(struct client_link *link, uint32_t lease)
 {
-    check(lease < SHM_LEASES);
     atomic_store_explicit(&link->rings[0].leases[lease], 0, memory_order_release);
     (void)atomic_fetch_and_explicit(&link->leases_taken[lease / 64], ~((uint64_t)1 << lease % 64),
                                     memory_order_release);
+}
+
+void client_lease_give(struct client_link *link, uint32_t lease)
+{
+    check(lease < SHM_LEASES);
+    client_lease_let_go(link, lease);
 }
 
 bool client_lease_back(struct client_link *link, uint32_t lease)

@@ -85,6 +85,9 @@ struct client_link {
     uint32_t fd_count;
     uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                     */
     struct client_inside *inside;                 /* the agent when it is in this process; NULL   */
+    _Atomic uint32_t device_leases;               /* held by copies to devices                    */
+    bool kept; /* a driver did not let go of its arenas: it stays for ever; lock */
+    struct client_link *kept_next;                /* in links_kept */
     bool down;                                    /* the agent is gone for good; lock             */
     bool silent;                                  /* it let deadlines pass without a look; lock   */
     uint32_t silent_reactor;                      /* the one that did; lock                       */

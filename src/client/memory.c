@@ -7,6 +7,10 @@
  * A driver is asked without the handle's lock: meanwhile the entry is `changing`, and who wants it
  * waits. An entry owns its copier from the moment it exists, so that it is not lost when a check
  * fails.
+ *
+ * Arenas of the handle's link are pinned for each device when memory is registered there and when a
+ * volume is opened (client_arenas_pin). A link goes only when no driver has its arenas
+ * (client_link_rele); one that a driver does not let go of is kept for ever.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -147,6 +151,16 @@ static void memory_place_name(const struct device_driver *driver, struct device_
 
 /* ---- devices -------------------------------------------------------------------------------- */
 
+/* Links that were replaced go when no device has their arenas. Lock. */
+static void arenas_look(struct icms *icms)
+{
+    list_for_each_safe (at, &icms->retired) {
+        struct client_link *link = container_of(at, struct client_link, retired);
+
+        client_link_rele(link);
+    }
+}
+
 static void device_landed_inside(void *arg)
 {
     struct icms *icms = arg;
@@ -154,6 +168,7 @@ static void device_landed_inside(void *arg)
     client_lock(icms);
     icms->room_epoch++;
     client_copies_landed(icms);
+    arenas_look(icms);
     client_unlock(icms);
 }
 
@@ -244,20 +259,35 @@ static icms_err device_take(struct icms *icms, enum icms_memory_kind kind,
     return err;
 }
 
+/* Its driver did not let go of what it has: arenas that it may read stay mapped for ever. Lock. */
+static void device_left(struct icms *icms, const struct client_device *device)
+{
+    if (!device->pinned)
+        return;
+    if (icms->link != NULL)
+        icms->link->kept = true;
+    list_for_each (at, &icms->retired)
+        container_of(at, struct client_link, retired)->kept = true;
+}
+
 /* Frees the copier of an entry that no range needs. Lock; not held meanwhile. */
 static void device_drop(struct icms *icms, struct client_device *device)
 {
     struct device_copier *copier = device->copier;
+    bool let_go;
 
     if (device->memories != 0)
         return;
     device->changing = true;
     device->copier = NULL;
     client_unlock(icms);
-    (void)device_copier_free(&copier); /* false: it stays behind; no copy is ours any more */
+    let_go = device_copier_free(&copier); /* false: it stays behind; no copy is ours any more */
     client_lock(icms);
+    if (!let_go)
+        device_left(icms, device);
     device->changing = false;
     check(pthread_cond_broadcast(&icms->changed) == 0);
+    arenas_look(icms);
 }
 
 /* Nothing of an entry is copied any more. True: its driver has no copy. Lock. */
@@ -277,22 +307,129 @@ bool client_devices_halt(struct icms *icms)
     return quiet;
 }
 
+/* No driver counts on ranges of a device any more. */
+static void device_memories_forget(struct icms *icms, const struct client_device *device)
+{
+    for (uint32_t i = 0; i < atomic_load(&icms->memory_count); i++)
+        if (icms->memories[i]->device == device)
+            atomic_store(&icms->memories[i]->users, 0);
+}
+
 void client_memories_free(struct icms *icms)
 {
-    bool all = true;
-
     for (int i = 0; i < ICMS_DEVICES_MAX; i++) {
         struct device_copier *copier = icms->devices[i].copier;
 
-        all = device_copier_free(&copier) && all;
+        if (device_copier_free(&copier))
+            device_memories_forget(icms, &icms->devices[i]);
+        else
+            device_left(icms, &icms->devices[i]);
         icms->devices[i].copier = NULL;
     }
     /* A driver that does not let go of a copy says so in the range, some day. */
-    for (uint32_t i = 0; i < atomic_load(&icms->memory_count) && all; i++)
-        free(icms->memories[i]);
+    for (uint32_t i = 0; i < atomic_load(&icms->memory_count); i++)
+        if (atomic_load(&icms->memories[i]->users) == 0)
+            free(icms->memories[i]);
     free(icms->memories);
     icms->memories = NULL;
     atomic_store(&icms->memory_count, 0);
+}
+
+/* ---- arenas --------------------------------------------------------------------------------- */
+
+/* Says once for a device that values are copied once more there. */
+static void arena_refused(struct icms *icms, struct client_device *device,
+                          const struct client_map *map, const struct err_why *why)
+{
+    char line[sizeof(why->text) + 256];
+    bool said;
+
+    client_lock(icms);
+    said = device->unpinned;
+    device->unpinned = true;
+    client_unlock(icms);
+    if (said)
+        return;
+    (void)snprintf(line, sizeof(line),
+                   "device memory: cannot pin %" PRIu64 " MiB of the agent's memory for %s device "
+                   "%d: %s; loads are copied to pinned memory of this process first",
+                   map->bytes >> 20, device->kind == ICMS_MEMORY_CUDA ? "CUDA" : "HIP",
+                   device->place.ordinal, why->text);
+    device_failed(icms, line);
+}
+
+/* Pins the arenas of a device, which is held. */
+static void arenas_pin(struct icms *icms, struct client_device *device,
+                       struct client_map *const *maps, uint32_t count)
+{
+    bool read_only = icms->local == NULL;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct err_why why = {{0}};
+
+        if (device_copier_pin(device->copier, maps[i]->base, maps[i]->bytes, read_only, &why) !=
+            ICMS_OK)
+            arena_refused(icms, device, maps[i], &why);
+    }
+}
+
+/* Arenas of open volumes whose values are copied as they lie. Lock. */
+static uint32_t arenas_list(const struct icms *icms, struct client_map **out_maps)
+{
+    uint32_t count = 0;
+
+    list_for_each (at, &icms->volumes) {
+        const struct icms_volume *volume = container_of(at, struct icms_volume, link);
+        struct client_map *map = client_volume_map(icms->link, client_view(volume)->info.name);
+
+        if (map == NULL || volume->keys != NULL || count == LIMIT_AGENT_VOLUMES)
+            continue;
+        out_maps[count++] = map;
+    }
+    return count;
+}
+
+void client_arenas_pin(struct icms *icms)
+{
+    struct client_map *maps[LIMIT_AGENT_VOLUMES];
+    uint32_t count;
+
+    if (atomic_load(&icms->memory_count) == 0 || client_call_begin(icms) != ICMS_OK)
+        return;
+    client_lock(icms);
+    count = arenas_list(icms, maps);
+    for (int i = 0; i < ICMS_DEVICES_MAX && count != 0; i++) {
+        struct client_device *device = &icms->devices[i];
+
+        if (device->memories == 0 || device->changing)
+            continue;
+        device->memories++; /* it keeps the copier */
+        device->pinned = true;
+        client_unlock(icms);
+        arenas_pin(icms, device, maps, count);
+        client_lock(icms);
+        device->memories--;
+        device_drop(icms, device);
+    }
+    client_call_leave(icms);
+    client_unlock(icms);
+}
+
+bool client_arenas_unpin(struct icms *icms, const struct client_link *link)
+{
+    bool gone = true;
+
+    for (int i = 0; i < ICMS_DEVICES_MAX; i++) {
+        const struct client_device *device = &icms->devices[i];
+
+        if (!device->pinned)
+            continue;
+        if (device->changing) /* who changes it looks again */
+            gone = false;
+        for (uint32_t n = 0; n < link->arena_count && device->copier != NULL; n++)
+            gone = device_copier_unpin(device->copier, link->maps[n].base) && gone;
+    }
+    return gone;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */
@@ -357,6 +494,8 @@ static void register_inside(void *arg)
     else
         call->err = memory_add(call, driver, &place);
     client_unlock(icms);
+    if (call->err == ICMS_OK && driver != NULL)
+        client_arenas_pin(icms);
 }
 
 /* What is wrong with a call before anything is asked. */

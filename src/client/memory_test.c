@@ -19,183 +19,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
-#include "client/client_int.h"
-#include "client/client_rig.h"
-#include "device/fake_device.h"
-
-#define KIB ((uint64_t)1024)
-#define MIB (1024 * KIB)
-
-static const struct fake_device *gpu;
-static bool in_process;
-
-struct fixture {
-    struct client_rig rig;
-    void *context;
-    struct icms *icms; /* of the rig, or its own */
-    struct icms_volume *kv, *big;
-    char folder[64];
-    int lines; /* that were logged */
-    char line[512];
-};
-
-static void on_log(void *arg, const char *line)
-{
-    struct fixture *f = arg;
-
-    (void)snprintf(f->line, sizeof(f->line), "%s", line);
-    f->lines++;
-}
-
-static int open_dir(struct fixture *f, struct icms_options *options)
-{
-    char where[96], why[256] = "";
-
-    fake_reset();
-    (void)snprintf(f->folder, sizeof(f->folder), "/tmp/icms-memory-XXXXXX");
-    if (mkdtemp(f->folder) == NULL)
-        return -1;
-    (void)snprintf(where, sizeof(where), "dir:%s/kv", f->folder);
-    if (icms_open(where, options, why, sizeof(why), &f->icms) == ICMS_OK &&
-        icms_volume_open(f->icms, "kv", why, sizeof(why), &f->kv) == ICMS_OK) {
-        f->big = f->kv;
-        return 0;
-    }
-    (void)fprintf(stderr, "%s\n", why);
-    return -1;
-}
-
-static int setup(void **state)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct icms_options options;
-
-    *state = f;
-    gpu->reset();
-    f->context = gpu->context(0);
-    icms_options_init(&options);
-    options.load_deadline_ms = options.store_deadline_ms = RIG_GRACE_MS;
-    options.buffer_bytes = 16 * MIB;
-    options.log = on_log;
-    options.log_arg = f;
-    if (in_process)
-        return open_dir(f, &options);
-    if (client_rig_open(&f->rig, &options) != 0)
-        return -1;
-    f->icms = f->rig.icms;
-    f->kv = f->rig.kv;
-    f->big = f->rig.big;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    static const char *const names[] = {"/kv/icms.lock", "/kv/volumes", "/kv/icms.store", "/kv",
-                                        ""};
-    struct fixture *f = *state;
-    char path[128];
-
-    gpu->set(FAKE_DEVICE_STUCK, 0);
-    gpu->set(FAKE_DEVICE_HANG, 0);
-    if (in_process) {
-        icms_close(&f->icms);
-        for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-            (void)snprintf(path, sizeof(path), "%s%s", f->folder, names[i]);
-            (void)remove(path);
-        }
-    } else {
-        client_rig_close(&f->rig);
-    }
-    gpu->reset();
-    assert_int_equal(gpu->count(FAKE_DEVICE_STREAMS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_EVENTS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_UNPINNED), 0);
-    free(f);
-    return 0;
-}
-
-static void *pointer(uint64_t address)
-{
-    return (void *)(uintptr_t)address;
-}
-
-static struct icms_memory *reg(struct fixture *f, uint64_t address, uint64_t bytes)
-{
-    struct icms_memory *memory = NULL;
-    char why[512] = "";
-
-    if (icms_memory_register(f->icms, ICMS_MEMORY_CUDA, pointer(address), bytes, why, sizeof(why),
-                             &memory) != ICMS_OK)
-        fail_msg("%s", why);
-    return memory;
-}
-
-static void unreg(struct icms_memory **memory)
-{
-    uint64_t begin = client_now_ns();
-    icms_err err;
-
-    while ((err = icms_memory_unregister(memory)) == ICMS_BUSY) {
-        assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
-        usleep(1000);
-    }
-    assert_int_equal(err, ICMS_OK);
-    assert_null(*memory);
-}
-
-/* Device memory that is registered. */
-static uint64_t memory_new(struct fixture *f, uint64_t bytes, struct icms_memory **out_memory)
-{
-    uint64_t address = gpu->alloc(f->context, bytes);
-
-    *out_memory = reg(f, address, bytes);
-    return address;
-}
-
-static void device_fill(uint64_t address, uint64_t bytes, uint64_t seed)
-{
-    uint8_t *data = malloc(bytes);
-
-    rig_fill(data, bytes, seed);
-    gpu->write(address, data, bytes);
-    free(data);
-}
-
-static void device_is(uint64_t address, uint64_t bytes, uint64_t seed)
-{
-    uint8_t *data = malloc(bytes), *wanted = malloc(bytes);
-
-    rig_fill(wanted, bytes, seed);
-    gpu->read(address, data, bytes);
-    assert_memory_equal(data, wanted, bytes);
-    free(data);
-    free(wanted);
-}
-
-static struct icms_block block_of(uint64_t number, uint64_t address, uint64_t bytes)
-{
-    return (struct icms_block){.key = rig_key(number), .data = pointer(address), .bytes = bytes};
-}
-
-static icms_err put_one(struct icms_volume *volume, uint64_t number, uint64_t address,
-                        uint64_t bytes)
-{
-    struct icms_block block = block_of(number, address, bytes);
-
-    (void)!icms_put(volume, &block, 1, NULL);
-    return block.status;
-}
-
-static icms_err get_one(struct icms_volume *volume, uint64_t number, uint64_t address,
-                        uint64_t bytes)
-{
-    struct icms_block block = block_of(number, address, bytes);
-
-    (void)!icms_get(volume, &block, 1, NULL);
-    return block.status;
-}
+#include "client/memory_rig.h"
 
 /* ---- the plain life ------------------------------------------------------------------------- */
 
@@ -934,8 +758,6 @@ static void encrypted_values_pass_in_private_memory(void **state)
     (void)rmdir(folder);
 }
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -965,11 +787,7 @@ int main(int argc, char **argv)
         CASE(encrypted_values_pass_in_private_memory),
     };
 
-    in_process = argc == 2 && strcmp(argv[1], "dir") == 0;
-    gpu = fake_device_load("libcuda.so.1");
-    if (gpu == NULL) {
-        (void)fprintf(stderr, "no fake libcuda.so.1 in LD_LIBRARY_PATH\n");
+    if (memory_rig_begin(argc, argv) != 0)
         return 1;
-    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

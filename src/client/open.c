@@ -100,6 +100,8 @@ static void open_free(struct icms *icms)
 {
     struct list *at;
 
+    if (icms->link != NULL && icms->link->kept)
+        icms->local = NULL; /* an agent that is left behind goes on in it */
     client_link_free(&icms->link);
     client_link_free(&icms->attaching);
     while ((at = list_pop(&icms->retired)) != NULL) {

@@ -365,23 +365,26 @@ static void send_touch(struct icms_request *request, const struct icms_key *key,
 }
 
 /* A block in the arena needs no message: leased, copied, verified here. */
-static bool send_get_local(struct icms_request *request, size_t index, uint32_t lease)
+static bool send_get_local(struct icms_request *request, size_t index, uint32_t *lease)
 {
     struct client_link *link = request->link_used;
     const struct icms_key *icms_key = client_request_key(request, index);
     struct key key = client_key(icms_key);
-    uint32_t reactor = client_reactor(request, icms_key), slot, value_bytes;
+    uint32_t reactor = client_reactor(request, icms_key);
+    struct client_place place = {.lease = *lease};
     const struct shm_arena *shard = &request->view->shards[reactor];
     size_t not_ok = request->not_ok;
     uint64_t version;
 
-    atomic_store_explicit(&link->rings[0].lease_shards[lease], shard->shard, memory_order_release);
-    if (!shm_arena_lease(shard, &key, &link->rings[0].leases[lease], &slot, &version, &value_bytes))
+    atomic_store_explicit(&link->rings[0].lease_shards[*lease], shard->shard, memory_order_release);
+    if (!shm_arena_lease(shard, &key, &link->rings[0].leases[*lease], &place.slot, &version,
+                         &place.value_bytes))
         return false;
-    client_block_load(request, index, slot, value_bytes, ICMS_SOURCE_DRAM);
+    client_block_load(request, index, &place, ICMS_SOURCE_DRAM);
+    *lease = place.lease;
     if (request->not_ok == not_ok) {
         request->hits++;
-        request->hit_bytes += value_bytes;
+        request->hit_bytes += place.value_bytes;
     }
     send_touch(request, icms_key, reactor);
     return true;
@@ -413,11 +416,11 @@ static enum client_step send_get(struct icms_request *request, size_t index)
         client_block_done(request, index, ICMS_LIMIT, ICMS_MISS_NONE);
         return STEP_NEXT;
     }
-    if (lease != CLIENT_LEASE_NONE && send_get_local(request, index, lease)) {
+    if (lease != CLIENT_LEASE_NONE && send_get_local(request, index, &lease)) {
         request->next++;
         if (request->lease_wanted && request->not_ok == 0)
             request->lease_index = lease;
-        else
+        else if (lease != CLIENT_LEASE_NONE)
             client_lease_give(request->link_used, lease);
         return STEP_NEXT;
     }

@@ -4,7 +4,8 @@
  *
  * Runs on the request's thread without the handle's lock. A value is copied and its checksum taken
  * in one pass; it is checked exactly once, here. The slot cannot change meanwhile: its lease is in
- * the table of this client. A value that is read in place is checked when it is leased first.
+ * the table of this client. A value that is read in place, by the caller or by a device, is checked
+ * when that is wanted first.
  *
  * A value of an encrypted volume is decrypted on its way: a tag that does not pass is a miss with
  * reason checksum, and what was decrypted so far is overwritten. If what is stored is whole all the
@@ -281,10 +282,26 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
         client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
 }
 
-void client_block_load(struct icms_request *request, size_t index, uint32_t slot,
-                       uint32_t value_bytes, enum icms_source source)
+/* The value to where the caller wants it: verified on the way, or in the arena when it is copied to
+ * a device from there. */
+static enum icms_miss take_value(struct icms_request *request, size_t index, const uint8_t *value,
+                                 struct client_place *place)
+{
+    const struct icms_key *key = &request->blocks[index].key;
+    struct device_copy *copy =
+        list_empty(&request->copies) ? NULL : client_copy_find(request, index);
+
+    if (copy != NULL &&
+        client_copy_from_arena(request, copy, value, place->value_bytes, &place->lease))
+        return take_verify(request, key, value, place->slot, place->value_bytes);
+    return take_copy(request, key, client_block_memory(request, index), value, place->value_bytes);
+}
+
+void client_block_load(struct icms_request *request, size_t index, struct client_place *place,
+                       enum icms_source source)
 {
     struct icms_block *block = &request->blocks[index];
+    uint32_t slot = place->slot, value_bytes = place->value_bytes;
     const struct shm_arena *shard = &request->view->shards[client_reactor(request, &block->key)];
     const uint8_t *value = shm_arena_value(shard, slot, value_bytes);
     enum icms_miss wrong = ICMS_MISS_NONE;
@@ -308,8 +325,7 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
             client_block_done(request, index, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
             return;
         }
-        wrong = take_copy(request, &block->key, client_block_memory(request, index), value,
-                          value_bytes);
+        wrong = take_value(request, index, value, place);
     }
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
@@ -367,6 +383,7 @@ static void take_get(struct icms_request *request, struct client_op *op)
     const struct shm_arena *arena = &request->view->arena;
     const struct shm_complete *answer = &op->answer;
     enum icms_source source = answer->source;
+    struct client_place place;
 
     if (op->direct && answer->slot == SHM_SLOT_NONE && answer->value_bytes != 0 &&
         answer->value_bytes <= op->room) {
@@ -381,7 +398,10 @@ static void take_get(struct icms_request *request, struct client_op *op)
     }
     if (source > ICMS_SOURCE_POD)
         source = ICMS_SOURCE_NONE;
-    client_block_load(request, op->block, answer->slot, answer->value_bytes, source);
+    place = (struct client_place){
+        .slot = answer->slot, .value_bytes = answer->value_bytes, .lease = op->lease};
+    client_block_load(request, op->block, &place, source);
+    op->lease = place.lease;
     if (request->lease_wanted && request->not_ok == 0) {
         request->lease_index = op->lease; /* it is the caller's now */
         op->lease = CLIENT_LEASE_NONE;

@@ -25,6 +25,13 @@ static const struct shm_arena *volume_find(const struct client_link *link, const
     return NULL;
 }
 
+struct client_map *client_volume_map(struct client_link *link, const char *name)
+{
+    const struct shm_arena *arena = volume_find(link, name);
+
+    return arena == NULL ? NULL : &link->maps[(arena - link->shards) / link->reactor_count];
+}
+
 /* Whether no reactor knows of an enclosure that has it. */
 static bool volume_is_missing(const struct client_link *link, const struct shm_arena *shards)
 {
@@ -230,6 +237,25 @@ static icms_err volume_start(struct icms *icms, struct err_why *why)
     return err;
 }
 
+/* Waits until no device reads what the agent has, as long as a copier waits at its end. */
+static icms_err volume_unpin(struct icms *icms, const char *name, struct err_why *why)
+{
+    uint64_t until_ns = client_now_ns() + (uint64_t)DEVICE_DRAIN_MS * 1000000;
+    bool gone;
+
+    client_lock(icms);
+    while (!(gone = icms->link == NULL || client_arenas_unpin(icms, icms->link)) &&
+           client_now_ns() < until_ns)
+        client_wait_until(icms, until_ns);
+    client_unlock(icms);
+    if (gone)
+        return ICMS_OK;
+    return err_set(why, ICMS_BUSY,
+                   "the volume %s has to be made, which needs all copies to devices to be over: "
+                   "open volumes first",
+                   name);
+}
+
 /* dir: notes the volume and replaces the agent. The handle's state is RESTART; no lock held. */
 static icms_err volume_make(struct icms *icms, const char *name, bool encrypted,
                             struct err_why *why)
@@ -240,6 +266,8 @@ static icms_err volume_make(struct icms *icms, const char *name, bool encrypted,
     client_lock(icms);
     err = volume_obstacle(icms, name, why);
     client_unlock(icms);
+    if (err == ICMS_OK)
+        err = volume_unpin(icms, name, why);
     if (err == ICMS_OK)
         err = client_local_volume_add(icms->local, name, encrypted, why);
     if (err != ICMS_OK)
@@ -396,6 +424,8 @@ static void volume_open_inside(void *arg)
     struct volume_call *call = arg;
 
     call->err = volume_open(call->icms, call->name, call->keys, call->why, &call->volume);
+    if (call->err == ICMS_OK)
+        client_arenas_pin(call->icms);
 }
 
 static icms_err volume_open_guarded(struct icms *icms, const char *name, struct client_keys *keys,

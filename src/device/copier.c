@@ -26,9 +26,7 @@
 #include <time.h>
 
 #include "base/check.h"
-#include "device/copier.h"
-
-#define PINNED_GRANULES_MAX (DEVICE_PINNED_BYTES / DEVICE_PINNED_GRANULE)
+#include "device/copier_int.h"
 
 /* How long the thread sleeps between two looks at an event: an eighth of the copy's age, within
  * these. */
@@ -40,38 +38,6 @@
 /* No code of a driver: an address is not what it was when it was registered. */
 #define DEVICE_GONE (-1)
 
-struct device_mark {
-    struct device_copier *copier;
-    void *event;             /* NULL: not made yet                                       */
-    uint32_t holders;        /* who took it, and copies that the driver does not have yet */
-    _Atomic uint32_t *users; /* counts it while it has holders                            */
-};
-
-struct device_copier {
-    struct device_copier_options options;
-    bool is_held;     /* the place: rele when it is freed                           */
-    void *streams[2]; /* by direction                                               */
-    uint8_t *memory;  /* pinned                                                     */
-    uint64_t bytes;   /* of it                                                      */
-    pthread_t thread;
-    pthread_mutex_t lock;   /* all below                                                  */
-    pthread_cond_t changed; /* something to do, or nothing left, or ended                 */
-    bool halted;            /* no copy starts                                             */
-    bool closed;            /* the thread ends, and calls nobody                          */
-    bool ended;             /* the thread has left the driver for good                    */
-    bool calling;           /* the thread is in landed() or failed()                      */
-    bool refused;           /* failed() was called                                        */
-    _Atomic bool failed;    /* the driver does not say any more what ended                */
-    uint32_t busy;          /* copies in states ORDERED and LOST                          */
-    uint64_t since_ns;      /* when the oldest of them was ordered, about                 */
-    struct list free_;      /* copies                                                     */
-    struct list queue;      /* QUEUED                                                     */
-    struct list ordered[2]; /* ORDERED and LOST, by direction, oldest first               */
-    uint8_t taken[PINNED_GRANULES_MAX]; /* of the memory                                   */
-    struct device_copy copies[DEVICE_COPIES];
-    struct device_mark marks[DEVICE_MARKS];
-};
-
 static uint64_t copier_now_ns(void)
 {
     struct timespec now;
@@ -80,55 +46,12 @@ static uint64_t copier_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void copier_lock(struct device_copier *copier)
-{
-    (void)pthread_mutex_lock(&copier->lock); /* it does not fail: no owner takes it twice */
-}
-
-static void copier_unlock(struct device_copier *copier)
-{
-    (void)pthread_mutex_unlock(&copier->lock);
-}
-
 static void copier_sleep(struct device_copier *copier, uint64_t until_ns)
 {
     struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
                              .tv_nsec = (long)(until_ns % 1000000000u)};
 
     (void)pthread_cond_timedwait(&copier->changed, &copier->lock, &until);
-}
-
-/* ---- pinned memory --------------------------------------------------------------------------- */
-
-static uint32_t pinned_granules(uint64_t bytes)
-{
-    uint64_t granules = (bytes + DEVICE_PINNED_GRANULE - 1) / DEVICE_PINNED_GRANULE;
-
-    return granules == 0 ? 1 : (uint32_t)granules;
-}
-
-/* First fit. Lock. */
-static uint8_t *pinned_take(struct device_copier *copier, uint64_t bytes)
-{
-    uint32_t total = (uint32_t)(copier->bytes / DEVICE_PINNED_GRANULE), run = 0;
-    uint32_t wanted = pinned_granules(bytes);
-
-    for (uint32_t i = 0; i < total; i++) {
-        run = copier->taken[i] != 0 ? 0 : run + 1;
-        if (run < wanted)
-            continue;
-        memset(&copier->taken[i + 1 - wanted], 1, wanted);
-        return copier->memory + (i + 1 - wanted) * DEVICE_PINNED_GRANULE;
-    }
-    return NULL;
-}
-
-/* Lock. */
-static void pinned_give(struct device_copier *copier, const uint8_t *memory, uint64_t bytes)
-{
-    size_t first = (size_t)(memory - copier->memory) / DEVICE_PINNED_GRANULE;
-
-    memset(&copier->taken[first], 0, pinned_granules(bytes));
 }
 
 /* ---- states of a copy ------------------------------------------------------------------------ */
@@ -156,7 +79,14 @@ static void copy_free(struct device_copy *copy)
 
     list_remove(&copy->queue);
     copy_unmark(copy);
-    pinned_give(copier, copy->memory, copy->bytes);
+    if (copy->pin == NULL) {
+        copier_memory_give(copier, copy->memory, copy->bytes);
+    } else {
+        copy->let_go(copy->let_go_arg, copy->let_go_number);
+        if (--copy->pin->copies == 0 && copy->pin->leaving)
+            (void)pthread_cond_broadcast(&copier->changed);
+        copy->pin = NULL;
+    }
     copy->state = COPY_FREE;
     if (copy->users != NULL)
         (void)atomic_fetch_sub(copy->users, 1);
@@ -206,7 +136,7 @@ struct device_copy *device_copy_take(struct device_copier *copier, uint64_t byte
     copier_lock(copier);
     at = list_first(&copier->free_);
     if (at != NULL && bytes <= copier->bytes && !copier->halted && !copier->failed)
-        memory = pinned_take(copier, bytes);
+        memory = copier_memory_take(copier, bytes);
     if (memory != NULL) {
         copy = container_of(at, struct device_copy, queue);
         list_remove(&copy->queue);
@@ -214,6 +144,7 @@ struct device_copy *device_copy_take(struct device_copier *copier, uint64_t byte
         copy->index = 0;
         copy->started = copy->followed = false;
         copy->mark = NULL;
+        copy->pin = NULL;
         copy->memory = memory;
         copy->bytes = bytes;
         copy->state = COPY_HELD;
@@ -230,6 +161,7 @@ void device_copy_start(struct device_copy *copy, const struct device_order *orde
     struct device_copier *copier = copy->copier;
 
     check(!copy->started && order->bytes <= copy->bytes); /* never with the lock held */
+    check(copy->pin == NULL || order->direction == DEVICE_IN);
     copier_lock(copier);
     copy->started = true;
     copy->order = *order;
@@ -507,10 +439,12 @@ static void *copier_run(void *arg)
         while ((at = list_first(&copier->queue)) != NULL)
             over = copier_order(copier, container_of(at, struct device_copy, queue)) || over;
         over = copier_reap(copier) || over;
+        over = copier_pins_leave(copier) || over;
         if (over)
             copier_call(copier, NULL);
         (void)pthread_cond_broadcast(&copier->changed); /* who halts it looks at busy */
-        if (list_empty(&copier->queue) && !(copier->closed && copier->busy == 0))
+        if (list_empty(&copier->queue) && copier_pin_leaving(copier) == NULL &&
+            !(copier->closed && copier->busy == 0))
             copier_rest(copier);
     }
     copier_unlock(copier);
@@ -607,7 +541,7 @@ static int copier_pin(struct device_copier *copier)
             continue;
         (void)madvise(memory, bytes, MADV_DONTFORK);
         (void)madvise(memory, bytes, MADV_DONTDUMP);
-        code = device_ops(driver)->pin(driver, memory, bytes);
+        code = device_ops(driver)->pin(driver, memory, bytes, false);
         if (code == 0) {
             copier->memory = memory;
             copier->bytes = bytes;
@@ -782,6 +716,7 @@ bool device_copier_free(struct device_copier **copier)
     struct device_before before;
     uint64_t until_ns;
     bool ended;
+    int code;
 
     *copier = NULL;
     if (c == NULL)
@@ -803,10 +738,12 @@ bool device_copier_free(struct device_copier **copier)
         return false; /* all of it is the driver's */
     }
     (void)pthread_join(c->thread, NULL);
-    if (device_ops(c->options.driver)->enter(c->options.driver, &c->options.place, &before) == 0) {
+    code = device_ops(c->options.driver)->enter(c->options.driver, &c->options.place, &before);
+    ended = copier_pins_drop(c, code);
+    if (code == 0) {
         copier_unmake(c);
         device_ops(c->options.driver)->leave(c->options.driver, &before);
     }
     copier_delete(c);
-    return true;
+    return ended;
 }

@@ -8,12 +8,15 @@
  *   device_copier_new -> device_copy_take -> [fill its memory] -> device_copy_start
  *     -> device_copy_is_over -> [read its memory] -> device_copy_give -> device_copier_free
  *
+ * Memory of the caller can be pinned as well (device_copier_pin): a copy to the device then reads a
+ * value where it lies (device_copy_from), and holds what keeps it there until it has ended.
+ *
  * The driver is believed in nothing that time can tell: a copy that it does not end keeps its
  * memory and stays counted (quarantine), also when the driver fails, and a copier whose thread does
  * not come back from the driver is left behind with its memory when it is freed.
  *
- * Any thread, but a copy belongs to one thread at a time. The copier's lock is a leaf: nothing is
- * called with it held.
+ * Any thread, but a copy belongs to one thread at a time. The copier's lock is a leaf: nothing that
+ * takes a lock or waits is called with it held.
  */
 #ifndef DEVICE_COPIER_H
 #define DEVICE_COPIER_H
@@ -32,11 +35,15 @@
 #define DEVICE_COPIES 256
 #define DEVICE_MARKS  1024
 
+/* Ranges of the caller's memory that a copier has pinned at a time. */
+#define DEVICE_PINS 128
+
 /* device_copier_free waits so long for copies that are with the driver. */
 #define DEVICE_DRAIN_MS 2000
 
 struct device_copier;
 struct device_mark;
+struct device_pin;
 
 enum device_copy_state {
     COPY_FREE,    /* in the free list                                                        */
@@ -68,8 +75,12 @@ struct device_copy {
     struct list link; /* owner                                                     */
     size_t index;     /* owner                                                     */
     bool started;     /* owner: device_copy_start was called                       */
-    uint8_t *memory;  /* pinned, of `bytes`                                        */
+    uint8_t *memory;  /* pinned, of `bytes`; with pin: the caller's, only read     */
     uint64_t bytes;
+    struct device_pin *pin; /* the range that memory lies in; NULL: it is the copier's   */
+    void (*let_go)(void *arg, uint32_t number); /* with pin: memory is not read any more   */
+    void *let_go_arg;
+    uint32_t let_go_number;
     struct device_copier *copier;
     enum device_copy_state state; /* copier's lock                                             */
     struct device_order order;    /* set by device_copy_start                                  */
@@ -113,6 +124,24 @@ uint64_t device_copier_bytes(const struct device_copier *copier);
  * there is no room at this moment; landed() tells when there may be. */
 struct device_copy *device_copy_take(struct device_copier *copier, uint64_t bytes,
                                      _Atomic uint32_t *users);
+
+/* Pins a range of the caller's memory, so that copies read there; read_only: it is mapped without
+ * the right to write. Takes as long as the driver does. OK too when it is pinned already. After OK
+ * the memory stays mapped until device_copier_unpin or device_copier_free returned true. DEVICE,
+ * LIMIT: with the driver's words. */
+icms_err device_copier_pin(struct device_copier *copier, void *memory, uint64_t bytes,
+                           bool read_only, struct err_why *why) ICMS_MUST_CHECK;
+
+/* From now on no copy reads the range. True: it is not pinned. False: the copier's thread will let
+ * go of it, after the copies that read it; landed() tells when to ask again. Never waits. */
+bool device_copier_unpin(struct device_copier *copier, const void *memory);
+
+/* HELD, to the device: the copy will read `bytes` at `from` instead of its own memory, which goes
+ * back, and copy.memory is `from`. let_go(arg, number) is called once when nothing reads there any
+ * more, on any thread, with the copier's lock held: it takes no lock. False: that is not pinned,
+ * and nothing has changed. */
+bool device_copy_from(struct device_copy *copy, const void *from, uint64_t bytes,
+                      void (*let_go)(void *arg, uint32_t number), void *arg, uint32_t number);
 
 /* HELD -> QUEUED. */
 void device_copy_start(struct device_copy *copy, const struct device_order *order);

@@ -26,6 +26,7 @@
 #define CUDA_STREAM_NON_BLOCKING  1
 #define CUDA_EVENT_DISABLE_TIMING 2
 #define CUDA_HOST_PORTABLE        1
+#define CUDA_HOST_READ_ONLY       8 /* CUDA 11.1; an error where the device lacks it */
 
 #define CUDA_SYMBOL(member, symbol)                                                                \
     {                                                                                              \
@@ -183,9 +184,10 @@ static void cuda_leave(const struct device_driver *driver, const struct device_b
     (void)driver->cuda.pop(&context);
 }
 
-static int cuda_pin(const struct device_driver *driver, void *memory, size_t bytes)
+static int cuda_pin(const struct device_driver *driver, void *memory, size_t bytes, bool read_only)
 {
-    return driver->cuda.pin(memory, bytes, CUDA_HOST_PORTABLE);
+    return driver->cuda.pin(memory, bytes,
+                            CUDA_HOST_PORTABLE | (read_only ? CUDA_HOST_READ_ONLY : 0));
 }
 
 static int cuda_unpin(const struct device_driver *driver, void *memory)

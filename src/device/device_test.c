@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ struct fixture {
     void *context;
     struct device_copier *copier;
     _Atomic uint32_t users;
-    _Atomic int landed, failed;
+    _Atomic int landed, failed, let_go;
     char line[512];
 };
 
@@ -238,6 +239,153 @@ static void less_memory_is_pinned_where_there_is_less(void **state)
     gpu->set(FAKE_DEVICE_PIN_MAX, 4096);
     assert_int_equal(copier_open(f, f->context, &why), ICMS_NO_MEMORY);
     assert_non_null(strstr(why.text, "ulimit -l"));
+}
+
+/* ---- memory of the caller ------------------------------------------------------------------- */
+
+static void on_let_go(void *arg, uint32_t number)
+{
+    struct fixture *f = arg;
+
+    assert_int_equal(number, 7);
+    atomic_fetch_add(&f->let_go, 1);
+}
+
+/* A range of the caller's, mapped as an arena is. */
+static uint8_t *range_new(bool read_only)
+{
+    uint8_t *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    assert_true(memory != MAP_FAILED);
+    fill(memory, BYTES, 3);
+    assert_int_equal(mprotect(memory, BYTES, read_only ? PROT_READ : PROT_READ | PROT_WRITE), 0);
+    return memory;
+}
+
+static void unpin(struct fixture *f, const void *memory)
+{
+    uint64_t begin = now_ms();
+
+    for (; !device_copier_unpin(f->copier, memory); usleep(500))
+        assert_true(now_ms() - begin < WAIT_MS);
+}
+
+static void a_copy_reads_where_its_value_lies(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    uint8_t *memory = range_new(false), wanted[5000], got[5000];
+    struct err_why why = {{0}};
+    struct device_copy *copy, *others[DEVICE_COPIES];
+    int asked = gpu->count(FAKE_DEVICE_ASKED);
+    uint32_t count = 0;
+
+    assert_int_equal(device_copier_pin(f->copier, memory, BYTES, false, &why), ICMS_OK);
+    assert_int_equal(device_copier_pin(f->copier, memory, BYTES, false, &why), ICMS_OK);
+    copy = device_copy_take(f->copier, DEVICE_PINNED_BYTES, &f->users);
+    assert_non_null(copy);
+    assert_null(device_copy_take(f->copier, 1, &f->users));
+    assert_false(device_copy_from(copy, memory + BYTES - 100, 101, on_let_go, f, 7));
+    assert_false(device_copy_from(copy, wanted, 100, on_let_go, f, 7));
+    assert_true(device_copy_from(copy, memory + 10, 5000, on_let_go, f, 7));
+    /* Its own memory is free for others. */
+    while ((others[count] = device_copy_take(f->copier, 5 * BYTES, &f->users)) != NULL)
+        count++;
+    assert_true(count >= 10);
+    while (count > 0)
+        device_copy_give(others[--count]);
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    device_copy_start(
+        copy, &(struct device_order){.direction = DEVICE_IN, .address = address, .bytes = 5000});
+    for (uint64_t begin = now_ms(); gpu->count(FAKE_DEVICE_ASKED) == asked; usleep(500))
+        assert_true(now_ms() - begin < WAIT_MS);
+    device_copy_give(copy); /* LOST */
+    assert_false(device_copier_unpin(f->copier, memory));
+    copy = device_copy_take(f->copier, 100, &f->users);
+    assert_false(device_copy_from(copy, memory, 100, on_let_go, f, 7)); /* it is leaving */
+    assert_int_equal(device_copier_pin(f->copier, memory, BYTES, false, &why), ICMS_BUSY);
+    device_copy_give(copy);
+    assert_int_equal(atomic_load(&f->let_go), 0);
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    unpin(f, memory);
+    assert_int_equal(atomic_load(&f->let_go), 1);
+    fill(wanted, sizeof(wanted), 3);
+    gpu->read(address, got, sizeof(got));
+    assert_memory_equal(got, memory + 10, sizeof(got));
+    (void)munmap(memory, BYTES);
+}
+
+/* A mapping that may not be written to needs a flag, which not every driver has. */
+static void a_range_that_cannot_be_pinned_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t *memory = range_new(true), *many[DEVICE_PINS];
+    struct err_why why = {{0}};
+
+    assert_int_equal(device_copier_pin(f->copier, memory, BYTES, false, &why), ICMS_DEVICE);
+    if (IS_CUDA) {
+        assert_int_equal(device_copier_pin(f->copier, memory, BYTES, true, &why), ICMS_OK);
+        unpin(f, memory);
+    }
+    gpu->set(FAKE_DEVICE_PIN_READ, FAKE_NOT_SUPPORTED);
+    assert_int_equal(device_copier_pin(f->copier, memory, BYTES, true, &why), ICMS_DEVICE);
+    assert_non_null(strstr(why.text, "ERROR_NOT_SUPPORTED"));
+    assert_true(device_copier_unpin(f->copier, memory));
+    (void)munmap(memory, BYTES);
+    for (int i = 0; i < DEVICE_PINS; i++) {
+        many[i] = range_new(false);
+        assert_int_equal(device_copier_pin(f->copier, many[i], BYTES, false, &why), ICMS_OK);
+    }
+    memory = range_new(false);
+    assert_int_equal(device_copier_pin(f->copier, memory, BYTES, false, &why), ICMS_LIMIT);
+    (void)munmap(memory, BYTES);
+    for (int i = 0; i < DEVICE_PINS; i++) {
+        unpin(f, many[i]);
+        (void)munmap(many[i], BYTES);
+    }
+}
+
+/* The driver goes on believing in its pin: nobody is told that the memory may go. */
+static void a_range_that_the_driver_keeps_stays_pinned(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t *memory = range_new(false);
+    struct err_why why = {{0}};
+
+    assert_int_equal(device_copier_pin(f->copier, memory, BYTES, false, &why), ICMS_OK);
+    gpu->set(FAKE_DEVICE_UNPIN, FAKE_BAD_HANDLE);
+    for (int i = 0; i < 20; i++, usleep(500))
+        assert_false(device_copier_unpin(f->copier, memory));
+    assert_false(device_copier_free(&f->copier));
+    gpu->set(FAKE_DEVICE_UNPIN, 0);
+    gpu->unpin_all(); /* as the end of the process would */
+    (void)munmap(memory, BYTES);
+    assert_int_equal(copier_open(f, f->context, &why), ICMS_OK);
+}
+
+/* A context takes its pins along. */
+static void a_context_that_is_destroyed_unpins(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t *memory = range_new(false);
+    struct err_why why = {{0}};
+    void *context;
+
+    if (!IS_CUDA)
+        skip(); /* HIP has none */
+    context = gpu->context_new(0);
+    assert_true(device_copier_free(&f->copier));
+    for (int closes = 0; closes < 2; closes++) {
+        assert_int_equal(copier_open(f, context, &why), ICMS_OK);
+        assert_int_equal(device_copier_pin(f->copier, memory, BYTES, false, &why), ICMS_OK);
+        gpu->context_destroy(context);
+        if (closes == 0)
+            unpin(f, memory);
+        assert_true(device_copier_free(&f->copier));
+        context = gpu->context_new(0);
+    }
+    (void)munmap(memory, BYTES);
+    assert_int_equal(copier_open(f, f->context, &why), ICMS_OK);
 }
 
 /* ---- order ---------------------------------------------------------------------------------- */
@@ -804,6 +952,10 @@ int main(int argc, char **argv)
         CASE(bytes_go_there_and_come_back),
         CASE(the_cpu_cannot_touch_device_memory),
         CASE(pinned_memory_is_bounded),
+        CASE(a_copy_reads_where_its_value_lies),
+        CASE(a_range_that_cannot_be_pinned_is_refused),
+        CASE(a_range_that_the_driver_keeps_stays_pinned),
+        CASE(a_context_that_is_destroyed_unpins),
         BARE(less_memory_is_pinned_where_there_is_less),
         CASE(a_copy_waits_for_the_callers_stream),
         CASE(what_follows_on_the_stream_is_behind_the_copy),

@@ -19,8 +19,9 @@
 #include "base/err.h"
 
 /* The same numbers in CUDA and HIP. */
-#define DEVICE_NOT_READY 600
-#define DEVICE_DESTROYED 709 /* the context is gone, and all that it ran */
+#define DEVICE_NOT_READY     600
+#define DEVICE_DESTROYED     709 /* the context is gone, and all that it ran */
+#define DEVICE_NOT_SUPPORTED 801 /* the driver or the device has no such thing */
 
 /* Some stream is being captured to a graph, and the driver refuses a call for it: nothing has
  * happened to what the call asked for. The same numbers in CUDA and HIP. */
@@ -91,8 +92,9 @@ struct device_ops {
                  struct device_before *out_before);
     void (*leave)(const struct device_driver *driver, const struct device_before *before);
 
-    /* All below: in a place. Pins host memory for copies, and no longer. */
-    int (*pin)(const struct device_driver *driver, void *memory, size_t bytes);
+    /* All below: in a place. Pins host memory for copies; read_only: also a mapping that may not be
+     * written to. */
+    int (*pin)(const struct device_driver *driver, void *memory, size_t bytes, bool read_only);
     int (*unpin)(const struct device_driver *driver, void *memory);
     int (*memory_new)(const struct device_driver *driver, size_t bytes, uint64_t *out_address);
     void (*memory_free)(const struct device_driver *driver, uint64_t address);

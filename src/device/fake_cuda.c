@@ -89,7 +89,7 @@ int cuCtxPopCurrent_v2(void **context)
 
 int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
 {
-    return fake_pin(memory, bytes);
+    return fake_pin(memory, bytes, (flags & 8) != 0);
 }
 
 int cuMemHostUnregister(void *memory)

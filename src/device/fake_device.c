@@ -4,6 +4,7 @@
  * thread; one lock for all. Its own thread runs what streams have, one thing at a time.
  */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,7 +17,7 @@
 #define ALLOCS   512
 #define STREAMS  256
 #define EVENTS   8192
-#define PINS     64
+#define PINS     256
 #define STACK    16
 
 struct context {
@@ -110,6 +111,8 @@ const char *fake_code_name(int code)
         return "ERROR_INVALID_HANDLE";
     case FAKE_ILLEGAL:
         return "ERROR_ILLEGAL_ADDRESS";
+    case FAKE_NOT_SUPPORTED:
+        return "ERROR_NOT_SUPPORTED";
     case FAKE_UNCAPTURED:
         return "ERROR_STREAM_CAPTURE_UNSUPPORTED";
     case FAKE_DESTROYED:
@@ -416,14 +419,38 @@ static int here_wrong(void)
     return depth == 0 ? FAKE_BAD_CONTEXT : context_wrong(stack[depth - 1]);
 }
 
-int fake_pin(void *memory, size_t bytes)
+/* Whether the CPU may write to all of a range, which lies in one mapping or in several. */
+static bool memory_is_writable(const void *memory, size_t bytes)
 {
+    uint64_t at = (uint64_t)(uintptr_t)memory, end = at + bytes;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512], write;
+
+    while (maps != NULL && at < end && fgets(line, sizeof(line), maps) != NULL) {
+        unsigned long from = 0, to = 0;
+
+        if (sscanf(line, "%lx-%lx %*c%c", &from, &to, &write) == 3 && at >= from && at < to &&
+            write == 'w')
+            at = to;
+    }
+    if (maps != NULL)
+        (void)fclose(maps);
+    return at >= end;
+}
+
+int fake_pin(void *memory, size_t bytes, bool read_only)
+{
+    bool writable = read_only || memory_is_writable(memory, bytes);
     int code, limit;
 
     (void)pthread_mutex_lock(&lock);
     code = here_wrong();
     if (code == FAKE_OK)
         code = capture_wrong(NULL);
+    if (code == FAKE_OK && !writable)
+        code = FAKE_INVALID;
+    if (code == FAKE_OK && read_only)
+        code = settings[FAKE_DEVICE_PIN_READ];
     limit = settings[FAKE_DEVICE_PIN_MAX];
     if (code == FAKE_OK && limit != 0 && bytes > (size_t)limit)
         code = FAKE_NO_MEMORY;
@@ -444,7 +471,9 @@ int fake_unpin(const void *memory)
     int code = FAKE_INVALID;
 
     (void)pthread_mutex_lock(&lock);
-    for (int i = 0; i < PINS; i++)
+    if (settings[FAKE_DEVICE_UNPIN] != 0)
+        code = settings[FAKE_DEVICE_UNPIN];
+    for (int i = 0; i < PINS && code == FAKE_INVALID; i++)
         if (pins[i].bytes != 0 && pins[i].memory == memory) {
             pins[i].bytes = 0;
             counts[FAKE_DEVICE_PINS]--;
@@ -645,6 +674,7 @@ int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_d
                                              .device = device,
                                              .host = host,
                                              .bytes = bytes});
+    counts[FAKE_DEVICE_ASKED] += code == FAKE_OK;
     (void)pthread_mutex_unlock(&lock);
     return code;
 }
@@ -876,6 +906,16 @@ static bool table_stream_idle(void *stream)
     return idle;
 }
 
+static void table_unpin_all(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    for (int i = 0; i < PINS; i++) {
+        counts[FAKE_DEVICE_PINS] -= pins[i].bytes != 0;
+        pins[i].bytes = 0;
+    }
+    (void)pthread_mutex_unlock(&lock);
+}
+
 const struct fake_device *fake_device_table(void)
 {
     static const struct fake_device table = {
@@ -898,6 +938,7 @@ const struct fake_device *fake_device_table(void)
         .stream_hold = table_stream_hold,
         .stream_write = table_stream_write,
         .stream_idle = table_stream_idle,
+        .unpin_all = table_unpin_all,
     };
 
     return &table;

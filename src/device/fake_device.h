@@ -25,6 +25,8 @@ enum fake_device_set {
     FAKE_DEVICE_VERSION,  /* that it says it has; 0: a supported one                          */
     FAKE_DEVICE_COPY,     /* code that a copy returns when it is asked for                    */
     FAKE_DEVICE_PIN_MAX,  /* bytes that are pinned at a time at most; 0: any                  */
+    FAKE_DEVICE_PIN_READ, /* code that pinning a read-only mapping returns                    */
+    FAKE_DEVICE_UNPIN,    /* code that letting go of pinned memory returns                    */
     FAKE_DEVICE_STREAM,   /* code that a new stream returns                                  */
     FAKE_DEVICE_RECORD,   /* code that recording an event returns                            */
     FAKE_DEVICE_QUERY,    /* code that asking for an event returns                           */
@@ -44,6 +46,7 @@ enum fake_device_count {
     FAKE_DEVICE_PINS,
     FAKE_DEVICE_RETAINED, /* primary contexts, each time                                  */
     FAKE_DEVICE_UNPINNED, /* copies that named host memory which was not pinned: refused    */
+    FAKE_DEVICE_ASKED,    /* copies that were asked for, and not refused                     */
     FAKE_DEVICE_BROKEN,   /* captures that a call broke                                      */
     FAKE_DEVICE_COUNTS,
 };
@@ -68,6 +71,7 @@ struct fake_device {
     void (*stream_hold)(void *stream, bool hold); /* it does not run     */
     void (*stream_write)(void *stream, uint64_t address, int byte, size_t bytes); /* a kernel */
     bool (*stream_idle)(void *stream);
+    void (*unpin_all)(void);
 };
 
 __attribute__((visibility("default"))) const struct fake_device *fake_device_table(void);
@@ -98,6 +102,7 @@ static inline const struct fake_device *fake_device_load(const char *library)
 #define FAKE_NOT_READY       600
 #define FAKE_ILLEGAL         700
 #define FAKE_DESTROYED       709
+#define FAKE_NOT_SUPPORTED   801
 #define FAKE_UNCAPTURED      900
 
 const char *fake_code_name(int code);
@@ -109,7 +114,7 @@ int fake_release(int ordinal);
 int fake_push(void *context);
 int fake_pop(void **context);
 int fake_ordinal(void); /* of the thread's context */
-int fake_pin(void *memory, size_t bytes);
+int fake_pin(void *memory, size_t bytes, bool read_only);
 int fake_unpin(const void *memory);
 int fake_alloc(uint64_t *address, size_t bytes);
 int fake_stream_new(void **stream);

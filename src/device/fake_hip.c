@@ -73,7 +73,7 @@ int hipSetDevice(int ordinal)
 
 int hipHostRegister(void *memory, size_t bytes, unsigned flags)
 {
-    return fake_pin(memory, bytes);
+    return fake_pin(memory, bytes, false);
 }
 
 int hipHostUnregister(void *memory)

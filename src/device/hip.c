@@ -157,8 +157,10 @@ static void hip_leave(const struct device_driver *driver, const struct device_be
     (void)driver->hip.device_set(before->ordinal);
 }
 
-static int hip_pin(const struct device_driver *driver, void *memory, size_t bytes)
+static int hip_pin(const struct device_driver *driver, void *memory, size_t bytes, bool read_only)
 {
+    if (read_only) /* ROCm 6 has the flag's name, and gives the same number another meaning */
+        return DEVICE_NOT_SUPPORTED;
     return driver->hip.pin(memory, bytes, HIP_HOST_PORTABLE);
 }
 

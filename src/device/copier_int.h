@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/copier_int.h: what copier.c and pin.c share. "Lock" is that of the copier, a leaf.
+ */
+#ifndef DEVICE_COPIER_INT_H
+#define DEVICE_COPIER_INT_H
+
+#include <pthread.h>
+
+#include "device/copier.h"
+
+#define PINNED_GRANULES_MAX (DEVICE_PINNED_BYTES / DEVICE_PINNED_GRANULE)
+
+struct device_mark {
+    struct device_copier *copier;
+    void *event;             /* NULL: not made yet                                       */
+    uint32_t holders;        /* who took it, and copies that the driver does not have yet */
+    _Atomic uint32_t *users; /* counts it while it has holders                            */
+};
+
+struct device_pin {
+    uint8_t *memory; /* NULL: free                                        */
+    uint64_t bytes;
+    uint32_t copies; /* that read there                                   */
+    bool asked;      /* the driver is pinning or unpinning it             */
+    bool leaving;    /* no copy begins there; the thread unpins it        */
+    bool kept;       /* the driver refused to                             */
+};
+
+struct device_copier {
+    struct device_copier_options options;
+    bool is_held;     /* the place: rele when it is freed                           */
+    void *streams[2]; /* by direction                                               */
+    uint8_t *memory;  /* pinned                                                     */
+    uint64_t bytes;   /* of it                                                      */
+    pthread_t thread;
+    pthread_mutex_t lock;   /* all below                                                  */
+    pthread_cond_t changed; /* something to do, or nothing left, or ended                 */
+    bool halted;            /* no copy starts                                             */
+    bool closed;            /* the thread ends, and calls nobody                          */
+    bool ended;             /* the thread has left the driver for good                    */
+    bool calling;           /* the thread is in landed() or failed()                      */
+    bool refused;           /* failed() was called                                        */
+    _Atomic bool failed;    /* the driver does not say any more what ended                */
+    uint32_t busy;          /* copies in states ORDERED and LOST                          */
+    uint64_t since_ns;      /* when the oldest of them was ordered, about                 */
+    struct list free_;      /* copies                                                     */
+    struct list queue;      /* QUEUED                                                     */
+    struct list ordered[2]; /* ORDERED and LOST, by direction, oldest first               */
+    uint8_t taken[PINNED_GRANULES_MAX]; /* of the memory                                   */
+    struct device_pin pins[DEVICE_PINS];
+    struct device_copy copies[DEVICE_COPIES];
+    struct device_mark marks[DEVICE_MARKS];
+};
+
+static inline void copier_lock(struct device_copier *copier)
+{
+    (void)pthread_mutex_lock(&copier->lock); /* it does not fail: no owner takes it twice */
+}
+
+static inline void copier_unlock(struct device_copier *copier)
+{
+    (void)pthread_mutex_unlock(&copier->lock);
+}
+
+/* Memory of the copier, first fit. Lock. */
+uint8_t *copier_memory_take(struct device_copier *copier, uint64_t bytes);
+void copier_memory_give(struct device_copier *copier, const uint8_t *memory, uint64_t bytes);
+
+/* A range to be unpinned now; NULL. Lock. */
+struct device_pin *copier_pin_leaving(struct device_copier *copier);
+
+/* Unpins what is to go. Copier's thread; lock, not held while the driver is asked. True: some is
+ * gone. */
+bool copier_pins_leave(struct device_copier *copier);
+
+/* The end of a copier whose place was entered with this code. False: the driver does not let go of
+ * the caller's memory. */
+bool copier_pins_drop(struct device_copier *copier, int code);
+
+#endif

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/pin.c: pinned memory that copies use: pieces of the copier's own, and ranges of the
+ * caller's.
+ *
+ * Any thread; the copier's thread unpins while the copier lives. A range of the caller's counts the
+ * copies that read it; one that is to go (leaving) is unpinned when no copy is left. What the
+ * driver does not unpin stays in the table for ever, so that its owner never unmaps it: a driver
+ * that goes on believing in a pin would copy from the old pages whatever is mapped there later.
+ */
+#include <string.h>
+
+#include "base/check.h"
+#include "device/copier_int.h"
+
+/* ---- memory of the copier -------------------------------------------------------------------- */
+
+static uint32_t pinned_granules(uint64_t bytes)
+{
+    uint64_t granules = (bytes + DEVICE_PINNED_GRANULE - 1) / DEVICE_PINNED_GRANULE;
+
+    return granules == 0 ? 1 : (uint32_t)granules;
+}
+
+uint8_t *copier_memory_take(struct device_copier *copier, uint64_t bytes)
+{
+    uint32_t total = (uint32_t)(copier->bytes / DEVICE_PINNED_GRANULE), run = 0;
+    uint32_t wanted = pinned_granules(bytes);
+
+    for (uint32_t i = 0; i < total; i++) {
+        run = copier->taken[i] != 0 ? 0 : run + 1;
+        if (run < wanted)
+            continue;
+        memset(&copier->taken[i + 1 - wanted], 1, wanted);
+        return copier->memory + (i + 1 - wanted) * DEVICE_PINNED_GRANULE;
+    }
+    return NULL;
+}
+
+void copier_memory_give(struct device_copier *copier, const uint8_t *memory, uint64_t bytes)
+{
+    size_t first = (size_t)(memory - copier->memory) / DEVICE_PINNED_GRANULE;
+
+    memset(&copier->taken[first], 0, pinned_granules(bytes));
+}
+
+/* ---- memory of the caller -------------------------------------------------------------------- */
+
+/* The range that has all of this; NULL. Lock. */
+static struct device_pin *pin_find(struct device_copier *copier, const void *memory, uint64_t bytes)
+{
+    const uint8_t *at = memory;
+
+    for (int i = 0; i < DEVICE_PINS; i++) {
+        struct device_pin *pin = &copier->pins[i];
+
+        if (pin->memory != NULL && at >= pin->memory && (uint64_t)(at - pin->memory) < pin->bytes &&
+            bytes <= pin->bytes - (uint64_t)(at - pin->memory))
+            return pin;
+    }
+    return NULL;
+}
+
+/* A free entry for a range, ASKED. OK with NULL: it is pinned. Lock. */
+static icms_err pin_begin(struct device_copier *copier, void *memory, uint64_t bytes,
+                          struct device_pin **out_pin)
+{
+    struct device_pin *pin = pin_find(copier, memory, bytes);
+
+    *out_pin = NULL;
+    while (pin != NULL && pin->asked) {
+        (void)pthread_cond_wait(&copier->changed, &copier->lock);
+        pin = pin_find(copier, memory, bytes);
+    }
+    if (pin != NULL)
+        return pin->leaving ? ICMS_BUSY : ICMS_OK;
+    if (copier->halted || atomic_load(&copier->failed))
+        return ICMS_DEVICE;
+    for (int i = 0; i < DEVICE_PINS; i++)
+        if (copier->pins[i].memory == NULL) {
+            *out_pin = &copier->pins[i];
+            **out_pin = (struct device_pin){.memory = memory, .bytes = bytes, .asked = true};
+            return ICMS_OK;
+        }
+    return ICMS_LIMIT;
+}
+
+icms_err device_copier_pin(struct device_copier *copier, void *memory, uint64_t bytes,
+                           bool read_only, struct err_why *why)
+{
+    const struct device_driver *driver = copier->options.driver;
+    const struct device_ops *ops = device_ops(driver);
+    char text[DEVICE_TEXT_BYTES];
+    struct device_before before;
+    struct device_pin *pin;
+    icms_err err;
+    int code;
+
+    copier_lock(copier);
+    err = pin_begin(copier, memory, bytes, &pin);
+    copier_unlock(copier);
+    if (pin == NULL)
+        return err == ICMS_OK ? ICMS_OK : err_set(why, err, "%s", icms_err_text(err));
+    code = ops->enter(driver, &copier->options.place, &before);
+    if (code == 0) {
+        code = ops->pin(driver, memory, bytes, read_only);
+        ops->leave(driver, &before);
+    }
+    copier_lock(copier);
+    pin->asked = false;
+    if (code != 0)
+        pin->memory = NULL;
+    (void)pthread_cond_broadcast(&copier->changed);
+    copier_unlock(copier);
+    if (code == 0)
+        return ICMS_OK;
+    ops->text(driver, code, text, sizeof(text));
+    return err_set(why, ICMS_DEVICE, "%s", text);
+}
+
+bool device_copier_unpin(struct device_copier *copier, const void *memory)
+{
+    bool gone = true;
+
+    copier_lock(copier);
+    for (int i = 0; i < DEVICE_PINS; i++)
+        if (copier->pins[i].memory != NULL && copier->pins[i].memory == memory) {
+            copier->pins[i].leaving = true;
+            gone = false;
+            (void)pthread_cond_broadcast(&copier->changed);
+        }
+    copier_unlock(copier);
+    return gone;
+}
+
+struct device_pin *copier_pin_leaving(struct device_copier *copier)
+{
+    for (int i = 0; i < DEVICE_PINS; i++) {
+        struct device_pin *pin = &copier->pins[i];
+
+        if (pin->memory != NULL && pin->leaving && pin->copies == 0 && !pin->asked && !pin->kept)
+            return pin;
+    }
+    return NULL;
+}
+
+/* In the place, if that can be entered. True: the driver has let go of it. */
+static bool pin_drop(const struct device_copier *copier, const struct device_pin *pin)
+{
+    const struct device_driver *driver = copier->options.driver;
+    struct device_before before;
+    int code = device_ops(driver)->unpin(driver, pin->memory);
+
+    if (code == 0 || code == DEVICE_DESTROYED)
+        return true;
+    /* A context that is destroyed takes its pins along. */
+    code = device_ops(driver)->enter(driver, &copier->options.place, &before);
+    if (code == 0)
+        device_ops(driver)->leave(driver, &before);
+    return code == DEVICE_DESTROYED;
+}
+
+bool copier_pins_leave(struct device_copier *copier)
+{
+    struct device_pin *pin;
+    bool some = false, gone;
+
+    while ((pin = copier_pin_leaving(copier)) != NULL) {
+        pin->asked = true;
+        copier_unlock(copier);
+        gone = pin_drop(copier, pin);
+        copier_lock(copier);
+        pin->asked = false;
+        pin->kept = !gone;
+        if (gone)
+            pin->memory = NULL;
+        some = some || gone;
+    }
+    return some;
+}
+
+bool device_copy_from(struct device_copy *copy, const void *from, uint64_t bytes,
+                      void (*let_go)(void *arg, uint32_t number), void *arg, uint32_t number)
+{
+    struct device_copier *copier = copy->copier;
+    struct device_pin *pin;
+
+    check(!copy->started && copy->pin == NULL && bytes <= copy->bytes);
+    copier_lock(copier);
+    pin = pin_find(copier, from, bytes);
+    if (pin != NULL && (pin->asked || pin->leaving))
+        pin = NULL;
+    if (pin != NULL) {
+        copier_memory_give(copier, copy->memory, copy->bytes);
+        copy->pin = pin;
+        pin->copies++;
+        copy->memory = (uint8_t *)(uintptr_t)from; /* only read: see device_order.direction */
+        copy->let_go = let_go;
+        copy->let_go_arg = arg;
+        copy->let_go_number = number;
+    }
+    copier_unlock(copier);
+    return pin != NULL;
+}
+
+bool copier_pins_drop(struct device_copier *copier, int code)
+{
+    bool all = true;
+
+    for (int i = 0; i < DEVICE_PINS; i++) {
+        struct device_pin *pin = &copier->pins[i];
+
+        if (pin->memory != NULL && code == 0)
+            all = pin_drop(copier, pin) && all;
+        else if (pin->memory != NULL)
+            all = code == DEVICE_DESTROYED && all;
+    }
+    return all;
+}
