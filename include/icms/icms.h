@@ -253,6 +253,15 @@ enum icms_put_ack {
     ICMS_PUT_ON_FLASH = 1,
 };
 
+/* A part of a value's memory. */
+struct icms_piece {
+    void *data;
+    uint64_t bytes; /* at least 1 */
+};
+
+/* Pieces of a value at most. */
+#define ICMS_PIECES_MAX 256
+
 struct icms_request_options {
     size_t struct_bytes;    /* sizeof: set by icms_request_options_init                         */
     uint32_t deadline_ms;   /* from now; 0: the default of the handle                           */
@@ -263,6 +272,12 @@ struct icms_request_options {
     void *stream;           /* device memory: copies are ordered on this stream, see "device memory"
                                below; a CUstream or hipStream_t. NULL: the caller has waited for
                                whatever used the memory before                                  */
+    uint32_t pieces; /* put and get: 0, or of how many pieces the memory of each block is: data is
+                        an array of so many struct icms_piece then, which stays with the block, and
+                        bytes is the sum of theirs, else INVALID. The value lies in them one behind
+                        the other; a get fills them in this order. The pieces of a block are all in
+                        host memory, or all in registered memory of one device (else INVALID). In
+                        encrypted volumes host memory is one piece (UNSUPPORTED)                  */
 };
 
 ICMS_API void icms_request_options_init(struct icms_request_options *options);

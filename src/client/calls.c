@@ -88,6 +88,7 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
         .hole = order->count,
         .tag = options.tag,
         .stream = options.stream,
+        .pieces = order->op == SHM_OP_PUT || order->op == SHM_OP_GET ? options.pieces : 0,
     };
     if (order->op == SHM_OP_FLUSH) {
         request->blocks = &request->own;

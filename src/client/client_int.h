@@ -228,46 +228,47 @@ struct icms_request {
     const struct volume_view *view; /* of the volume, when it began                          */
     struct client_link *link_used;  /* the handle's link when it began                        */
     enum shm_op op;
-    uint8_t flags;                /* enum shm_flag                                          */
-    bool async;                   /* from the pool, reported by icms_poll                   */
-    bool held;                    /* a thread runs it; lock                                 */
-    bool waited;                  /* icms_request_wait owns it, icms_poll keeps off; lock   */
-    bool started;                 /* async: its caller has it; lock                         */
-    bool returned;                /* async: icms_poll or icms_request_wait said it is over; lock */
-    bool closed;                  /* the handle failed before it was over                   */
-    bool canceled;                /* lock                                                   */
-    bool lease_wanted;            /* icms_lease_take: the lease is kept in lease_index      */
-    uint32_t lease_index;         /* the kept entry, or CLIENT_LEASE_NONE                   */
-    const uint8_t *lease_data;    /* where the leased block lies                            */
-    uint64_t private_bytes;       /* lease of an encrypted volume: memory that it takes; 0  */
-    uint64_t private_offset;      /* and where: in icms.crypt                               */
-    struct icms_block *blocks;    /* the caller's; NULL for match and prestage              */
-    const struct icms_key *keys;  /* match, prestage: the caller's                          */
-    size_t count;                 /* blocks or keys                                         */
-    size_t next;                  /* first block that was neither sent nor answered         */
-    size_t done;                  /* blocks that have their status                          */
-    size_t hole;                  /* the first block whose status is not OK                 */
-    icms_err hole_status;         /* its status                                             */
-    uint64_t need_ns;             /* prestage: by when blocks will be asked for; absolute   */
-    uint32_t hint;                /* prestage: shm_hint()                                   */
-    size_t before;                /* match: keys of it in requests before this one, all there */
-    size_t behind;                /* match: keys of it in requests after this one           */
-    size_t not_ok;                /* blocks whose status is not OK                          */
-    size_t missed;                /* of them, misses                                        */
-    size_t hits;                  /* gets: blocks that were read from the mapped arena      */
-    uint64_t hit_bytes;           /* their values                                           */
-    size_t collisions;            /* gets: blocks that were not the one asked for           */
-    size_t tag_errors;            /* gets: blocks that were whole, and did not open          */
-    size_t no_keys;               /* gets: blocks under a key that this handle lacks         */
-    size_t peer_down;             /* blocks given up because the agent is gone              */
-    size_t direct;                /* operations whose memory the agent or the network may touch */
-    uint32_t turn;                /* blocks it may send before it queues again              */
-    uint64_t deadline_ns;         /* absolute                                               */
-    uint64_t expiry_ns;           /* when icms_poll has to look at it; lock                 */
-    uint64_t flush_puts;          /* flush: puts of the account when it began               */
-    uint64_t room_epoch;          /* icms.room_epoch when it last found no room; lock       */
-    void *tag;                    /* the caller's                                           */
-    void *stream;                 /* of a device, the caller's; NULL                        */
+    uint8_t flags;               /* enum shm_flag                                          */
+    bool async;                  /* from the pool, reported by icms_poll                   */
+    bool held;                   /* a thread runs it; lock                                 */
+    bool waited;                 /* icms_request_wait owns it, icms_poll keeps off; lock   */
+    bool started;                /* async: its caller has it; lock                         */
+    bool returned;               /* async: icms_poll or icms_request_wait said it is over; lock */
+    bool closed;                 /* the handle failed before it was over                   */
+    bool canceled;               /* lock                                                   */
+    bool lease_wanted;           /* icms_lease_take: the lease is kept in lease_index      */
+    uint32_t lease_index;        /* the kept entry, or CLIENT_LEASE_NONE                   */
+    const uint8_t *lease_data;   /* where the leased block lies                            */
+    uint64_t private_bytes;      /* lease of an encrypted volume: memory that it takes; 0  */
+    uint64_t private_offset;     /* and where: in icms.crypt                               */
+    struct icms_block *blocks;   /* the caller's; NULL for match and prestage              */
+    const struct icms_key *keys; /* match, prestage: the caller's                          */
+    size_t count;                /* blocks or keys                                         */
+    size_t next;                 /* first block that was neither sent nor answered         */
+    size_t done;                 /* blocks that have their status                          */
+    size_t hole;                 /* the first block whose status is not OK                 */
+    icms_err hole_status;        /* its status                                             */
+    uint64_t need_ns;            /* prestage: by when blocks will be asked for; absolute   */
+    uint32_t hint;               /* prestage: shm_hint()                                   */
+    size_t before;               /* match: keys of it in requests before this one, all there */
+    size_t behind;               /* match: keys of it in requests after this one           */
+    size_t not_ok;               /* blocks whose status is not OK                          */
+    size_t missed;               /* of them, misses                                        */
+    size_t hits;                 /* gets: blocks that were read from the mapped arena      */
+    uint64_t hit_bytes;          /* their values                                           */
+    size_t collisions;           /* gets: blocks that were not the one asked for           */
+    size_t tag_errors;           /* gets: blocks that were whole, and did not open          */
+    size_t no_keys;              /* gets: blocks under a key that this handle lacks         */
+    size_t peer_down;            /* blocks given up because the agent is gone              */
+    size_t direct;               /* operations whose memory the agent or the network may touch */
+    uint32_t turn;               /* blocks it may send before it queues again              */
+    uint64_t deadline_ns;        /* absolute                                               */
+    uint64_t expiry_ns;          /* when icms_poll has to look at it; lock                 */
+    uint64_t flush_puts;         /* flush: puts of the account when it began               */
+    uint64_t room_epoch;         /* icms.room_epoch when it last found no room; lock       */
+    void *tag;                   /* the caller's                                           */
+    void *stream;                /* of a device, the caller's; NULL                        */
+    uint32_t pieces; /* put, get: of a value's memory, block.data is an array; 0: it is one */
     struct device_mark *mark;     /* what was on it when the call was made; NULL            */
     struct device_copier *marked; /* whose mark it is                                      */
     struct list copies;           /* device_copy.link: blocks in device memory; its thread's */
@@ -528,7 +529,49 @@ icms_err client_copy_mark(struct icms_request *request) ICMS_MUST_CHECK;
 /* The copy of a block that is in device memory; NULL: it is in host memory, or none was taken. */
 struct device_copy *client_copy_find(const struct icms_request *request, size_t index);
 
-/* Where a block's value is read or written by the CPU: the caller's memory, or the copy's. */
+/* ---- pieces.c: values in several pieces of memory -------------------------------------------- */
+
+/* The pieces of a block's memory; NULL: it is one. */
+static inline const struct icms_piece *client_pieces(const struct icms_request *request,
+                                                     size_t index)
+{
+    return request->pieces == 0 ? NULL : request->blocks[index].data;
+}
+
+/* Where a block's memory begins. */
+static inline void *client_block_begin(const struct icms_request *request, size_t index)
+{
+    const struct icms_piece *pieces = client_pieces(request, index);
+
+    return pieces == NULL ? request->blocks[index].data : pieces[0].data;
+}
+
+/* INVALID: a block whose pieces make no sense, or are not its bytes. */
+icms_err client_pieces_check(const struct icms_request *request, size_t index) ICMS_MUST_CHECK;
+
+/* Of a block that begins in host memory: NOT_REGISTERED, UNSUPPORTED, INVALID (it goes on in device
+ * memory). Lock. */
+icms_err client_pieces_host(const struct icms_request *request, size_t index) ICMS_MUST_CHECK;
+
+/* The pieces of a block in device memory, that of `memory`; how many. INVALID: not all are. Lock.
+ */
+icms_err client_pieces_device(const struct icms_request *request, size_t index,
+                              const struct icms_memory *memory,
+                              struct device_piece *out_pieces) ICMS_MUST_CHECK;
+
+/* A value between pieces of host memory and one place; returns its CRC32C. */
+uint32_t client_pieces_gather(const struct icms_request *request, size_t index, uint8_t *to);
+uint32_t client_pieces_scatter(const struct icms_request *request, size_t index,
+                               const uint8_t *from, uint64_t bytes);
+
+/* Whether the CPU moves a block's value in pieces: they are in host memory. */
+static inline bool client_is_scattered(const struct icms_request *request, size_t index)
+{
+    return request->pieces != 0 && client_copy_find(request, index) == NULL;
+}
+
+/* Where a block's value is read or written by the CPU: the caller's memory, or the copy's. Not of
+ * one that is scattered. */
 static inline uint8_t *client_block_memory(const struct icms_request *request, size_t index)
 {
     struct device_copy *copy =

@@ -35,8 +35,11 @@ static icms_err mark_memory(const struct icms_request *request, struct icms_memo
 {
     *out_memory = NULL;
     for (size_t i = 0; i < request->count; i++) {
-        struct icms_memory *memory = client_memory_find(request->icms, request->blocks[i].data);
+        struct icms_memory *memory;
 
+        if (request->pieces != 0 && request->blocks[i].data == NULL)
+            continue;
+        memory = client_memory_find(request->icms, client_block_begin(request, i));
         if (memory == NULL || memory->device == NULL)
             continue;
         if (*out_memory != NULL && memory->device != (*out_memory)->device)
@@ -81,10 +84,13 @@ icms_err client_copy_take(struct icms_request *request, size_t index, struct icm
     const struct icms_block *block = &request->blocks[index];
     struct device_copier *copier = memory->device->copier;
     uint64_t address = (uint64_t)(uintptr_t)block->data, bytes = block->bytes;
+    struct device_piece pieces[ICMS_PIECES_MAX];
     struct device_copy *copy;
 
     *out_copy = NULL;
-    if (bytes > memory->bytes - (address - memory->address))
+    if (request->pieces == 0 && bytes > memory->bytes - (address - memory->address))
+        return ICMS_INVALID;
+    if (client_pieces_device(request, index, memory, pieces) != ICMS_OK)
         return ICMS_INVALID;
     if (device_copier_is_failed(copier))
         return ICMS_DEVICE;
@@ -97,6 +103,8 @@ icms_err client_copy_take(struct icms_request *request, size_t index, struct icm
     copy = device_copy_take(copier, bytes, &memory->users);
     if (copy == NULL)
         return ICMS_OK;
+    if (request->pieces != 0)
+        device_copy_pieces(copy, pieces, request->pieces);
     copy->index = index;
     copy->order = (struct device_order){
         .direction = request->op == SHM_OP_PUT ? DEVICE_OUT : DEVICE_IN,

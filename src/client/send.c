@@ -238,7 +238,7 @@ static enum client_step send_put_room(struct icms_request *request, size_t index
     op = send_op_new(request, index);
     if (op == NULL)
         return send_wait(request);
-    if (request->volume->keys == NULL)
+    if (request->volume->keys == NULL && request->pieces == 0)
         op->buffer = send_buffer(link, block->data, block->bytes);
     if (op->buffer != NULL) {
         op->buffer->busy = true;
@@ -265,7 +265,7 @@ static bool send_put_direct(struct icms_request *request, struct client_op *op)
     const struct icms_block *block = &request->blocks[op->block];
 
     if (request->link_used->inside == NULL || block->bytes < CLIENT_DIRECT_BYTES ||
-        request->volume->keys != NULL)
+        request->volume->keys != NULL || client_is_scattered(request, op->block))
         return false;
     op->direct = true;
     op->room = block->bytes;
@@ -314,10 +314,14 @@ static void send_put_copy(struct icms_request *request, struct client_op *op)
 
         if (op->buffer != NULL)
             crc = crc32c(to, block->bytes);
+        else if (client_is_scattered(request, op->block))
+            crc = client_pieces_gather(request, op->block, to);
         else
             crc = crc32c_copy_steady(0, to, from, block->bytes);
         sealed_trailer_make(&arena->uuid, &key, block->key.digest, (uint32_t)block->bytes, crc,
                             to + block->bytes);
+    } else if (client_is_scattered(request, op->block)) {
+        (void)client_pieces_gather(request, op->block, to); /* its checksum: it has none */
     } else if (op->buffer == NULL) {
         memcpy(to, from, block->bytes);
     }
@@ -397,7 +401,8 @@ static void send_direct(struct icms_request *request, struct client_op *op)
     const struct shm_arena *arena = &request->view->arena;
 
     if (request->link_used->inside == NULL || request->lease_wanted || block->data == NULL ||
-        block->bytes < CLIENT_DIRECT_BYTES || !arena->sealed || request->volume->keys != NULL)
+        block->bytes < CLIENT_DIRECT_BYTES || !arena->sealed || request->volume->keys != NULL ||
+        client_is_scattered(request, op->block))
         return;
     op->direct = true;
     op->room = u64_min(block->bytes, arena->value_bytes_max);
@@ -492,6 +497,12 @@ static icms_err send_check(const struct icms_request *request, size_t index)
     if (err != ICMS_OK || request->blocks == NULL)
         return err;
     block = &request->blocks[index];
+    if (request->pieces > ICMS_PIECES_MAX)
+        return ICMS_INVALID;
+    if (request->pieces != 0 && block->data != NULL)
+        err = client_pieces_check(request, index);
+    if (err != ICMS_OK)
+        return err;
     if (request->op == SHM_OP_GET)
         return block->data == NULL && block->bytes != 0 ? ICMS_INVALID : ICMS_OK;
     if (request->op != SHM_OP_PUT)
@@ -649,17 +660,19 @@ static enum client_step send_copy_room(struct icms_request *request, size_t inde
 static enum client_step send_copy_take(struct icms_request *request, size_t index,
                                        icms_err *out_err)
 {
-    const struct icms_block *block = &request->blocks[index];
+    void *begin = client_block_begin(request, index);
     struct icms *icms = request->icms;
     enum client_step step = STEP_NEXT;
     struct icms_memory *memory;
 
     client_lock(icms);
-    memory = client_memory_find(icms, block->data);
+    memory = client_memory_find(icms, begin);
     if (memory != NULL && memory->device != NULL)
         step = send_copy_room(request, index, memory, out_err);
+    else if (request->pieces != 0)
+        *out_err = client_pieces_host(request, index);
     client_unlock(icms);
-    if (memory == NULL && device_is_foreign(block->data))
+    if (memory == NULL && device_is_foreign(begin))
         *out_err = ICMS_NOT_REGISTERED;
     return step;
 }
@@ -681,7 +694,7 @@ static void send_copy_ahead(struct icms_request *request, size_t index)
         if (send_check(request, i) != ICMS_OK)
             break;
         client_lock(icms);
-        memory = client_memory_find(icms, block->data);
+        memory = client_memory_find(icms, client_block_begin(request, i));
         if (memory != NULL && memory->device != NULL && list_empty(&icms->rooms[ROOM_COPIES]))
             err = client_copy_take(request, i, memory, &copy);
         client_unlock(icms);
@@ -700,7 +713,7 @@ static enum client_step send_copy(struct icms_request *request, size_t index, ic
     enum client_step step;
 
     request->copying = false;
-    if (copy == NULL &&
+    if (copy == NULL && request->pieces == 0 &&
         atomic_load_explicit(&request->icms->memory_count, memory_order_relaxed) == 0)
         *out_err = device_is_foreign(block->data) ? ICMS_NOT_REGISTERED : ICMS_OK;
     else if (copy == NULL) {

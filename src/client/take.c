@@ -130,18 +130,24 @@ static enum icms_miss take_verify(struct icms_request *request, const struct icm
 }
 
 /* What is wrong with the copy. */
-static enum icms_miss take_copy(const struct icms_request *request, const struct icms_key *key,
-                                void *to, const uint8_t *value, uint32_t value_bytes)
+static enum icms_miss take_copy(const struct icms_request *request, size_t index,
+                                const uint8_t *value, uint32_t value_bytes)
 {
     const struct shm_arena *arena = &request->view->arena;
+    const struct icms_key *key = &request->blocks[index].key;
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint32_t crc;
 
-    if (!arena->sealed) {
-        memcpy(to, value, value_bytes);
+    if (client_is_scattered(request, index)) {
+        crc = client_pieces_scatter(request, index, value, value_bytes);
+    } else if (arena->sealed) {
+        crc = crc32c_copy_steady(0, client_block_memory(request, index), value, value_bytes);
+    } else {
+        memcpy(client_block_memory(request, index), value, value_bytes);
         return ICMS_MISS_NONE;
     }
-    crc = crc32c_copy_steady(0, to, value, value_bytes);
+    if (!arena->sealed)
+        return ICMS_MISS_NONE;
     memcpy(trailer, value + value_bytes, sizeof(trailer));
     return take_check(request, key, value_bytes, crc, trailer);
 }
@@ -294,7 +300,7 @@ static enum icms_miss take_value(struct icms_request *request, size_t index, con
     if (copy != NULL &&
         client_copy_from_arena(request, copy, value, place->value_bytes, &place->lease))
         return take_verify(request, key, value, place->slot, place->value_bytes);
-    return take_copy(request, key, client_block_memory(request, index), value, place->value_bytes);
+    return take_copy(request, index, value, place->value_bytes);
 }
 
 void client_block_load(struct icms_request *request, size_t index, struct client_place *place,

@@ -87,6 +87,10 @@ static void copy_free(struct device_copy *copy)
             (void)pthread_cond_broadcast(&copier->changed);
         copy->pin = NULL;
     }
+    for (uint32_t i = 0; i < copy->piece_count; i++)
+        if (copy->pieces[i].users != NULL)
+            (void)atomic_fetch_sub(copy->pieces[i].users, 1);
+    copy->piece_count = 0;
     copy->state = COPY_FREE;
     if (copy->users != NULL)
         (void)atomic_fetch_sub(copy->users, 1);
@@ -156,6 +160,16 @@ struct device_copy *device_copy_take(struct device_copier *copier, uint64_t byte
     return copy;
 }
 
+void device_copy_pieces(struct device_copy *copy, const struct device_piece *pieces, uint32_t count)
+{
+    check(!copy->started && copy->piece_count == 0 && count > 0 && count <= DEVICE_PIECES);
+    memcpy(copy->pieces, pieces, count * sizeof(*pieces));
+    copy->piece_count = count;
+    for (uint32_t i = 0; i < count; i++)
+        if (pieces[i].users != NULL)
+            (void)atomic_fetch_add(pieces[i].users, 1);
+}
+
 void device_copy_start(struct device_copy *copy, const struct device_order *order)
 {
     struct device_copier *copier = copy->copier;
@@ -165,6 +179,11 @@ void device_copy_start(struct device_copy *copy, const struct device_order *orde
     copier_lock(copier);
     copy->started = true;
     copy->order = *order;
+    if (copy->piece_count == 0) {
+        copy->pieces[0] = (struct device_piece){
+            .address = order->address, .bytes = order->bytes, .id = order->id};
+        copy->piece_count = 1;
+    }
     if (copier->halted || atomic_load(&copier->failed)) {
         copy_refused(copy);
     } else {
@@ -265,6 +284,48 @@ static bool copy_is_lost(struct device_copier *copier, const struct device_copy 
     return lost;
 }
 
+/* Whether device memory is still what was registered. */
+static bool copier_pieces_are_there(const struct device_copier *copier,
+                                    const struct device_copy *copy)
+{
+    const struct device_driver *driver = copier->options.driver;
+    struct device_pointer pointer;
+
+    for (uint32_t i = 0; i < copy->piece_count; i++) {
+        const struct device_piece *piece = &copy->pieces[i];
+
+        if (!device_ops(driver)->look(driver, piece->address, &pointer) || !pointer.on_device ||
+            pointer.ordinal != copier->options.place.ordinal ||
+            (piece->id != 0 && pointer.id != piece->id))
+            return false;
+    }
+    return true;
+}
+
+/* Gives the copy of each piece to the driver. 0, or its code; *out_some: the driver has some. */
+static int copier_pieces_copy(const struct device_copier *copier, const struct device_copy *copy,
+                              void *stream, bool *out_some)
+{
+    const struct device_driver *driver = copier->options.driver;
+    const struct device_ops *ops = device_ops(driver);
+    uint64_t at = 0, bytes;
+    int code = 0;
+
+    for (uint32_t i = 0; i < copy->piece_count && at < copy->order.bytes; i++, at += bytes) {
+        const struct device_piece *piece = &copy->pieces[i];
+
+        bytes = piece->bytes < copy->order.bytes - at ? piece->bytes : copy->order.bytes - at;
+        if (copy->order.direction == DEVICE_IN)
+            code = ops->copy_in(driver, piece->address, copy->memory + at, bytes, stream);
+        else
+            code = ops->copy_out(driver, copy->memory + at, piece->address, bytes, stream);
+        if (code != 0)
+            return code;
+        *out_some = true;
+    }
+    return code;
+}
+
 /* What the driver is asked for one copy. No lock. 0, or its code and *out_what. */
 static int copier_drive(struct device_copier *copier, const struct device_copy *copy,
                         const char **out_what, enum copier_reach *out_reach)
@@ -273,32 +334,30 @@ static int copier_drive(struct device_copier *copier, const struct device_copy *
     const struct device_ops *ops = device_ops(driver);
     const struct device_order *order = &copy->order;
     void *stream = copier->streams[order->direction];
-    struct device_pointer pointer;
-    int code;
+    bool some = false;
+    int code, event_code;
 
     *out_reach = REACH_NOTHING;
     *out_what = "use memory that was freed";
-    if (!ops->look(driver, order->address, &pointer) || !pointer.on_device ||
-        pointer.ordinal != copier->options.place.ordinal ||
-        (order->id != 0 && pointer.id != order->id))
+    if (!copier_pieces_are_there(copier, copy))
         return DEVICE_GONE;
     *out_what = "wait for the caller's stream";
     code = copy->mark == NULL ? 0 : ops->stream_wait(driver, stream, copy->mark->event);
     if (code != 0)
         return code;
     *out_what = "copy";
-    if (order->direction == DEVICE_IN)
-        code = ops->copy_in(driver, order->address, copy->memory, order->bytes, stream);
-    else
-        code = ops->copy_out(driver, copy->memory, order->address, order->bytes, stream);
-    if (code != 0)
+    code = copier_pieces_copy(copier, copy, stream, &some);
+    if (code != 0 && !some)
         return code;
     *out_reach = REACH_COPIED;
+    event_code = ops->event_record(driver, copy->event, stream);
+    if (event_code == 0)
+        *out_reach = REACH_ALL;
+    if (code != 0) /* some pieces are copied: it has failed, and its memory is in use */
+        return device_is_capture(code) ? DEVICE_NOT_SUPPORTED : code;
     *out_what = "follow a copy";
-    code = ops->event_record(driver, copy->event, stream);
-    if (code != 0)
-        return code;
-    *out_reach = REACH_ALL;
+    if (event_code != 0)
+        return event_code;
     *out_what = "let the caller's stream wait";
     /* Without the wait it is over when it has ended. */
     if (order->stream == NULL || copy_is_lost(copier, copy) ||

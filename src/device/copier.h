@@ -35,6 +35,9 @@
 #define DEVICE_COPIES 256
 #define DEVICE_MARKS  1024
 
+/* Pieces of device memory that one copy goes to or comes from at most. */
+#define DEVICE_PIECES 256
+
 /* Ranges of the caller's memory that a copier has pinned at a time. */
 #define DEVICE_PINS 128
 
@@ -58,10 +61,18 @@ enum device_direction {
     DEVICE_OUT, /* from the device */
 };
 
+/* A part of device memory. */
+struct device_piece {
+    uint64_t address;
+    uint64_t bytes;
+    uint64_t id; /* of the allocation when it was registered: another one is an error; 0 */
+    _Atomic uint32_t *users; /* counts the piece like the copy; NULL                            */
+};
+
 /* What is copied. */
 struct device_order {
     enum device_direction direction;
-    uint64_t address; /* on the device                                                         */
+    uint64_t address; /* on the device, where device_copy_pieces was not called                */
     uint64_t bytes;   /* at most those taken                                                   */
     uint64_t id;      /* of the allocation when it was registered: another one is an error; 0   */
     struct device_mark *mark; /* the copy begins behind it, and holds it until then; NULL       */
@@ -90,6 +101,9 @@ struct device_copy {
     bool followed;                /* it is; copier's thread                                    */
     _Atomic uint32_t *users;      /* counts this copy until it has ended                       */
     struct list queue;            /* free, queued or ordered; copier's lock                    */
+    uint32_t piece_count;
+    struct device_piece pieces[DEVICE_PIECES]; /* what the copy's memory is copied to or from, in
+                                                  order; bytes beyond order.bytes are left alone */
 };
 
 /* Takes pinned memory, streams and events in a place, and starts the thread. landed(arg) is called
@@ -124,6 +138,11 @@ uint64_t device_copier_bytes(const struct device_copier *copier);
  * there is no room at this moment; landed() tells when there may be. */
 struct device_copy *device_copy_take(struct device_copier *copier, uint64_t bytes,
                                      _Atomic uint32_t *users);
+
+/* HELD: the copy is between its memory and these pieces, 1 to DEVICE_PIECES, one behind the other.
+ * Each piece's *users counts it as long as the copy's does. */
+void device_copy_pieces(struct device_copy *copy, const struct device_piece *pieces,
+                        uint32_t count);
 
 /* Pins a range of the caller's memory, so that copies read there; read_only: it is mapped without
  * the right to write. Takes as long as the driver does. OK too when it is pinned already. After OK

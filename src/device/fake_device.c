@@ -652,13 +652,16 @@ int fake_stream_wait(void *stream, void *event)
 int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_device)
 {
     struct stream *s;
-    int code;
+    int code = FAKE_OK;
 
     (void)pthread_mutex_lock(&lock);
     while (settings[FAKE_DEVICE_HANG] != 0)
         (void)pthread_cond_wait(&changed, &lock);
     s = stream_of(stream);
-    code = settings[FAKE_DEVICE_COPY];
+    if (settings[FAKE_DEVICE_COPY_AFTER] > 1)
+        settings[FAKE_DEVICE_COPY_AFTER]--;
+    else
+        code = settings[FAKE_DEVICE_COPY];
     if (code == FAKE_OK)
         code = capture_wrong(s);
     if (code == FAKE_OK)

@@ -21,19 +21,20 @@
 
 /* What a test may set; all are 0 at first. */
 enum fake_device_set {
-    FAKE_DEVICE_INIT,     /* code that starting the driver returns                           */
-    FAKE_DEVICE_VERSION,  /* that it says it has; 0: a supported one                          */
-    FAKE_DEVICE_COPY,     /* code that a copy returns when it is asked for                    */
-    FAKE_DEVICE_PIN_MAX,  /* bytes that are pinned at a time at most; 0: any                  */
-    FAKE_DEVICE_PIN_READ, /* code that pinning a read-only mapping returns                    */
-    FAKE_DEVICE_UNPIN,    /* code that letting go of pinned memory returns                    */
-    FAKE_DEVICE_STREAM,   /* code that a new stream returns                                  */
-    FAKE_DEVICE_RECORD,   /* code that recording an event returns                            */
-    FAKE_DEVICE_QUERY,    /* code that asking for an event returns                           */
-    FAKE_DEVICE_STUCK,    /* 1: streams do not run                                           */
-    FAKE_DEVICE_HANG,     /* 1: a copy that is asked for does not return                      */
-    FAKE_DEVICE_DELAY_US, /* before each thing that a stream runs                            */
-    FAKE_DEVICE_CAPTURE,  /* 1: a stream is captured in the mode that concerns all threads   */
+    FAKE_DEVICE_INIT,       /* code that starting the driver returns                           */
+    FAKE_DEVICE_VERSION,    /* that it says it has; 0: a supported one                          */
+    FAKE_DEVICE_COPY,       /* code that a copy returns when it is asked for                    */
+    FAKE_DEVICE_COPY_AFTER, /* that copy is the first which does; 0, 1: the next one        */
+    FAKE_DEVICE_PIN_MAX,    /* bytes that are pinned at a time at most; 0: any                  */
+    FAKE_DEVICE_PIN_READ,   /* code that pinning a read-only mapping returns                    */
+    FAKE_DEVICE_UNPIN,      /* code that letting go of pinned memory returns                    */
+    FAKE_DEVICE_STREAM,     /* code that a new stream returns                                  */
+    FAKE_DEVICE_RECORD,     /* code that recording an event returns                            */
+    FAKE_DEVICE_QUERY,      /* code that asking for an event returns                           */
+    FAKE_DEVICE_STUCK,      /* 1: streams do not run                                           */
+    FAKE_DEVICE_HANG,       /* 1: a copy that is asked for does not return                      */
+    FAKE_DEVICE_DELAY_US,   /* before each thing that a stream runs                            */
+    FAKE_DEVICE_CAPTURE,    /* 1: a stream is captured in the mode that concerns all threads   */
     FAKE_DEVICE_SETS,
 };
 
