@@ -17,6 +17,7 @@
 struct agent_page {
     struct agent *agent;
     double memory_percent_max; /* readiness; 0: off            */
+    bool is_open;              /* nobody has to prove anything to the HTTP port */
     _Atomic bool attaching;    /* clients can attach: its socket is there; set by the main thread */
     struct agent_stats stats;  /* of the page that is made     */
 };

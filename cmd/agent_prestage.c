@@ -18,6 +18,9 @@
 #define PRESTAGE_DEADLINE_MS     1000
 #define PRESTAGE_DEADLINE_MS_MAX 600000
 
+/* Whoever reaches an open port: a user of this machine that no list of users has. */
+static const struct agent_user prestage_anybody = {.uid = UINT32_MAX, .gid = UINT32_MAX};
+
 /* Statuses of HTTP. */
 enum {
     STATUS_ACCEPTED = 202,
@@ -233,6 +236,7 @@ unsigned agent_prestage_post(void *arg, const char *body, size_t bytes, struct c
     answer.err = agent_prestage_read(body, bytes, &answer.why, volume, &hints);
     if (answer.err == ICMS_OK) {
         answer.count = hints.count;
+        hints.user = own->is_open ? &prestage_anybody : NULL;
         answer.err = agent_prestage(own->agent, &hints, &answer.why);
         free((void *)(uintptr_t)hints.keys);
     }

@@ -213,11 +213,12 @@ void agent_client_detach_wait(struct agent *agent, uint32_t client);
 
 /* ---- hints ---------------------------------------------------------------------------------- */
 
-/* Hints of the agent's owner that blocks of a volume will be asked for within deadline_ms
- * (agent/prestage.h). Returns at once: what becomes of them is in agent_stats. INVALID, NO_VOLUME,
- * UNSUPPORTED (the tier), BUSY (calls before are not over), NO_MEMORY, CLOSED, each with a
- * sentence. Any thread. */
+/* Hints that blocks of a volume will be asked for within deadline_ms (agent/prestage.h), for which
+ * the agent's owner stands. Returns at once: what becomes of them is in agent_stats. INVALID,
+ * NO_VOLUME (also one that the user may not use), UNSUPPORTED (the tier), BUSY (calls before are
+ * not over), NO_MEMORY, CLOSED, each with a sentence. Any thread. */
 struct agent_hints {
+    const struct agent_user *user; /* who gives them; NULL: the owner        */
     const char *volume;
     const struct key *keys; /* [count]; copied                         */
     size_t count;

@@ -718,6 +718,7 @@ static void hint_part_run(struct loop_msg *msg)
 static icms_err hints_check(const struct agent *agent, const struct agent_hints *hints,
                             struct err_why *why, uint32_t *out_volume)
 {
+    uint64_t volumes = agent_access(agent, hints->user);
     uint32_t volume = 0;
 
     if (hints->count == 0)
@@ -735,7 +736,8 @@ static icms_err hints_check(const struct agent *agent, const struct agent_hints 
     if (hints->tier != ICMS_TIER_DRAM)
         return err_set(why, ICMS_UNSUPPORTED, "this agent prestages into its memory (dram) alone");
     while (volume < agent->volume_count &&
-           strcmp(agent->volumes[volume].spec.name, hints->volume) != 0)
+           ((volumes >> volume & 1) == 0 ||
+            strcmp(agent->volumes[volume].spec.name, hints->volume) != 0))
         volume++;
     if (volume == agent->volume_count)
         return err_set(why, ICMS_NO_VOLUME, "this agent has no volume %.63s", hints->volume);

@@ -624,6 +624,32 @@ static void hints_of_the_owner_need_no_client(void **state)
     rig_free(rig); /* with a batch that was not taken */
 }
 
+/* Hints of somebody else are for volumes that he may use; another one is like none. */
+static void hints_of_a_user_are_for_his_volumes(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .raw_uid = 7};
+    const struct agent_user user = {.uid = 7, .gid = 7}, anybody = {.uid = 8, .gid = 8};
+    struct agent_rig *rig = rig_new(&opts);
+    struct key key;
+    struct agent_hints hints = {.keys = &key, .count = 1, .deadline_ms = 1000};
+    struct err_why foreign = {""}, absent = {""};
+
+    rig_key(1, &key);
+    hints.volume = "raw";
+    assert_int_equal(agent_prestage(rig->agent, &hints, NULL), ICMS_OK);
+    hints.user = &user;
+    assert_int_equal(agent_prestage(rig->agent, &hints, NULL), ICMS_OK);
+    hints.user = &anybody;
+    assert_int_equal(agent_prestage(rig->agent, &hints, &foreign), ICMS_NO_VOLUME);
+    hints.volume = "abc";
+    assert_int_equal(agent_prestage(rig->agent, &hints, &absent), ICMS_NO_VOLUME);
+    memcpy(strstr(absent.text, "abc"), "raw", 3);
+    assert_string_equal(absent.text, foreign.text);
+    hints.volume = "kv";
+    assert_int_equal(agent_prestage(rig->agent, &hints, NULL), ICMS_OK);
+    rig_free(rig);
+}
+
 static uint64_t random_next(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -703,6 +729,7 @@ int main(void)
         cmocka_unit_test(hints_are_joined_and_taken_back),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(hints_of_the_owner_need_no_client),
+        cmocka_unit_test(hints_of_a_user_are_for_his_volumes),
         cmocka_unit_test(every_hint_has_one_end),
     };
 

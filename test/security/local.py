@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -63,6 +65,24 @@ def volumes_look_alike(users):
         assert b"theirs" not in said.stdout + said.stderr, said
     assert users.run(OWNER, "get", "-v", "theirs", "key").stdout == MARKER
     print("ok a volume of others and one that does not exist answer alike, to every command")
+
+
+def hints_look_alike(agent):
+    """Without a proof hints are for volumes of everybody."""
+    def told(volume):
+        body = json.dumps({"volume": volume, "names": ["key"]}).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{agent.http_port}/v1/prestage", body,
+                                         {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    status, said = told("theirs")
+    assert (status, said.replace(b"theirs", b"nothing")) == told("nothing"), (status, said)
+    assert status == 404, status
+    print("ok hints over HTTP for a volume of others and for none are answered alike")
 
 
 def strangers(users, agent, folder):
@@ -176,6 +196,7 @@ def main(build, folder):
         agent.wait_ready()
         users = Users(build, folder, agent.socket)
         volumes_look_alike(users)
+        hints_look_alike(agent)
         strangers(users, agent, folder)
         memory(users, build, agent)
         assert agent.stop() == 0
