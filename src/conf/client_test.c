@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -323,6 +324,29 @@ static void test_a_volume_goes_from_a_list_of_keys(void **state)
     assert_int_equal(unlink(edited), 0);
 }
 
+/* Who can change the list chooses keys and commands. */
+static void test_a_list_of_keys_that_others_can_write_is_refused(void **state)
+{
+    edited_write("volumes: []\n");
+    for (unsigned mode = 0; mode < 01000; mode++) {
+        icms_err want = (mode & 022) != 0 ? ICMS_PERMISSION : ICMS_OK;
+
+        if ((mode & 0400) == 0)
+            continue; /* only root could read it */
+        assert_int_equal(chmod(edited, mode), 0);
+        assert_int_equal(conf_seal_read(edited, &why, &seal), want);
+        assert_true(want == ICMS_OK || strstr(why.text, "chmod go-w") != NULL);
+    }
+    if (geteuid() == 0) { /* only root can give a file away */
+        assert_int_equal(chmod(edited, 0600), 0);
+        assert_int_equal(chown(edited, 12345, 0), 0);
+        assert_int_equal(conf_seal_read(edited, &why, &seal), ICMS_PERMISSION);
+        assert_non_null(strstr(why.text, "12345"));
+    }
+    assert_int_equal(unlink(edited), 0);
+    edited[0] = 0;
+}
+
 /* ---- the command line ------------------------------------------------------------------------ */
 
 static void test_sizes_and_times_are_parsed(void **state)
@@ -380,6 +404,7 @@ int main(void)
         cmocka_unit_test(test_a_generation_is_raised_in_its_line),
         cmocka_unit_test(test_what_changed_since_is_not_written_over),
         cmocka_unit_test(test_a_volume_goes_from_a_list_of_keys),
+        cmocka_unit_test(test_a_list_of_keys_that_others_can_write_is_refused),
         cmocka_unit_test(test_sizes_and_times_are_parsed),
         cmocka_unit_test(test_the_socket_is_the_users),
     };

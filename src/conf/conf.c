@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -119,18 +120,25 @@ icms_err conf_seal_parse(const char *text, size_t bytes, const char *name, struc
     return err;
 }
 
-icms_err conf_file_read(const char *path, const char *remedy, struct err_why *why, char **out_text,
-                        size_t *out_bytes)
+static icms_err file_open(const char *path, const char *remedy, struct err_why *why, int *out_fd)
 {
-    size_t bytes = 0;
-    char *text;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    icms_err err = fd < 0 ? err_from_errno(errno) : ICMS_OK;
+    icms_err err;
 
+    *out_fd = open(path, O_RDONLY | O_CLOEXEC);
+    err = *out_fd < 0 ? err_from_errno(errno) : ICMS_OK;
     if (err != ICMS_OK)
         return err_set(why, err, "cannot read %s: %s; give the file with %s", path, strerror(errno),
                        remedy);
-    text = malloc(CONF_FILE_BYTES_MAX + 1);
+    return ICMS_OK;
+}
+
+/* Reads what there is and closes the file. */
+static icms_err file_take(int fd, const char *path, struct err_why *why, char **out_text,
+                          size_t *out_bytes)
+{
+    size_t bytes = 0;
+    char *text = malloc(CONF_FILE_BYTES_MAX + 1);
+
     if (text == NULL) {
         (void)close(fd);
         return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
@@ -141,7 +149,9 @@ icms_err conf_file_read(const char *path, const char *remedy, struct err_why *wh
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
-            err = err_set(why, err_from_errno(errno), "cannot read %s: %s", path, strerror(errno));
+            icms_err err =
+                err_set(why, err_from_errno(errno), "cannot read %s: %s", path, strerror(errno));
+
             (void)close(fd);
             free(text);
             return err;
@@ -154,6 +164,15 @@ icms_err conf_file_read(const char *path, const char *remedy, struct err_why *wh
     *out_text = text;
     *out_bytes = bytes;
     return ICMS_OK;
+}
+
+icms_err conf_file_read(const char *path, const char *remedy, struct err_why *why, char **out_text,
+                        size_t *out_bytes)
+{
+    int fd;
+    icms_err err = file_open(path, remedy, why, &fd);
+
+    return err == ICMS_OK ? file_take(fd, path, why, out_text, out_bytes) : err;
 }
 
 icms_err conf_target_read(const char *path, struct err_why *why, struct conf_target *out_conf)
@@ -229,12 +248,42 @@ static icms_err seal_paths(struct conf_seal *conf, const char *path, struct err_
     return err;
 }
 
+/* Who can write a list of keys chooses what encrypts, and programs that its readers run. */
+static icms_err seal_file_check(int fd, const char *path, struct err_why *why)
+{
+    struct stat status;
+
+    if (fstat(fd, &status) != 0)
+        return err_set(why, err_from_errno(errno), "cannot read %s: %s", path, strerror(errno));
+    if (status.st_uid != geteuid() && status.st_uid != 0)
+        return err_set(why, ICMS_PERMISSION,
+                       "cannot use the list of keys %s: its owner is user %u; it must be user %u, "
+                       "who runs this, or root: see chown(1)",
+                       path, (unsigned)status.st_uid, (unsigned)geteuid());
+    if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        return err_set(
+            why, ICMS_PERMISSION,
+            "cannot use the list of keys %s: its mode is 0%03o, so others can change it; "
+            "look whether it is as it was, and `chmod go-w` it",
+            path, (unsigned)status.st_mode & 07777);
+    return ICMS_OK;
+}
+
 icms_err conf_seal_read(const char *path, struct err_why *why, struct conf_seal *out_conf)
 {
     char *text = NULL;
     size_t bytes = 0;
-    icms_err err = conf_file_read(path, "the option keys or ICMS_KEYS", why, &text, &bytes);
+    int fd;
+    icms_err err = file_open(path, "the option keys or ICMS_KEYS", why, &fd);
 
+    if (err != ICMS_OK)
+        return err;
+    err = seal_file_check(fd, path, why);
+    if (err != ICMS_OK) {
+        (void)close(fd);
+        return err;
+    }
+    err = file_take(fd, path, why, &text, &bytes);
     if (err != ICMS_OK)
         return err;
     err = conf_seal_parse(text, bytes, path, why, out_conf);

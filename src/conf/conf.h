@@ -275,6 +275,7 @@ icms_err conf_agent_read(const char *path, struct err_why *why,
 icms_err conf_nixl_read(const char *path, struct err_why *why,
                         struct conf_nixl *out_conf) ICMS_MUST_CHECK;
 
+/* PERMISSION, too: others than the user of the process and root can write the list. */
 icms_err conf_seal_read(const char *path, struct err_why *why,
                         struct conf_seal *out_conf) ICMS_MUST_CHECK;
 
