@@ -237,6 +237,23 @@ icms_err conf_enclosure_keys_rules(const struct conf_source *source, const struc
 /* Entry number i of a list that was bound from map. */
 const struct conf_node *conf_entry(const struct conf_node *map, const char *list, uint32_t i);
 
+/* ---- warn.c: what is right, and worth a line of the log all the same; a few are kept ----------
+ */
+
+void conf_warn(struct conf_warnings *warnings, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* When other machines reach the address. */
+void conf_warn_wide(struct conf_warnings *warnings, const char *key, const char *address,
+                    const char *consequence);
+void conf_warn_http(struct conf_warnings *warnings, const struct conf_http *http);
+
+/* Volumes that require what no host has. */
+void conf_warn_volumes(struct conf_target *target);
+
+/* An enclosure of another machine that is neither asked for a proof nor reached with TLS. */
+void conf_warn_plain(struct conf_agent *agent);
+
 /* What is not written of require is what stands above it. */
 uint8_t conf_require_of(uint8_t written, uint8_t above);
 

@@ -305,6 +305,8 @@ icms_err conf_enclosure_keys_rules(const struct conf_source *source, const struc
 
     agent->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
     err = list_keys(source, map, "enclosures", agent, agent->enclosures, agent->enclosure_count);
+    if (err == ICMS_OK && conf_node_get(map, "require") == NULL)
+        conf_warn_plain(agent);
     if (err != ICMS_OK || agent->pod[0] == '\0')
         return err;
     err = list_keys(source, map, "enclosure_keys", agent, agent->enclosure_keys,

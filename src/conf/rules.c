@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <grp.h>
 #include <pwd.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,39 +283,6 @@ static icms_err volumes_unique(const struct conf_source *source, const struct co
     return ICMS_OK;
 }
 
-/* ---- warnings ------------------------------------------------------------------------------- */
-
-static void warn(struct conf_warnings *warnings, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void warn(struct conf_warnings *warnings, const char *format, ...)
-{
-    va_list args;
-
-    if (warnings->count == CONF_WARNINGS)
-        return;
-    va_start(args, format);
-    (void)vsnprintf(warnings->text[warnings->count++], sizeof(warnings->text[0]), format, args);
-    va_end(args);
-}
-
-static void warn_wide(struct conf_warnings *warnings, const char *key, const char *address,
-                      const char *consequence)
-{
-    if (conf_address_is_wide(address))
-        warn(warnings, "%s: %s can be reached from other machines: %s", key, address, consequence);
-}
-
-static void http_warn(struct conf_warnings *warnings, const struct conf_http *http)
-{
-    if (strcmp(http->open, "all") == 0)
-        warn_wide(warnings, "http.listen", http->listen,
-                  "anybody there can read metrics and status");
-    else if (http->certificate[0] == '\0')
-        warn_wide(warnings, "http.listen", http->listen,
-                  "the token travels in clear text: write certificate and key");
-}
-
 /* ---- the daemons ---------------------------------------------------------------------------- */
 
 static icms_err segment_rules(const struct conf_source *source, const struct conf_node *map,
@@ -464,7 +430,7 @@ static icms_err tenants_rules(const struct conf_source *source, const struct con
             is_used = strcmp(volume->tenant[0] != '\0' ? volume->tenant : volume->name, name) == 0;
         }
         if (!is_used)
-            warn(&target->warnings, "tenants: no volume belongs to the tenant '%s'", name);
+            conf_warn(&target->warnings, "tenants: no volume belongs to the tenant '%s'", name);
     }
     return ICMS_OK;
 }
@@ -711,9 +677,10 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
                          "memory: too small for two of the largest blocks; give it %s or more",
                          conf_bytes_format(2 * record, size));
     if (target->require == 0 && portal_wide(target) != NULL)
-        warn_wide(&target->warnings, "listen", portal_wide(target),
-                  "hosts there are told apart by the NQN they claim, without proof");
-    http_warn(&target->warnings, &target->http);
+        conf_warn_wide(&target->warnings, "listen", portal_wide(target),
+                       "hosts there are told apart by the NQN they claim, without proof");
+    conf_warn_volumes(target);
+    conf_warn_http(&target->warnings, &target->http);
     return ICMS_OK;
 }
 
@@ -778,10 +745,11 @@ static icms_err users_rules(const struct conf_source *source, const struct conf_
         open = open || (volume->user_count == 0 && volume->group_count == 0);
     }
     if ((agent->socket_mode & 07) != 0 && open)
-        warn(&agent->warnings,
-             "socket_mode: %04o lets every user of this machine read and write all volumes that "
-             "list neither users nor groups",
-             agent->socket_mode);
+        conf_warn(
+            &agent->warnings,
+            "socket_mode: %04o lets every user of this machine read and write all volumes that "
+            "list neither users nor groups",
+            agent->socket_mode);
     return ICMS_OK;
 }
 
@@ -845,13 +813,14 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
         err = budget_rules(source, local, &agent->local_budget, local_record_bytes(agent));
     if (err != ICMS_OK)
         return err;
-    http_warn(&agent->warnings, &agent->http);
+    conf_warn_http(&agent->warnings, &agent->http);
     if (agent->enclosure_count + strlen(agent->pod) > 0 &&
         agent->silence_ms > agent->load_deadline_ms)
-        warn(&agent->warnings,
-             "silence: %u ms is longer than load_deadline, %u ms: loads from an enclosure that "
-             "does not answer miss by their deadline until it is marked down; lower silence",
-             agent->silence_ms, agent->load_deadline_ms);
+        conf_warn(
+            &agent->warnings,
+            "silence: %u ms is longer than load_deadline, %u ms: loads from an enclosure that "
+            "does not answer miss by their deadline until it is marked down; lower silence",
+            agent->silence_ms, agent->load_deadline_ms);
     return users_rules(source, map, agent);
 }
 
