@@ -38,18 +38,20 @@ def run(*words):
 
 
 def certificates(folder):
-    """ca and foreign, authorities; server, client, of ca; stranger, a client of foreign."""
+    """ca and foreign, authorities; server, client, of ca, and expired, a client's of yesterday; stranger, a
+    client of foreign."""
     for name in ("ca", "foreign"):
         run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
             "-subj", f"/CN={name}", "-days", "2", "-keyout", folder / f"{name}.key", "-out",
             folder / f"{name}.crt")
-    for name, authority, usage in (("server", "ca", "serverAuth"), ("client", "ca", "clientAuth"),
-                                   ("stranger", "foreign", "clientAuth")):
+    for name, authority, usage, days in (("server", "ca", "serverAuth", 2), ("client", "ca", "clientAuth", 2),
+                                         ("expired", "ca", "clientAuth", -1),
+                                         ("stranger", "foreign", "clientAuth", 2)):
         run("openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
             f"/CN={name}", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.csr")
         (folder / "extensions").write_text(f"subjectAltName=IP:{ADDRESS}\nextendedKeyUsage={usage}\n")
         run("openssl", "x509", "-req", "-in", folder / f"{name}.csr", "-CA", folder / f"{authority}.crt",
-            "-CAkey", folder / f"{authority}.key", "-days", "2", "-extfile", folder / "extensions",
+            "-CAkey", folder / f"{authority}.key", "-days", days, "-extfile", folder / "extensions",
             "-out", folder / f"{name}.crt")
         (folder / f"{name}.key").chmod(0o600)
 
@@ -200,13 +202,13 @@ def main(build, folder):
             daemon.start()
             wait_ready(daemon, right)
             for reader in (nobody, wrong, Reader(folder, certificate="stranger"),
-                           Reader(folder, certificate="server")):
+                           Reader(folder, certificate="server"), Reader(folder, certificate="expired")):
                 judge(daemon, reader, False, is_open)
             judge(daemon, right, True, is_open)
             judge(daemon, client, True, is_open)
             assert plain.get(daemon.http_port, "/status")[0] == 0, "plain HTTP on a port with TLS"
             count = right.get(daemon.http_port, "/metrics")[1].split("\nicms_http_refused_total ")[1]
-            assert float(count.split()[0]) == (12 if is_open else 16), count.split()[0]
+            assert float(count.split()[0]) == (15 if is_open else 20), count.split()[0]
             print(f"ok {daemon.name}: a token or a certificate, nothing else")
         old = ssl.create_default_context(cafile=folder / "ca.crt")
         old.maximum_version = ssl.TLSVersion.TLSv1_2
