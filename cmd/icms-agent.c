@@ -433,10 +433,11 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
         io_seen->auths_refused[enclosure->number] = enclosure->auths_refused;
         for (uint32_t j = 0; j < stats.volume_count; j++)
             if (((enclosure->missing & ~io_seen->missing[enclosure->number]) >> j & 1) != 0)
-                log_line(LOG_WARN,
-                         "enclosure %s: volume %s missing or not allowed for this host; using the "
-                         "next enclosure; will retry",
-                         enclosure->name, stats.volumes[j].name);
+                log_line(
+                    LOG_WARN,
+                    "enclosure %s: volume %s missing, not allowed for this host, or of another "
+                    "generation or encrypted; using the next enclosure; will retry",
+                    enclosure->name, stats.volumes[j].name);
         io_seen->missing[enclosure->number] = enclosure->missing;
         main_slow(enclosure, conf, io_seen);
         for (uint32_t j = 0; j < enclosure->link_count; j++)

@@ -56,7 +56,8 @@ static void status_lacks(const json_t *lacks)
 
     if (json_array_size(lacks) == 0)
         return;
-    (void)printf("%-20s missing, or not allowed for this host:", "");
+    (void)printf("%-20s missing, not allowed for this host, or of another generation or encrypted:",
+                 "");
     json_array_foreach(lacks, i, name)
     {
         (void)printf("%s %s", i == 0 ? "" : ",", json_string_value(name));

@@ -387,7 +387,8 @@ static icms_err volume_open(struct icms *icms, const char *name, struct client_k
         err =
             err_set(why, ICMS_NO_VOLUME,
                     "no enclosure of the pod has the volume %s, or lets this host use it: name it "
-                    "in the configuration of the targets, with this host's NQN among its hosts",
+                    "in the configuration of the targets, with this host's NQN among its hosts, "
+                    "and with `generation` and `encrypted` as the agent has them",
                     name);
     } else if (arena != NULL) {
         err = volume_keys_check(icms, arena, keys, why);

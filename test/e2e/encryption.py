@@ -3,9 +3,10 @@
 """An encrypted volume, from the key to the drive.
 
 Goal: neither the drive nor the memory of an agent or a target ever has a byte of plain text, of what
-was put through the agent and through one inside the process; a block that was put before encryption
-was turned on is not found, nor in the way of a store that wants it to be absent; other keys, no keys
-and keys of a plain volume are refused in words.
+was put through the agent and through one inside the process; a volume that is encrypted at one end
+alone is not used, in words; a block that was put before encryption was turned on is not found, nor in
+the way of a store that wants it to be absent; other keys, no keys and keys of a plain volume are
+refused in words.
 Method: an enclosure and an agent on loopback, the icms program, and a look into /proc/PID/mem and the
 drive for a marker. What the search finds of a plain block shows that it would have found it.
 
@@ -16,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -122,7 +124,16 @@ def main():
         expect("keys of a plain volume are refused",
                refused.returncode != 0 and b"not encrypted" in refused.stderr, refused)
 
-        encrypt([target, agent])
+        encrypt([target])
+        deadline = time.monotonic() + 60
+        while b"`encrypted`" not in refused.stderr or \
+                "of another generation or encrypted" not in agent.log_path.read_text():
+            assert time.monotonic() < deadline, (refused, agent.log_tail())
+            time.sleep(0.2)
+            refused = run(build, "put", *tier, "--on-flash", "block", value=value)
+        expect("encrypted there and not here is said", refused.returncode == 2, refused)
+        expect("and nothing is put there", not any(drive_has(path, MARKER) for path in drives))
+        encrypt([agent])
         refused = run(build, "put", *tier, "block", value=value)
         expect("no keys are refused", refused.returncode != 0 and b"keys" in refused.stderr, refused)
         got = run(build, "get", *tier, "--keys", keys["keys"], "block")
