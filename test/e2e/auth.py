@@ -61,6 +61,12 @@ def bad_files(build, folder):
     refused(build, folder, "the same both ways", base +
             f"hosts: [{{nqn: '{HOST}', secrets: [{folder}/new], controller_secret: {folder}/copy}}]\n",
             "controller_secret")
+    (folder / "copy-of-new").write_text((folder / "new").read_text())
+    (folder / "copy-of-new").chmod(0o600)
+    refused(build, folder, "a secret of one host that proves the enclosure to another", base +
+            f"hosts: [{{nqn: '{HOST}', secrets: [{folder}/old], controller_secret: {folder}/copy-of-new}}, "
+            f"{{nqn: nqn.2026-01.io.icms:other, secrets: [{folder}/new]}}]\n",
+            "nqn.2026-01.io.icms:other", "could pass for it")
     refused(build, folder, "reached by others without secrets", "listen: 0.0.0.0:0\n" + base,
             "other machines reach 0.0.0.0:0", "require: none")
 

@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "crypt/dhchap.h"
@@ -51,6 +52,42 @@ static icms_err host_read(struct nvmft_auth_host *host, const struct nvmf_target
     return err;
 }
 
+static int key_order(const void *a, const void *b)
+{
+    const struct key_plain *const *left = a, *const *right = b;
+
+    if ((*left)->bytes != (*right)->bytes)
+        return (*left)->bytes < (*right)->bytes ? -1 : 1;
+    return memcmp((*left)->key, (*right)->key, (*left)->bytes);
+}
+
+/* No host's secret proves this target to another host: that one could be the host. */
+static icms_err hosts_apart(const struct nvmft_auth_hosts *hosts, struct err_why *why)
+{
+    const struct key_plain **proofs = calloc(hosts->count + 1, sizeof(const struct key_plain *));
+    size_t count = 0;
+    icms_err err = ICMS_OK;
+
+    if (proofs == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < hosts->count; i++)
+        if (hosts->host[i].controller_secret != NULL)
+            proofs[count++] = dhchap_key(hosts->host[i].controller_secret);
+    qsort(proofs, count, sizeof(const struct key_plain *), key_order);
+    for (uint32_t i = 0; i < hosts->count && count != 0; i++)
+        for (uint32_t k = 0; k < hosts->host[i].secret_count && err == ICMS_OK; k++) {
+            const struct key_plain *key = dhchap_key(hosts->host[i].secrets[k]);
+
+            if (bsearch(&key, proofs, count, sizeof(const struct key_plain *), key_order) != NULL)
+                err = err_set(why, ICMS_CONFIG,
+                              "a secret of host %.200s is the controller_secret of another host, "
+                              "which could pass for it: make another one with `icms key gen`",
+                              hosts->host[i].nqn);
+        }
+    free(proofs);
+    return err;
+}
+
 icms_err nvmft_auth_hosts_init(struct nvmft_auth_hosts *hosts, const struct nvmf_target_opts *opts,
                                struct err_why *why)
 {
@@ -67,7 +104,7 @@ icms_err nvmft_auth_hosts_init(struct nvmft_auth_hosts *hosts, const struct nvmf
         err = host_read(&hosts->host[hosts->count], &opts->hosts[hosts->count], why);
     if (err == ICMS_OK)
         qsort(hosts->host, hosts->count, sizeof(*hosts->host), host_order);
-    return err;
+    return err == ICMS_OK ? hosts_apart(hosts, why) : err;
 }
 
 static void host_free(struct nvmft_auth_host *host)
