@@ -38,21 +38,3 @@ bool store_error_take(struct store *store, struct store_error *out_error, uint64
     atomic_store_explicit(&errors->taken, taken + 1, memory_order_release);
     return true;
 }
-
-/* ---- no space ------------------------------------------------------------------------------- */
-
-static void store_retry_fire(struct loop_timer *timer)
-{
-    struct store_retry *retry = container_of(timer, struct store_retry, timer);
-
-    retry->run(retry->store);
-}
-
-void store_retry_later(struct store *store, struct store_retry *retry,
-                       void (*run)(struct store *store))
-{
-    retry->store = store;
-    retry->run = run;
-    loop_timer_init(&retry->timer, store_retry_fire);
-    loop_timer_start(store->loop, &retry->timer, loop_now_ns(store->loop) + STORE_RETRY_NS);
-}

@@ -2,7 +2,7 @@
 /*
  * The owner's notes: what the owner of a store keeps on its drive, in pages.
  *
- *   store_note_put -> write, flush of the first copy -> write, flush of the second -> done
+ *   store_note_put -> the first copy, flushed (meta.c) -> the second -> done
  *
  * Invariants: one copy of a page is whole on flash at any time; done is called when both are. A
  * page that cannot be written takes the drive out of service.
@@ -133,62 +133,36 @@ icms_err store_note_put_now(struct store *store, uint32_t page, const void *byte
 /* ---- on the loop ------------------------------------------------------------------------------
  */
 
-static void store_note_done(struct loop_op *op);
+static void note_copy_write(struct store *store, const struct store_note *note, uint32_t copy);
 
-/* Steps: write and flush of the first copy, then of the second. */
-static void note_step(struct store *store)
+static void store_note_written(struct store_meta *meta, icms_err err)
 {
-    struct store_note_writer *writer = &store->note;
+    struct store_note_writer *writer = container_of(meta, struct store_note_writer, meta);
+    struct store_note *note = writer->note;
 
-    if (writer->step % 2 == 1)
-        loop_file_flush(store->loop, &writer->op, store->file, store_note_done);
-    else
-        loop_file_write(store->loop, &writer->op, store->file,
-                        note_offset(writer->page, writer->step / 2), &writer->df[writer->page],
-                        sizeof(*writer->df), store_note_done);
-}
-
-static void note_end(struct store *store, icms_err err)
-{
-    struct store_note *note = store->note.note;
-
-    store->note.note = NULL;
+    if (err == ICMS_OK && writer->copy == 0) {
+        note_copy_write(meta->store, note, 1);
+        return;
+    }
+    writer->note = NULL;
     note->err = err;
     note->done(note);
 }
 
-static void note_go_on(struct store *store);
-
-static void store_note_done(struct loop_op *op)
+static void note_copy_write(struct store *store, const struct store_note *note, uint32_t copy)
 {
-    struct store *store = container_of(op, struct store, note.op);
     struct store_note_writer *writer = &store->note;
 
-    store_overhead_outcome(store, op->err, "write of the list of drives",
-                           note_offset(writer->page, writer->step / 2));
-    if (op->err == ICMS_OK && writer->step % 2 == 0)
-        store_overhead_written(store, sizeof(*writer->df));
-    if (op->err == ICMS_OK) {
-        writer->step++;
-    } else {
-        writer->step -= writer->step % 2; /* a flush that failed forgets the write */
-        if (op->err != ICMS_NO_SPACE && ++writer->attempts >= STORE_ATTEMPTS)
-            store_down(store);
-    }
-    if (op->err == ICMS_NO_SPACE && !store->down)
-        store_retry_later(store, &writer->retry, note_go_on);
-    else
-        note_go_on(store);
-}
-
-static void note_go_on(struct store *store)
-{
-    if (store->down)
-        note_end(store, ICMS_DRIVE_DOWN);
-    else if (store->note.step == 4)
-        note_end(store, ICMS_OK);
-    else
-        note_step(store);
+    writer->copy = copy;
+    writer->write = (struct store_meta_write){.offset = note_offset(note->page, copy),
+                                              .memory = &writer->df[note->page],
+                                              .bytes = sizeof(*writer->df)};
+    writer->meta = (struct store_meta){.what = "write of the list of drives",
+                                       .writes = &writer->write,
+                                       .count = 1,
+                                       .flush = true,
+                                       .done = store_note_written};
+    store_meta_start(store, &writer->meta);
 }
 
 icms_err store_note_put(struct store *store, struct store_note *note)
@@ -200,8 +174,6 @@ icms_err store_note_put(struct store *store, struct store_note *note)
         return ICMS_DRIVE_DOWN;
     note_make(store, note->page, note->bytes);
     writer->note = note;
-    writer->page = note->page;
-    writer->step = writer->attempts = 0;
-    note_step(store);
+    note_copy_write(store, note, 0);
     return ICMS_OK;
 }

@@ -4,22 +4,23 @@
  * stream. One job at a time.
  *
  * A new life of a segment, FREE or SEALED -> RENEWING -> READY:
- *   RECLAIM_HEADER   the new header is written over the old one; it counts the evictions
- *   RECLAIM_FLUSH    it is durable: an open finds an empty life
- *   RECLAIM_MAP      an empty dead map: the life before is over, without the header, too
- *   RECLAIM_ENTRIES  its blocks leave the index: those that its summary names, or, without a good
- *                    one, those that a sweep of the index finds
- *   RECLAIM_FOOTER   a footer without records
+ *   reclaim_renew      the new header is written over the old one; it counts the evictions
+ *   store_life_begun   it is durable: an open finds an empty life. An empty dead map is written
+ *   store_life_mapped  the life before is over, without the header, too
+ *   reclaim_entries    its blocks leave the index: those that its summary names, or, without a good
+ *                      one, those that a sweep of the index finds
+ *   store_life_ready   a footer without records is written
  *
  * An eviction for a quota, in the oldest segment that has blocks of the volume:
- *   RECLAIM_ENTRIES  its blocks of that volume, some at a time, are mutations (MUTATION_EVICT),
- * until the volume has room
+ *   reclaim_entries    its blocks of that volume, some at a time, are mutations (MUTATION_EVICT),
+ *                      until the volume has room
  *
  * Loop's thread. Invariants: blocks of the life before are read until their eviction is durable,
  * and none of their keys is stored elsewhere without a kill before; no record of them is killed
  * while the segment is RENEWING, so the number in the header is the number that is evicted. A crash
  * at any step leaves the life before or an empty one. Nobody knows what a write that failed left on
- * flash: it is made again, and no other life begins before it succeeded, so at most one has begun.
+ * flash: it is repeated (meta.c), and no other life begins before it succeeded, so at most one has
+ * begun.
  */
 #include <math.h>
 
@@ -173,7 +174,7 @@ static bool reclaim_block(struct store *store, const struct store_block *block)
 /* ---- entries ----------------------------------------------------------------------------------
  */
 
-static void reclaim_step(struct store *store);
+static void life_footer_write(struct store *store);
 static void reclaim_entries_run(struct store *store);
 
 /* All of its blocks were seen. */
@@ -199,8 +200,7 @@ static void reclaim_entries_end(struct store *store)
     segment->strangers = false;
     segment->evicted = 0;
     segment->volumes = 0;
-    reclaim->step = RECLAIM_FOOTER;
-    reclaim_step(store);
+    life_footer_write(store);
 }
 
 /* Makes entries of a part of the blocks that are in the index and lie in the segment. */
@@ -354,110 +354,73 @@ static void reclaim_evicted(struct store *store)
 /* ---- a new life -------------------------------------------------------------------------------
  */
 
-static void reclaim_go_on(struct store *store)
-{
-    if (store->down)
-        reclaim_end(store);
-    else
-        reclaim_step(store);
-}
-
-static void reclaim_step_done(struct store *store, icms_err err)
-{
-    struct store_reclaim *reclaim = &store->reclaim;
-    struct store_segment *segment = reclaim->segment;
-
-    check(segment != NULL && segment->state == SEGMENT_RENEWING);
-    store_overhead_outcome(store, err, "new life of a segment",
-                           store_segment_offset(store, store_segment_number(store, segment), 0));
-    if (err != ICMS_OK && err != ICMS_NO_SPACE && ++reclaim->attempts >= STORE_ATTEMPTS)
-        store_down(store);
-    if (store->down) {
-        reclaim_end(store);
-        return;
-    }
-    if (err != ICMS_OK) {
-        if (reclaim->step == RECLAIM_FLUSH) /* which forgets the write */
-            reclaim->step = RECLAIM_HEADER;
-        if (err == ICMS_NO_SPACE)
-            store_retry_later(store, &reclaim->retry, reclaim_go_on);
-        else
-            reclaim_step(store);
-        return;
-    }
-    switch ((enum store_reclaim_step)reclaim->step) {
-    case RECLAIM_HEADER:
-        store_overhead_written(store, STORE_PAGE_BYTES);
-        break;
-    case RECLAIM_FLUSH:
-        break;
-    case RECLAIM_MAP:
-        store_overhead_written(store, (uint64_t)store->map_pages * STORE_PAGE_BYTES);
-        store->evictions_ended = reclaim->life.evictions;
-        break;
-    case RECLAIM_FOOTER:
-        store_overhead_written(store, STORE_PAGE_BYTES);
-        store_segment_ready(store, segment);
-        reclaim_end(store);
-        return;
-    case RECLAIM_ENTRIES:
-        break;
-    }
-    reclaim->step++;
-    reclaim_step(store);
-}
-
-static void store_reclaim_done(struct loop_op *op)
-{
-    reclaim_step_done(container_of(op, struct store, reclaim.op), op->err);
-}
-
-static void store_reclaim_fault(struct store_deferred *deferred)
-{
-    reclaim_step_done(container_of(deferred, struct store, reclaim.deferred), ICMS_IO);
-}
-
-static void reclaim_write(struct store *store, uint32_t page, uint32_t pages)
+/* Writes reclaim->page_memory at a page of the segment. */
+static void life_write(struct store *store, uint32_t page, uint32_t pages, bool flush,
+                       void (*done)(struct store_meta *meta, icms_err err))
 {
     struct store_reclaim *reclaim = &store->reclaim;
     uint32_t number = store_segment_number(store, reclaim->segment);
 
-    if (fault_hit("store.header"))
-        store_defer(store, &reclaim->deferred, store_reclaim_fault);
-    else
-        loop_file_write(store->loop, &reclaim->op, store->file,
-                        store_segment_offset(store, number, page), reclaim->page_memory,
-                        pages * STORE_PAGE_BYTES, store_reclaim_done);
+    check(reclaim->segment->state == SEGMENT_RENEWING);
+    reclaim->write = (struct store_meta_write){.offset = store_segment_offset(store, number, page),
+                                               .memory = reclaim->page_memory,
+                                               .bytes = pages * STORE_PAGE_BYTES};
+    reclaim->meta = (struct store_meta){.what = "new life of a segment",
+                                        .fault = "store.header",
+                                        .writes = &reclaim->write,
+                                        .count = 1,
+                                        .flush = flush,
+                                        .done = done};
+    store_meta_start(store, &reclaim->meta);
 }
 
-static void reclaim_step(struct store *store)
+/* Its footer is on flash. */
+static void store_life_ready(struct store_meta *meta, icms_err err)
 {
+    struct store *store = meta->store;
+
+    if (err == ICMS_OK)
+        store_segment_ready(store, store->reclaim.segment);
+    reclaim_end(store);
+}
+
+static void life_footer_write(struct store *store)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+
+    store_footer_make(&store->super.drive, &reclaim->life, 0, NULL, 0, reclaim->page_memory);
+    life_write(store, store->segment_pages - 1, 1, false, store_life_ready);
+}
+
+/* The life before is over. */
+static void store_life_mapped(struct store_meta *meta, icms_err err)
+{
+    struct store *store = meta->store;
+
+    if (err != ICMS_OK) {
+        reclaim_end(store);
+        return;
+    }
+    store->evictions_ended = store->reclaim.life.evictions;
+    reclaim_entries(store);
+}
+
+/* Its header is durable. */
+static void store_life_begun(struct store_meta *meta, icms_err err)
+{
+    struct store *store = meta->store;
     struct store_reclaim *reclaim = &store->reclaim;
     struct store_dead_df *map = reclaim->page_memory;
 
-    switch ((enum store_reclaim_step)reclaim->step) {
-    case RECLAIM_HEADER:
-        store_header_make(&store->super.drive, &reclaim->life, reclaim->page_memory);
-        reclaim_write(store, 0, 1);
-        break;
-    case RECLAIM_FLUSH:
-        loop_file_flush(store->loop, &reclaim->op, store->file, store_reclaim_done);
-        break;
-    case RECLAIM_MAP:
-        memset(map, 0, (size_t)store->map_pages * STORE_PAGE_BYTES);
-        store_dead_make(reclaim->life.nonce, store->segment_pages, map);
-        store_dead_make(reclaim->life.nonce, store->segment_pages,
-                        map + store_dead_sectors(store->segment_pages));
-        reclaim_write(store, 1, store->map_pages);
-        break;
-    case RECLAIM_ENTRIES:
-        reclaim_entries(store);
-        break;
-    case RECLAIM_FOOTER:
-        store_footer_make(&store->super.drive, &reclaim->life, 0, NULL, 0, reclaim->page_memory);
-        reclaim_write(store, store->segment_pages - 1, 1);
-        break;
+    if (err != ICMS_OK) {
+        reclaim_end(store);
+        return;
     }
+    memset(map, 0, (size_t)store->map_pages * STORE_PAGE_BYTES);
+    store_dead_make(reclaim->life.nonce, store->segment_pages, map);
+    store_dead_make(reclaim->life.nonce, store->segment_pages,
+                    map + store_dead_sectors(store->segment_pages));
+    life_write(store, 1, store->map_pages, false, store_life_mapped);
 }
 
 /* Begins a new life of a segment: FREE, or SEALED, whose blocks are evicted. */
@@ -475,8 +438,6 @@ static void reclaim_renew(struct store *store, struct store_segment *segment)
         store_stream_remove(store, segment);
     }
     reclaim->segment = segment;
-    reclaim->step = RECLAIM_HEADER;
-    reclaim->attempts = 0;
     reclaim->volume = STORE_ALL_VOLUMES;
     reclaim->life = (struct store_life){.segment = store_segment_number(store, segment),
                                         .sequence = ++store->sequence,
@@ -485,7 +446,8 @@ static void reclaim_renew(struct store *store, struct store_segment *segment)
     loop_entropy(store->loop, &reclaim->life.nonce, sizeof(reclaim->life.nonce));
     segment->clean = segment->sequence == 0;
     segment->state = SEGMENT_RENEWING;
-    reclaim_step(store);
+    store_header_make(&store->super.drive, &reclaim->life, reclaim->page_memory);
+    life_write(store, 0, 1, true, store_life_begun);
 }
 
 /* ---- what is short ----------------------------------------------------------------------------
@@ -545,7 +507,6 @@ static bool quota_run(struct store *store, uint32_t number)
     if (segment == NULL)
         return false; /* all of it is being written; the ends of writes come here again */
     reclaim->segment = segment;
-    reclaim->step = RECLAIM_ENTRIES;
     reclaim->volume = number;
     reclaim_entries(store);
     return true;

@@ -177,41 +177,18 @@ struct store_summary *store_summary_take(struct store *store, struct store_segme
     return summary;
 }
 
-static void opener_write(struct store *store);
-
-static void opener_go_on(struct store *store)
+/* The copy of its header is on flash, or the drive is out of service. */
+static void store_opener_done(struct store_meta *meta, icms_err err)
 {
-    if (store->down)
-        store->opener.segment = NULL;
-    else
-        opener_write(store);
-}
-
-static void opener_end(struct store *store, icms_err err)
-{
+    struct store *store = meta->store;
     struct store_opener *opener = &store->opener;
     struct store_segment *segment = opener->segment;
     struct store_stream *stream = &store->streams[opener->stream];
 
     check(segment != NULL && segment->state == SEGMENT_OPENING && stream->next == NULL);
-    store_overhead_outcome(store, err, "write of a header",
-                           store_segment_offset(store, store_segment_number(store, segment),
-                                                store->segment_pages - 1));
-    if (err != ICMS_OK && err != ICMS_NO_SPACE && ++opener->attempts >= STORE_ATTEMPTS)
-        store_down(store);
-    if (store->down) {
-        opener->segment = NULL;
-        return;
-    }
-    if (err != ICMS_OK) {
-        if (err == ICMS_NO_SPACE)
-            store_retry_later(store, &opener->retry, opener_go_on);
-        else
-            opener_write(store);
-        return;
-    }
-    store_overhead_written(store, STORE_PAGE_BYTES);
     opener->segment = NULL;
+    if (err != ICMS_OK)
+        return;
     segment->state = SEGMENT_OPEN;
     segment->since_ns = loop_now_ns(store->loop);
     segment->next_page = store_first_page(store->segment_pages);
@@ -222,30 +199,6 @@ static void opener_end(struct store *store, icms_err err)
     store->next_count += stream->next != NULL;
     counter_add(&store->stats.segments_open, 1);
     store->run(store); /* a stream that still wants one says so again */
-}
-
-static void store_opener_done(struct loop_op *op)
-{
-    opener_end(container_of(op, struct store, opener.op), op->err);
-}
-
-static void store_opener_fault(struct store_deferred *deferred)
-{
-    opener_end(container_of(deferred, struct store, opener.deferred), ICMS_IO);
-}
-
-static void opener_write(struct store *store)
-{
-    struct store_opener *opener = &store->opener;
-
-    if (fault_hit("store.header"))
-        store_defer(store, &opener->deferred, store_opener_fault);
-    else
-        loop_file_write_stream(
-            store->loop, &opener->op, store->file, store_segment_hint(store, opener->segment),
-            store_segment_offset(store, store_segment_number(store, opener->segment),
-                                 store->segment_pages - 1),
-            opener->header, STORE_PAGE_BYTES, store_opener_done);
 }
 
 /* The first ready segment that nothing reads or discards. */
@@ -288,10 +241,20 @@ void store_opener_run(struct store *store)
     (void)store_summary_take(store, segment);
     opener->segment = segment;
     opener->stream = segment->stream;
-    opener->attempts = 0;
     life = store_segment_life(store, segment);
     store_header_make(&store->super.drive, &life, opener->header);
-    opener_write(store);
+    opener->write = (struct store_meta_write){
+        .offset = store_segment_offset(store, store_segment_number(store, segment),
+                                       store->segment_pages - 1),
+        .memory = opener->header,
+        .bytes = STORE_PAGE_BYTES,
+        .hint = store_segment_hint(store, segment)};
+    opener->meta = (struct store_meta){.what = "write of a header",
+                                       .fault = "store.header",
+                                       .writes = &opener->write,
+                                       .count = 1,
+                                       .done = store_opener_done};
+    store_meta_start(store, &opener->meta);
 }
 
 /* ---- summaries and sealing --------------------------------------------------------------------

@@ -128,10 +128,8 @@ static void store_init(struct store *store, struct loop *loop, const struct stor
     list_init(&store->summaries);
     list_init(&store->deferred);
     list_init(&store->kill.waiting);
-    for (uint32_t i = 0; i < STORE_KILL_SEGMENTS; i++) {
-        store->kill.map[i].store = store;
+    for (uint32_t i = 0; i < STORE_KILL_SEGMENTS; i++)
         list_init(&store->kill.map[i].mutations);
-    }
     for (uint32_t i = 0; i < STORE_KEY_CHAINS; i++)
         list_init(&store->keys[i]);
     for (uint32_t i = 0; i < STORE_STREAMS; i++) {
@@ -199,14 +197,11 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
 
 bool store_rest(struct store *store)
 {
-    const struct loop_timer *timers[] = {&store->kill.retry.timer, &store->note.retry.timer,
-                                         &store->opener.retry.timer, &store->reclaim.retry.timer};
     bool rests = !store->running && store->relocate.segment == NULL;
 
     check(store->magic == STORE_MAGIC);
     store_down(store);
-    for (size_t i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)
-        rests = rests && !loop_timer_armed(timers[i]);
+    rests = rests && store->metas == 0;
     for (uint32_t i = 0; i < STORE_KEY_CHAINS && rests; i++)
         rests = list_empty(&store->keys[i]);
     return rests && !store->deferred_sent && !loop_file_busy(store->file);

@@ -57,14 +57,13 @@
 /* Segments whose dead maps one batch of kills writes. */
 #define STORE_KILL_SEGMENTS 32
 
-/* Attempts to write what says which records count, before the drive goes out of service: a dead
- * map, a page of a new life, the owner's note. */
+/* Attempts at a metadata write (meta.c), before the drive goes out of service. */
 #define STORE_ATTEMPTS 3
 
 /* Errors that are kept for the log. */
 #define STORE_ERRORS 64
 
-/* After so long, what found no space is written again; that is no attempt. */
+/* After so long, metadata that found no space is written again; that is no attempt. */
 #define STORE_RETRY_NS ((uint64_t)100 * 1000 * 1000)
 
 /* Mutations in flight are found by key in a table of so many chains. */
@@ -92,7 +91,7 @@ struct store_deferred {
 enum store_segment_state {
     SEGMENT_FREE,       /* no record in it counts; waits in store.free for a new life            */
     SEGMENT_RENEWING,   /* gets a new life; until its header is durable, blocks of the life before
-                           can be read; woken by store_reclaim_done                               */
+                           can be read; woken by store_life_begun                                 */
     SEGMENT_READY,      /* its new life is on flash and empty; waits in store.ready for a stream  */
     SEGMENT_DISCARDING, /* as READY; the device is told to forget its records; woken by
                            store_discard_done                                                    */
@@ -277,57 +276,68 @@ struct store_errors {
     struct store_error error[STORE_ERRORS];
 };
 
-/* Runs something again, when there may be space. */
-struct store_retry {
-    struct loop_timer timer;
-    struct store *store;
-    void (*run)(struct store *store);
+/* One write of a metadata job. */
+struct store_meta_write {
+    uint64_t offset;                /* on the drive                                    */
+    const void *memory;             /* aligned                                         */
+    uint32_t bytes;                 /* whole pages                                     */
+    uint32_t hint;                  /* write stream of the device; 0: none             */
+    struct store_meta *meta;        /* its job                                         */
+    struct store_deferred deferred; /* ends the write when a fault point failed it     */
+    struct loop_op op;              /* the write                                       */
+};
+
+/* A metadata job: writes that succeed, or the drive goes out of service (meta.c). */
+struct store_meta {
+    const char *what;                /* for the log                                     */
+    const char *fault, *flush_fault; /* fault points of a write, and of the flush; or NULL */
+    struct store_meta_write *writes; /* at least one                                    */
+    uint32_t count;                  /* of them                                         */
+    bool flush;                      /* the device is flushed behind them               */
+    void (*done)(struct store_meta *meta, icms_err err); /* OK or DRIVE_DOWN            */
+    struct store *store;                                 /* from here on meta.c's       */
+    bool failed;                                         /* in this attempt             */
+    bool no_space;                                       /* in this attempt             */
+    uint32_t in_flight;                                  /* writes                      */
+    uint32_t attempts;                                   /* that failed                 */
+    struct loop_timer timer;        /* the next attempt, when there was no space        */
+    struct store_deferred deferred; /* ends the flush when a fault point failed it      */
+    struct loop_op op;              /* the flush                                        */
 };
 
 /* The dead map of one segment in a batch of kills. */
 struct store_kill_map {
-    struct store *store;            /* its owner                                       */
-    struct store_segment *segment;  /* whose map                                       */
-    struct list mutations;          /* store_mutation.link: records to kill there      */
-    void *pages;                    /* aligned; the map as it is written               */
-    icms_err err;                   /* of the write                                    */
-    struct store_deferred deferred; /* completes the write when a fault point failed it */
-    struct loop_op op;              /* the write                                       */
+    struct store_segment *segment; /* whose map                                       */
+    struct list mutations;         /* store_mutation.link: records to kill there      */
+    void *pages;                   /* aligned; the map as it is written               */
 };
 
 /* Kills: one batch of dead maps and one flush at a time. */
 struct store_kill {
-    struct list waiting;            /* store_mutation.link: for a next batch                */
-    bool busy;                      /* a batch is in flight                                 */
-    uint32_t count;                 /* maps of the batch                                    */
-    uint32_t in_flight;             /* of them: whose write has not ended                   */
-    uint32_t attempts;              /* failed batches in a row                              */
-    struct store_retry retry;       /* the next batch, when there was no space              */
-    struct store_deferred deferred; /* ends the flush when a fault point failed it   */
-    struct loop_op op;              /* the flush                                            */
+    struct list waiting;    /* store_mutation.link: for a next batch                */
+    bool busy;              /* a batch is in flight                                 */
+    uint32_t count;         /* maps of the batch                                    */
+    struct store_meta meta; /* writes them                                          */
+    struct store_meta_write write[STORE_KILL_SEGMENTS];
     struct store_kill_map map[STORE_KILL_SEGMENTS];
 };
 
-/* Writes the owner's note: one at a time. */
+/* Writes the owner's note: one at a time, its first copy and then the second. */
 struct store_note_writer {
     struct store_note *note;  /* NULL: idle                                          */
     struct store_note_df *df; /* [STORE_NOTE_PAGES], aligned: the last ones          */
-    uint32_t page;            /* that is written                                     */
-    uint32_t step;            /* of 4: write, flush, and the same of the second copy */
-    uint32_t attempts;        /* that failed                                         */
-    struct store_retry retry; /* the step, when there was no space                   */
-    struct loop_op op;        /* of the step                                         */
+    uint32_t copy;            /* that is written: 0 or 1                             */
+    struct store_meta meta;   /* writes it                                           */
+    struct store_meta_write write;
 };
 
 /* Takes the ready segment to a stream, one at a time. */
 struct store_opener {
     struct store_segment *segment;  /* NULL: idle                                      */
     uint32_t stream;                /* for whom                                        */
-    uint32_t attempts;              /* that failed                                     */
-    struct store_deferred deferred; /* ends the write when a fault point failed it     */
-    struct store_retry retry;       /* the write, when there was no space              */
-    struct loop_op op;              /* the write of the header's copy                  */
-    struct store_header_df *header; /* aligned page                                    */
+    struct store_header_df *header; /* aligned page: the copy of the header            */
+    struct store_meta meta;         /* writes it                                       */
+    struct store_meta_write write;
 };
 
 /* Discards one segment at a time. */
@@ -338,21 +348,10 @@ struct store_discard {
     struct loop_op op;             /* the discard                          */
 };
 
-/* The steps of a new life. */
-enum store_reclaim_step {
-    RECLAIM_HEADER,  /* the header of the new life, with the number of evictions              */
-    RECLAIM_FLUSH,   /* it is durable                                                         */
-    RECLAIM_MAP,     /* an empty dead map: without the header, too, the life before is over   */
-    RECLAIM_ENTRIES, /* its blocks leave the index; for a quota the only step                 */
-    RECLAIM_FOOTER,  /* a footer without records, over that of the life before                */
-};
-
 /* Makes segments ready, and room in the quotas of volumes that share a stream: one job at a time.
  */
 struct store_reclaim {
     struct store_segment *segment;    /* NULL: idle                                      */
-    uint8_t step;                     /* enum store_reclaim_step                         */
-    uint32_t attempts;                /* that failed                                     */
     uint32_t volume;                  /* whose blocks go for a quota, or STORE_ALL_VOLUMES */
     struct store_life life;           /* new: given to the segment when its header is durable */
     uint32_t entry;                   /* the next one of the summary                     */
@@ -362,9 +361,10 @@ struct store_reclaim {
     bool evicted;                     /* a block was evicted for the quota               */
     uint32_t evicting;                /* mutations below in flight                       */
     struct store_mutation *mutations; /* STORE_QUOTA_EVICTIONS of them                 */
-    struct store_deferred deferred;   /* the next slice; ends a step at a fault point    */
-    struct store_retry retry;         /* the step, when there was no space               */
-    struct loop_op op;                /* of the step                                     */
+    struct store_deferred deferred;   /* the next slice                                  */
+    struct loop_op op;                /* the read of the summary                         */
+    struct store_meta meta;           /* writes the new life                             */
+    struct store_meta_write write;    /* of it                                           */
     struct store_summary *summary;    /* the entries that were read, or that a sweep made */
     void *page_memory;                /* aligned; header, dead map or footer             */
 };
@@ -398,6 +398,7 @@ struct store {
     uint64_t write_bytes;           /* of them */
     uint32_t reads;                 /* values being read */
     uint64_t read_ns;               /* when the last one began */
+    uint32_t metas;                 /* metadata jobs that have not ended */
     uint32_t write_errors;          /* in a row */
     uint32_t read_errors;           /* in a row */
     uint64_t sequence;              /* the last one given */
@@ -561,10 +562,6 @@ uint64_t store_now_ms(const struct store *store);
 /* Counts an error, so many times, and keeps it for the log. */
 void store_error_add(struct store *store, const struct store_error *error, uint64_t count);
 
-/* Calls run once, on the loop, after STORE_RETRY_NS; the drive may be out of service then. */
-void store_retry_later(struct store *store, struct store_retry *retry,
-                       void (*run)(struct store *store));
-
 /* Damage of what lies at an offset, other than a value. */
 static inline void store_damage_add(struct store *store, const char *what, uint64_t offset,
                                     uint64_t count)
@@ -575,6 +572,11 @@ static inline void store_damage_add(struct store *store, const char *what, uint6
     if (count > 0)
         store_error_add(store, &error, count);
 }
+
+/* ---- meta.c ---- */
+
+/* Begins a job whose fields in front of store are set; it ends with done, once, later. */
+void store_meta_start(struct store *store, struct store_meta *meta);
 
 /* ---- quota.c ---- */
 
