@@ -35,31 +35,24 @@ struct recover_entry {
     int volume;                 /* number; -1: not configured          */
 };
 
-/* What the footer of a segment said that has records of one volume, which is not read again. */
-struct recover_footer {
-    uint32_t records;   /* of the segment; 0: of several volumes, so its footer is read again */
-    struct uuid volume; /* of all of them                                                     */
-};
-
 struct recover {
-    struct store *store;  /* being opened */
-    struct err_why *why;  /* of err */
-    icms_err err;         /* what keeps the drive from being opened                       */
-    uint32_t *order;      /* numbers of segments whose records may count, youngest first  */
-    uint32_t order_count; /* of them                                                      */
-    struct recover_footer *footers; /* of all segments */
-    struct store_ahead *ahead;      /* reads headers, then summaries                              */
-    uint32_t asked;          /* of ahead: the segment whose piece comes next, by number, then by
-                                its place in order                                           */
-    struct store_life life;  /* of the segment that is being looked at                       */
-    struct store_life other; /* what its last page says                                      */
-    bool header_good;        /* life is from its header                                      */
-    bool header_seems;       /* its header had been one                                      */
-    bool life_known;         /* one of them holds                                            */
-    bool front_unread;       /* its header and dead map could not be read, or a part of them */
-    bool begun;              /* life is from its header, and its last page says another      */
-    uint32_t map_damaged;    /* copies of its sectors that are                               */
-    bool map_torn;           /* copies of a sector differ                                    */
+    struct store *store;       /* being opened */
+    struct err_why *why;       /* of err */
+    icms_err err;              /* what keeps the drive from being opened                       */
+    uint32_t *order;           /* numbers of segments whose records may count, youngest first  */
+    uint32_t order_count;      /* of them                                                      */
+    struct store_ahead *ahead; /* reads headers, then summaries                               */
+    uint32_t asked;            /* of ahead: the segment whose piece comes next, by number, then by
+                                  its place in order                                           */
+    struct store_life life;    /* of the segment that is being looked at                       */
+    struct store_life other;   /* what its last page says                                      */
+    bool header_good;          /* life is from its header                                      */
+    bool header_seems;         /* its header had been one                                      */
+    bool life_known;           /* one of them holds                                            */
+    bool front_unread;         /* its header and dead map could not be read, or a part of them */
+    bool begun;                /* life is from its header, and its last page says another      */
+    uint32_t map_damaged;      /* copies of its sectors that are                               */
+    bool map_torn;             /* copies of a sector differ                                    */
     int rows[STORE_SEGMENT_VOLUMES];                   /* volumes of the footer's rows         */
     struct recover_entry entry[STORE_SUMMARY_ENTRIES]; /* of the summary page that is loaded   */
     uint8_t *pages;                /* RECOVER_SCAN_PAGES aligned pages                         */
@@ -269,7 +262,7 @@ static void recover_summary_page(struct recover *recover, const struct store_sum
         recover_record(recover, &entry[i].record, entry[i].page, entry[i].volume);
 }
 
-/* Where the next summary is; with its footer, where that is needed again. */
+/* Where the next summary is, with its footer. */
 static bool recover_next_summary(void *arg, struct store_piece *out_piece)
 {
     struct recover *recover = arg;
@@ -281,7 +274,7 @@ static bool recover_next_summary(void *arg, struct store_piece *out_piece)
 
         if (pages == STORE_NO_SUMMARY)
             continue;
-        out_piece->pages = pages + (recover->footers[number].records == 0);
+        out_piece->pages = pages + 1;
         out_piece->offset = store_segment_offset(store, number, store->segment_pages - 1 - pages);
         return true;
     }
@@ -299,6 +292,18 @@ static void recover_unread(struct recover *recover, const char *what)
     store_error_add(recover->store, &error, 1);
 }
 
+/* Page i of those at an offset; false: it cannot be read, and is zeros, which hold nothing. */
+static bool recover_page_read(struct recover *recover, uint64_t offset, uint32_t i, uint8_t *pages)
+{
+    uint8_t *page = pages + (size_t)i * STORE_PAGE_BYTES;
+
+    if (loop_file_read_now(recover->store->file, offset + (uint64_t)i * STORE_PAGE_BYTES, page,
+                           STORE_PAGE_BYTES) == ICMS_OK)
+        return true;
+    memset(page, 0, STORE_PAGE_BYTES);
+    return false;
+}
+
 static bool recover_take(struct recover *recover, const uint8_t **out_pages)
 {
     if (store_ahead_take(recover->ahead, out_pages) == ICMS_OK)
@@ -313,17 +318,11 @@ static bool recover_summary(struct recover *recover)
     struct store *store = recover->store;
     struct store_summary *summary = store->reclaim.summary; /* which nobody else has yet */
     uint32_t count = recover->segment->summary_pages;
-    const struct recover_footer *known =
-        &recover->footers[store_segment_number(store, recover->segment)];
-    const struct store_life life = store_segment_life(store, recover->segment);
     const uint8_t *pages;
 
     if (count == STORE_NO_SUMMARY || !recover_take(recover, &pages))
         return false;
-    memcpy(summary->pages, pages, (count + (size_t)(known->records == 0)) * STORE_PAGE_BYTES);
-    if (known->records > 0)
-        store_footer_make(&store->super.drive, &life, known->records, &known->volume, 1,
-                          (struct store_footer_df *)(void *)&summary->pages[count]);
+    memcpy(summary->pages, pages, (count + (size_t)1) * STORE_PAGE_BYTES);
     if (!store_summary_load(store, recover->segment, summary)) {
         store_damage_add(store, "summary", recover_offset(recover, recover->segment, 0), 1);
         return false;
@@ -383,7 +382,6 @@ static void recover_seal(struct recover *recover)
     segment->summary_pages = pages;
 }
 
-/* A page that cannot be read is zeros, which hold no record. */
 static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32_t pages)
 {
     struct recover *recover = scan->arg;
@@ -394,15 +392,9 @@ static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32
         ICMS_OK)
         return ICMS_OK;
     recover_unread(recover, "read of a segment");
-    for (uint32_t i = 0; i < pages; i++) {
-        uint8_t *memory = scan->memory + (size_t)i * STORE_PAGE_BYTES;
-
-        if (loop_file_read_now(store->file, offset + (uint64_t)i * STORE_PAGE_BYTES, memory,
-                               STORE_PAGE_BYTES) == ICMS_OK)
-            continue;
-        memset(memory, 0, STORE_PAGE_BYTES);
-        recover->scan_lost = recover->scan_unread = true;
-    }
+    for (uint32_t i = 0; i < pages; i++)
+        if (!recover_page_read(recover, offset, i, scan->memory))
+            recover->scan_lost = recover->scan_unread = true;
     return ICMS_OK;
 }
 
@@ -544,10 +536,6 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
         return false;
     if (sealed)
         segment->summary_pages = le32_get(footer->summary_pages);
-    if (sealed && le32_get(footer->volumes) == 1) {
-        recover->footers[number].records = le32_get(footer->records);
-        memcpy(recover->footers[number].volume.bytes, footer->volume[0], sizeof(struct uuid));
-    }
     return recover->life.sequence != 0 && segment->summary_pages != 0;
 }
 
@@ -589,22 +577,22 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
 }
 
 /* The last page of a segment, and the header and the dead map of the next, meet: one piece each. */
+static struct store_piece recover_border(const struct store *store, uint32_t number)
+{
+    uint32_t last = number > 0, front = number < store->super.segments ? 1 + store->map_pages : 0;
+
+    return (struct store_piece){.offset = store_segment_offset(store, number, 0) -
+                                          (uint64_t)last * STORE_PAGE_BYTES,
+                                .pages = last + front};
+}
+
 static bool recover_next_border(void *arg, struct store_piece *out_piece)
 {
     struct recover *recover = arg;
-    struct store *store = recover->store;
-    uint32_t number = recover->asked++;
 
-    if (number > store->super.segments)
+    if (recover->asked > recover->store->super.segments)
         return false;
-    out_piece->offset = store_segment_offset(store, number, 0);
-    out_piece->pages = 0;
-    if (number > 0) {
-        out_piece->offset -= STORE_PAGE_BYTES;
-        out_piece->pages = 1;
-    }
-    if (number < store->super.segments)
-        out_piece->pages += 1 + store->map_pages;
+    *out_piece = recover_border(recover->store, recover->asked++);
     return true;
 }
 
@@ -612,23 +600,11 @@ static bool recover_next_border(void *arg, struct store_piece *out_piece)
 static const uint8_t *recover_border_again(struct recover *recover, uint32_t number,
                                            bool *out_last_unread, bool *out_front_unread)
 {
-    struct store *store = recover->store;
-    struct store_piece piece;
+    struct store_piece piece = recover_border(recover->store, number);
 
-    recover->asked = number;
-    check(recover_next_border(recover, &piece));
-    for (uint32_t i = 0; i < piece.pages; i++) {
-        uint8_t *page = recover->pages + (size_t)i * STORE_PAGE_BYTES;
-
-        if (loop_file_read_now(store->file, piece.offset + (uint64_t)i * STORE_PAGE_BYTES, page,
-                               STORE_PAGE_BYTES) == ICMS_OK)
-            continue;
-        memset(page, 0, STORE_PAGE_BYTES);
-        if (i == 0 && number > 0)
-            *out_last_unread = true;
-        else
-            *out_front_unread = true;
-    }
+    for (uint32_t i = 0; i < piece.pages; i++)
+        if (!recover_page_read(recover, piece.offset, i, recover->pages))
+            *(i == 0 && number > 0 ? out_last_unread : out_front_unread) = true;
     return recover->pages;
 }
 
@@ -653,14 +629,10 @@ static void recover_headers(struct recover *recover)
     store_ahead_begin(recover->ahead, recover_next_border, recover);
     for (uint32_t i = 0; i <= store->super.segments; i++) {
         bool last_unread = false, front_unread = false;
-        uint32_t asked;
         const uint8_t *page;
 
-        if (!recover_take(recover, &page)) {
-            asked = recover->asked;
+        if (!recover_take(recover, &page))
             page = recover_border_again(recover, i, &last_unread, &front_unread);
-            recover->asked = asked;
-        }
         if (i > 0) {
             recover_ends(recover, i - 1, page, last_unread);
             page += STORE_PAGE_BYTES;
@@ -705,7 +677,6 @@ static void recover_free(struct recover *recover)
     if (recover == NULL)
         return;
     free(recover->order);
-    free(recover->footers);
     free(recover->pages);
     free(recover->page);
     free(recover->map);
@@ -723,13 +694,12 @@ static struct recover *recover_new(struct store *store, struct err_why *why)
     recover->store = store;
     recover->why = why;
     recover->order = calloc(store->super.segments, sizeof(recover->order[0]));
-    recover->footers = calloc(store->super.segments, sizeof(recover->footers[0]));
     recover->pages = aligned_alloc(STORE_PAGE_BYTES, RECOVER_SCAN_PAGES * STORE_PAGE_BYTES);
     recover->page = aligned_alloc(STORE_PAGE_BYTES, STORE_PAGE_BYTES);
     recover->map = aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
     recover->found = calloc(store->segment_pages, sizeof(recover->found[0]));
-    if (recover->order != NULL && recover->footers != NULL && recover->pages != NULL &&
-        recover->page != NULL && recover->map != NULL && recover->found != NULL)
+    if (recover->order != NULL && recover->pages != NULL && recover->page != NULL &&
+        recover->map != NULL && recover->found != NULL)
         return recover;
     recover_free(recover);
     return NULL;
