@@ -291,13 +291,11 @@ void loop_reads_free(struct loop_reads **reads);
 /* Whole transfers: bytes is the full length when err is ICMS_OK. */
 void loop_file_read(struct loop *loop, struct loop_op *op, struct loop_file *file, uint64_t offset,
                     void *memory, uint32_t bytes, void (*done)(struct loop_op *op));
-void loop_file_write(struct loop *loop, struct loop_op *op, struct loop_file *file, uint64_t offset,
-                     const void *memory, uint32_t bytes, void (*done)(struct loop_op *op));
 
-/* The same, to one of the device's write streams: 1 .. loop_file_streams; 0: to none. */
-void loop_file_write_stream(struct loop *loop, struct loop_op *op, struct loop_file *file,
-                            uint32_t stream, uint64_t offset, const void *memory, uint32_t bytes,
-                            void (*done)(struct loop_op *op));
+/* Likewise; stream: one of the device's write streams, 1 .. loop_file_streams, or 0. */
+void loop_file_write(struct loop *loop, struct loop_op *op, struct loop_file *file, uint32_t stream,
+                     uint64_t offset, const void *memory, uint32_t bytes,
+                     void (*done)(struct loop_op *op));
 
 /* Makes completed writes durable against power loss (fdatasync). */
 void loop_file_flush(struct loop *loop, struct loop_op *op, struct loop_file *file,

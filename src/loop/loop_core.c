@@ -421,15 +421,9 @@ void loop_file_read(struct loop *loop, struct loop_op *op, struct loop_file *fil
     op_start(loop, op, LOOP_READ, &file->target, done);
 }
 
-void loop_file_write(struct loop *loop, struct loop_op *op, struct loop_file *file, uint64_t offset,
-                     const void *memory, uint32_t bytes, void (*done)(struct loop_op *op))
-{
-    loop_file_write_stream(loop, op, file, 0, offset, memory, bytes, done);
-}
-
-void loop_file_write_stream(struct loop *loop, struct loop_op *op, struct loop_file *file,
-                            uint32_t stream, uint64_t offset, const void *memory, uint32_t bytes,
-                            void (*done)(struct loop_op *op))
+void loop_file_write(struct loop *loop, struct loop_op *op, struct loop_file *file, uint32_t stream,
+                     uint64_t offset, const void *memory, uint32_t bytes,
+                     void (*done)(struct loop_op *op))
 {
     file_aligned(file, offset, memory, bytes);
     check(bytes > 0 && stream <= file->streams);

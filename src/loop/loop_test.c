@@ -690,7 +690,7 @@ static void more_operations_than_entries_wait_their_turn(void **state)
     rig_loops(rig, 1, 8);
     for (unsigned i = 0; i < CROWD; i++) { /* started before the loop */
         rig_fill(c->memory[i], 512, i);
-        loop_file_write(rig->loop[0], &c->op[i], c->file, (uint64_t)i * 512, c->memory[i], 512,
+        loop_file_write(rig->loop[0], &c->op[i], c->file, 0, (uint64_t)i * 512, c->memory[i], 512,
                         crowd_write_done);
     }
     rig_start(rig);

@@ -129,6 +129,6 @@ void rig_disk_write(struct loop *loop, void *arg)
 {
     struct rig_disk *d = arg;
 
-    loop_file_write(loop, &d->wait.op, d->file, d->offset, d->memory, d->bytes, rig_wait_done);
+    loop_file_write(loop, &d->wait.op, d->file, 0, d->offset, d->memory, d->bytes, rig_wait_done);
     check(loop_op_busy(&d->wait.op));
 }

@@ -413,7 +413,7 @@ static void slow_begin(struct loop_msg *msg)
 
     mine->begin_ns = loop_now_ns(mine->loop);
     mine->page[77] = 7;
-    loop_file_write(mine->loop, &mine->op, mine->file, 0, mine->page, 4096, slow_write_done);
+    loop_file_write(mine->loop, &mine->op, mine->file, 0, 0, mine->page, 4096, slow_write_done);
 }
 
 /* The fault loop.write: writes take longer, by as much at least, and do what they do. */

@@ -283,7 +283,7 @@ static void disker_begin(struct disker *disker)
     disker->version = loop_random(disker->loop);
     for (uint32_t i = 0; i < BLOCK; i++)
         disker->memory[i] = stream_byte(disker->version, i);
-    loop_file_write(disker->loop, &disker->op, disker->daemon->file, disker->block * BLOCK,
+    loop_file_write(disker->loop, &disker->op, disker->daemon->file, 0, disker->block * BLOCK,
                     disker->memory, BLOCK, disker_written);
     if (loop_random(disker->loop) % 16 == 0)
         loop_op_cancel(&disker->op);

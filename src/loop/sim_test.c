@@ -147,7 +147,7 @@ static bool box_wait(struct box *box, uint64_t limit_ns)
 
 static void act_write(struct box *box)
 {
-    loop_file_write(box->loop, &box->op, box->file, 0, box->memory, FILE_BYTES, box_done);
+    loop_file_write(box->loop, &box->op, box->file, 0, 0, box->memory, FILE_BYTES, box_done);
 }
 
 static void act_read(struct box *box)

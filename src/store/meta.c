@@ -113,8 +113,8 @@ static void meta_begin(struct store_meta *meta)
         if (meta->fault != NULL && fault_hit(meta->fault))
             store_defer(store, &write->deferred, store_meta_write_fault);
         else
-            loop_file_write_stream(store->loop, &write->op, store->file, write->hint, write->offset,
-                                   write->memory, write->bytes, store_meta_written);
+            loop_file_write(store->loop, &write->op, store->file, write->hint, write->offset,
+                            write->memory, write->bytes, store_meta_written);
     }
 }
 

@@ -387,7 +387,7 @@ static void write_place(struct store_mutation *mutation, struct store_segment *s
         store_defer(store, &mutation->deferred, store_mutation_fault);
         return;
     }
-    loop_file_write_stream(
+    loop_file_write(
         store->loop, &mutation->op, store->file, store_segment_hint(store, segment),
         store_segment_offset(store, store_segment_number(store, segment), mutation->page),
         write_record(mutation), (uint32_t)bytes, store_mutation_written);

@@ -425,11 +425,10 @@ static void store_seal_flushed(struct loop_op *op)
     }
     pages = store_summary_make(store, summary);
     summary->flash_pages = pages;
-    loop_file_write_stream(store->loop, &summary->op, store->file,
-                           store_segment_hint(store, segment),
-                           store_segment_offset(store, store_segment_number(store, segment),
-                                                store->segment_pages - 1 - pages),
-                           summary->pages, (pages + 1) * STORE_PAGE_BYTES, store_seal_done);
+    loop_file_write(store->loop, &summary->op, store->file, store_segment_hint(store, segment),
+                    store_segment_offset(store, store_segment_number(store, segment),
+                                         store->segment_pages - 1 - pages),
+                    summary->pages, (pages + 1) * STORE_PAGE_BYTES, store_seal_done);
 }
 
 /* Its records completed: flushes, and goes on in store_seal_flushed. Not on a drive that is out of
