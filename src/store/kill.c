@@ -5,13 +5,14 @@
  *
  *   store_kill_add -> kill.waiting
  *   store_kill_run -> a batch: the dead map of each segment gets its bits and is written, and the
- *                     device is flushed once (meta.c),
+ *                     device is flushed once (meta.c), and once before if a record was replaced,
  *   store_kill_done -> mutation->killed for each.
  *
- * Loop's thread. Invariants: a mutation is told that its record is dead when that is durable. The
- * life of a segment does not change while a kill of it is in a batch and not answered; a kill waits
- * while its segment gets a new life, which ends it. A drive whose maps cannot be written goes out
- * of service, because what was deleted could come back.
+ * Loop's thread. Invariants: a mutation is told that its record is dead when that is durable. A
+ * record that was replaced is not marked before the one that replaces it is durable: else a power
+ * cut could leave neither. The life of a segment does not change while a kill of it is in a batch
+ * and not answered; a kill waits while its segment gets a new life, which ends it. A drive whose
+ * maps cannot be written goes out of service, because what was deleted could come back.
  */
 #include "store/store_int.h"
 
@@ -91,6 +92,7 @@ static struct store_kill_map *kill_map(struct store *store, struct store_segment
 /* Sorts what waits into maps; what has to wait longer stays. */
 static void kill_batch_make(struct store *store, struct list *moot)
 {
+    struct store_kill *kill = &store->kill;
     struct list all;
     struct list *link;
 
@@ -108,6 +110,7 @@ static void kill_batch_make(struct store *store, struct list *moot)
         }
         map = segment->state != SEGMENT_RENEWING ? kill_map(store, segment) : NULL;
         segment->kills += map != NULL;
+        kill->replaces |= map != NULL && mutation->placed && mutation->err == ICMS_OK;
         list_push(map != NULL ? &map->mutations : &store->kill.waiting, link);
     }
 }
@@ -122,6 +125,7 @@ void store_kill_run(struct store *store)
         return;
     list_init(&moot);
     kill->busy = true;
+    kill->replaces = false;
     kill->count = 0;
     if (store->down) {
         while ((link = list_pop(&kill->waiting)) != NULL)
@@ -134,6 +138,7 @@ void store_kill_run(struct store *store)
         kill_map_make(store, i);
     if (kill->busy) {
         kill->meta = (struct store_meta){.what = "write of a dead map",
+                                         .flush_first = kill->replaces,
                                          .fault = "store.kill",
                                          .flush_fault = "store.kill_flush",
                                          .writes = kill->write,

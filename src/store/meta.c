@@ -3,9 +3,10 @@
  * Metadata writes: headers, dead maps, footers without records and the owner's note. They say which
  * records count, so each of them succeeds, or the drive goes out of service.
  *
- *   store_meta_start   -> all writes of the job at once, in any order
- *   store_meta_written -> the last one: a flush when the job asks for one
- *   meta_ended         -> done, or the whole job again
+ *   store_meta_start   -> a flush when the job asks for one first: what the writes rely on is
+ * durable meta_write         -> all writes of the job at once, in any order store_meta_written ->
+ * the last one: a flush when the job asks for one meta_ended         -> done, or the whole job
+ * again
  *
  * Loop's thread. Invariant: a job that failed is repeated as a whole, its writes too when only the
  * flush failed: nobody knows what a failed flush left on flash. Missing space is waited for. After
@@ -100,11 +101,10 @@ static void store_meta_write_fault(struct store_deferred *deferred)
     meta_written(container_of(deferred, struct store_meta_write, deferred), ICMS_IO);
 }
 
-static void meta_begin(struct store_meta *meta)
+static void meta_write(struct store_meta *meta)
 {
     struct store *store = meta->store;
 
-    meta->failed = meta->no_space = false;
     meta->in_flight = meta->count;
     for (uint32_t i = 0; i < meta->count; i++) {
         struct store_meta_write *write = &meta->writes[i];
@@ -116,6 +116,28 @@ static void meta_begin(struct store_meta *meta)
             loop_file_write(store->loop, &write->op, store->file, write->hint, write->offset,
                             write->memory, write->bytes, store_meta_written);
     }
+}
+
+static void store_meta_first_flushed(struct loop_op *op)
+{
+    struct store_meta *meta = container_of(op, struct store_meta, op);
+
+    meta_outcome(meta, op->err, "flush", STORE_ERROR_NOWHERE);
+    if (op->err != ICMS_OK || meta->store->down)
+        meta_ended(meta);
+    else
+        meta_write(meta);
+}
+
+static void meta_begin(struct store_meta *meta)
+{
+    struct store *store = meta->store;
+
+    meta->failed = meta->no_space = false;
+    if (meta->flush_first)
+        loop_file_flush(store->loop, &meta->op, store->file, store_meta_first_flushed);
+    else
+        meta_write(meta);
 }
 
 void store_meta_start(struct store *store, struct store_meta *meta)

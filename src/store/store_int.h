@@ -293,7 +293,8 @@ struct store_meta {
     const char *fault, *flush_fault; /* fault points of a write, and of the flush; or NULL */
     struct store_meta_write *writes; /* at least one                                    */
     uint32_t count;                  /* of them                                         */
-    bool flush;                      /* the device is flushed behind them               */
+    bool flush_first;                /* the device is flushed before them               */
+    bool flush;                      /* and behind them                                 */
     void (*done)(struct store_meta *meta, icms_err err); /* OK or DRIVE_DOWN            */
     struct store *store;                                 /* from here on meta.c's       */
     bool failed;                                         /* in this attempt             */
@@ -316,6 +317,7 @@ struct store_kill_map {
 struct store_kill {
     struct list waiting;    /* store_mutation.link: for a next batch                */
     bool busy;              /* a batch is in flight                                 */
+    bool replaces;          /* one of its records is replaced by a newer one         */
     uint32_t count;         /* maps of the batch                                    */
     struct store_meta meta; /* writes them                                          */
     struct store_meta_write write[STORE_KILL_SEGMENTS];

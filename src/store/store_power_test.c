@@ -570,12 +570,57 @@ static void an_overwritten_block_is_there_in_one_version(void **state)
             fail_msg("seed %llu", (unsigned long long)seed);
 }
 
+/* A value is replaced, and the power goes meanwhile. False: neither of the two is there. The device
+ * keeps what it likes of all that was not flushed: the mark that the old record is dead, and the
+ * new record in part. */
+static bool replaced_is_there(uint64_t seed)
+{
+    const uint32_t bytes = RIG_VALUE_BYTES_MAX;
+    struct rig rig = {.sim = NULL};
+    struct rig_op *write;
+    struct sim_opts opts;
+    bool there;
+
+    sim_opts_init(&opts, seed);
+    rig_sim_init(&rig, &opts);
+    rig_one_volume(&rig);
+    rig_format(&rig);
+    rig_up(&rig);
+    assert_int_equal(rig_put(&rig, 0, 1, bytes, 1, 0), ICMS_OK);
+    assert_int_equal(rig_flush(&rig), ICMS_OK);
+    write = rig_op_new(&rig, RIG_WRITE, bytes);
+    write->key = rig_key(1);
+    write->seed = 2;
+    write->value_bytes = bytes;
+    rig_op_start(write);
+    for (uint64_t steps = 1 + seed % 16; steps > 0 && atomic_load(&write->done) == 0; steps--)
+        (void)sim_step(rig.sim);
+    sim_node_crash(rig.node, true, false);
+    loop_free(&rig.loop);
+    store_close(&rig.store);
+    rig_op_free(write);
+    rig_up(&rig);
+    there = rig_get(&rig, 0, 1, bytes, 1, NULL) == ICMS_OK ||
+            rig_get(&rig, 0, 1, bytes, 2, NULL) == ICMS_OK;
+    rig_down(&rig);
+    sim_free(&rig.sim);
+    return there;
+}
+
+static void a_value_that_is_replaced_is_there_in_one_version(void **state)
+{
+    for (uint64_t seed = 1; seed <= 800; seed++)
+        if (!replaced_is_there(seed))
+            fail_msg("seed %llu", (unsigned long long)seed);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_lost_and_nothing_is_wrong),
         cmocka_unit_test(what_an_open_sealed_is_there),
         cmocka_unit_test(an_overwritten_block_is_there_in_one_version),
+        cmocka_unit_test(a_value_that_is_replaced_is_there_in_one_version),
     };
 
     if (argc > 1)
