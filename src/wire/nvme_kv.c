@@ -38,6 +38,9 @@ static void nvme_kv_key_decode(const struct nvme_sqe_wf *sqe, uint8_t length, st
     memcpy(out_key->bytes, bytes, length);
 }
 
+/* In CDW13, behind the class. */
+#define KV_MAY_ASK 0x100u
+
 /* Which parts an opcode has. */
 struct kv_shape {
     uint8_t options;  /* bits that may be set            */
@@ -103,7 +106,7 @@ void nvme_kv_cmd_encode(const struct nvme_kv_cmd *cmd, struct nvme_sqe_wf *out_s
         out_sqe->cdw10 = le32_of(cmd->bytes);
     if (shape.has_time) {
         out_sqe->cdw12 = le32_of(cmd->time_left_us);
-        out_sqe->cdw13 = le32_of(cmd->io_class);
+        out_sqe->cdw13 = le32_of(cmd->io_class | (cmd->may_ask ? KV_MAY_ASK : 0));
     }
     if (shape.has_record)
         out_sqe->cdw12 = le32_of(cmd->record);
@@ -131,6 +134,7 @@ icms_err nvme_kv_cmd_decode(const struct nvme_sqe_wf *sqe, struct nvme_kv_cmd *o
     if (shape.has_time) {
         cmd.time_left_us = le32_get(sqe->cdw12);
         cmd.io_class = sqe->cdw13.byte[0];
+        cmd.may_ask = (le32_get(sqe->cdw13) & KV_MAY_ASK) != 0;
         if (cmd.io_class >= IO_CLASS_COUNT)
             return ICMS_INVALID;
     }

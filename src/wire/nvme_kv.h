@@ -24,6 +24,7 @@ struct nvme_kv_cmd {
     uint8_t opcode;        /* NVME_KV_*, NVME_ICMS_STORE, _RETRIEVE, _DELETE                    */
     uint8_t options;       /* NVME_KV_STORE_* or NVME_KV_RETRIEVE_*                             */
     uint8_t io_class;      /* vendor: enum io_class                                             */
+    bool may_ask;          /* vendor, Store: NVME_ICMS_ASK is understood, whatever its size     */
     uint32_t nsid;         /* namespace                                                         */
     struct key key;        /* length 1..16; 0 for List: from the first key                      */
     uint32_t bytes;        /* Store: value size; Retrieve, List: host buffer; others: 0         */
@@ -88,7 +89,8 @@ bool nvme_kv_list_read_key(struct nvme_kv_list_reader *reader, struct key *out_k
 /* So much data may come in the capsule of NVME_ICMS_STORE, whatever IOCCSZ says: a value of 256 KiB
  * and its trailer. A controller without room for it drops it, and says with "command interrupted"
  * and this in DW1 that the command is to be sent again without: then it asks with R2Ts when there
- * is room. */
+ * is room. Data within IOCCSZ it drops only where the command says that the host knows that answer
+ * (nvme_kv_cmd.may_ask): else the connection waits for room. */
 #define NVME_ICMS_STORE_DATA_BYTES ((uint32_t)(256 << 10) + 64)
 #define NVME_ICMS_ASK              0x10000u
 

@@ -127,6 +127,7 @@ static void commands_round_trip(void **state)
         if (cmd.opcode == NVME_ICMS_STORE || cmd.opcode == NVME_ICMS_RETRIEVE) {
             cmd.time_left_us = (uint32_t)test_random(&seed);
             cmd.io_class = (uint8_t)(test_random(&seed) % IO_CLASS_COUNT);
+            cmd.may_ask = (test_random(&seed) & 1) != 0;
         }
         nvme_kv_cmd_encode(&cmd, &sqe);
         assert_int_equal(nvme_kv_cmd_decode(&sqe, &back), ICMS_OK);
@@ -137,6 +138,7 @@ static void commands_round_trip(void **state)
         assert_int_equal(back.options, cmd.options);
         assert_int_equal(back.time_left_us, cmd.time_left_us);
         assert_int_equal(back.io_class, cmd.io_class);
+        assert_int_equal(back.may_ask, cmd.may_ask);
         assert_int_equal(back.record, cmd.record);
     }
 }

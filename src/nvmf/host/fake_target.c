@@ -774,7 +774,7 @@ static void fake_cmd_begin(struct fake_conn *conn, const struct nvme_sqe_wf *sqe
         if (!target->hold_stores && !target->silent)
             fake_r2t(cmd);
     } else if (target->no_room > 0 && sqe->opcode == NVME_ICMS_STORE &&
-               bytes > target->in_capsule_bytes) {
+               (bytes > target->in_capsule_bytes || cmd->kv.may_ask)) {
         target->no_room--;
         fake_cqe_send(conn, le16_get(sqe->cid), NVME_SC_TRANSIENT, 0, NVME_ICMS_ASK);
         fake_cmd_free(cmd);

@@ -46,7 +46,7 @@ struct nvmf_cmd {
     struct nvmf_host_io io; /* as the transport sees it                                    */
     uint16_t generation;    /* of the CID                                                  */
     bool used;              /* its CID is out: sent and not completed                      */
-    bool eager;             /* it takes along more than every target takes: it may be sent again */
+    bool eager;             /* it takes data along that the target may drop: it may be sent again */
     bool quiet;             /* nobody waits for it: async event request                    */
     struct nvmf_req *req;   /* whose; NULL: ended early, only the CID is kept              */
 };

@@ -340,6 +340,7 @@ static void cmd_sqe(const struct nvmf_cmd *cmd, const struct nvmf_req *req,
         /* 0 would mean without limit */
         kv.time_left_us =
             req->deadline_ns == 0 ? 0 : (uint32_t)u64_min(u64_max(left_us, 1), UINT32_MAX);
+        kv.may_ask = cmd->eager;
     }
     if (kv.opcode != 0)
         nvme_kv_cmd_encode(&kv, out_sqe);
@@ -349,15 +350,22 @@ static void cmd_sqe(const struct nvmf_cmd *cmd, const struct nvmf_req *req,
     out_sqe->flags = NVME_SQE_FLAGS_SGL;
 }
 
-/* How much data may go with a command. */
+/* A store whose data the target may drop, and ask for. */
+static bool queue_may_ask(const struct nvmf_queue *queue, const struct nvmf_req *req)
+{
+    return req->kv.opcode == NVME_ICMS_STORE &&
+           (queue->ctrl->info.icms_ext & NVME_ICMS_EXT_STORE_DATA) != 0;
+}
+
+/* How much data may go with a command. While the target has no room for it, none: data that no
+ * buffer takes would stop the connection, and the question whether the target lives behind it. */
 static uint32_t queue_capsule_max(struct nvmf_queue *queue, const struct nvmf_req *req)
 {
-    if (req->kv.opcode != NVME_ICMS_STORE || req->data_bytes <= queue->in_capsule_max ||
-        (queue->ctrl->info.icms_ext & NVME_ICMS_EXT_STORE_DATA) == 0)
+    if (!queue_may_ask(queue, req))
         return queue->in_capsule_max;
     if (queue->ask_first > 0) {
         queue->ask_first--;
-        return queue->in_capsule_max;
+        return 0;
     }
     return NVME_ICMS_STORE_DATA_BYTES;
 }
@@ -377,7 +385,7 @@ static void queue_cmd_send(struct nvmf_queue *queue, struct nvmf_req *req)
     cmd->io.result_is_bytes =
         queue->qid != 0 && queue->state == NVMF_QUEUE_LIVE && req->kv.opcode != NVME_KV_LIST;
     memcpy(cmd->io.data, req->data, sizeof(cmd->io.data));
-    cmd->eager = cmd->io.in_capsule && req->data_bytes > queue->in_capsule_max;
+    cmd->eager = cmd->io.in_capsule && queue_may_ask(queue, req);
     cmd->req = req;
     req->cmd = cmd;
     req->state = NVMF_REQ_SENT;

@@ -341,8 +341,9 @@ static icms_err qpair_capsule(struct nvmf_conn *conn, const struct nvme_sqe_wf *
     qpair->incoming_bytes = bytes_align(bytes, NVMFT_POOL_PAGE);
     *out_memory = qpair->incoming_buffer;
     *out_offset = qpair->incoming_offset;
-    if (qpair->incoming_buffer != NULL || large)
-        return ICMS_OK; /* large and no room: dropped; the host is told to ask first */
+    if (qpair->incoming_buffer != NULL || large ||
+        (sqe->opcode == NVME_ICMS_STORE && qpair->incoming_kv.cmd.may_ask))
+        return ICMS_OK; /* no room: dropped; the host is told to ask first */
     check(bytes <= qpair->shard->target->staging_bytes);
     return ICMS_BUSY;
 }

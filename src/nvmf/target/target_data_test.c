@@ -63,6 +63,77 @@ static void commands_wait_for_buffers_in_turn_and_loads_go_first(void **state)
     rig_free(&rig);
 }
 
+/* Sends a store with its data in the capsule; its cid. */
+static uint16_t capsule_submit(struct peer *io, uint8_t opcode, bool may_ask, const char *key)
+{
+    struct nvme_kv_cmd cmd = {
+        .opcode = opcode, .nsid = 1, .key = peer_key(key), .bytes = 4096, .may_ask = may_ask};
+    struct nvme_sgl sgl = {.in_capsule = true, .bytes = 4096};
+    uint8_t value[4096] = {1};
+    union nvme_tcp_pdu pdu;
+    struct nvme_sqe_wf sqe;
+    uint16_t cid = io->cid++;
+
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    sqe.cid = le16_of(cid);
+    nvme_sgl_encode(&sgl, &sqe.sgl);
+    nvme_tcp_cmd_encode(&pdu, &sqe);
+    assert_true(peer_send_pdu(io, &pdu, value, sizeof(value)));
+    return cid;
+}
+
+/* Whether a host that asks if the target lives has its answer, behind all that it sent. */
+static bool lives(struct peer *io)
+{
+    struct nvme_kv_cmd cmd = {.opcode = NVME_KV_EXIST, .key = {.length = 1}};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    io->timeout_ms = 200;
+    return peer_plain(io, &sqe, &cqe) && cqe.status == NVME_SC_NAMESPACE;
+}
+
+/* No buffer is free for a long time, and stores come with their data. Those of a foreign host stop
+ * its connection. One that says that it may be asked for its data again is read on. */
+static void stores_without_room_stop_no_host_that_may_ask(void **state)
+{
+    struct rig *rig = rig_new(1, few_buffers);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *large = rig_io(rig, admin, 1, 0);
+    struct peer *own = rig_io(rig, admin, 2, 0), *foreign = rig_io(rig, admin, 3, 0);
+    struct nvme_kv_cmd cmd = {
+        .opcode = NVME_KV_STORE, .nsid = 1, .key = peer_key("big"), .bytes = RIG_VALUE_MAX};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    rig->hold = true;
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    for (int i = 0; i < 7; i++) /* they have the memory, or wait for it: no R2T is answered */
+        (void)peer_submit(large, &sqe, RIG_VALUE_MAX);
+    rig_run(rig, 20);
+    for (uint32_t i = 0; i < 3; i++) {
+        uint16_t cid = capsule_submit(own, NVME_ICMS_STORE, true, "k");
+
+        assert_true(peer_complete(own, cid, NULL, 0, NULL, NULL, &cqe));
+        assert_int_equal(cqe.status, NVME_SC_TRANSIENT);
+        assert_int_equal(cqe.dw1, NVME_ICMS_ASK);
+    }
+    assert_true(lives(own));
+    for (uint32_t i = 0; i < 3; i++)
+        (void)capsule_submit(foreign, i % 2 == 0 ? NVME_KV_STORE : NVME_ICMS_STORE, false, "k");
+    assert_false(lives(foreign));
+    assert_int_equal(rig->held_count, 1); /* in memory of the connection */
+    peer_free(&large);
+    rig_let_go(rig);
+    rig->hold = false;
+    peer_free(&own);
+    peer_free(&foreign);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 static void shed_early(struct nvmf_target_opts *opts)
 {
     opts->store_backlog_bytes = 0;
@@ -646,6 +717,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(commands_wait_for_buffers_in_turn_and_loads_go_first),
+        cmocka_unit_test(stores_without_room_stop_no_host_that_may_ask),
         cmocka_unit_test(a_shed_store_says_so_and_may_be_retried),
         cmocka_unit_test(commands_with_the_owner_outlive_their_connection),
         cmocka_unit_test(an_owner_may_answer_from_its_own_memory),
