@@ -23,8 +23,9 @@
  * A drive that goes is out of service at once, as one that failed: what is replaced or deleted from
  * then on, it misses, and the others mark it (members.c). What is in flight there ends as it would
  * have: target_drive_leave waits until no operation is at its store, and no mutation whose value is
- * there may have to take it back (target_drive.values). Then the store is put to rest, a message
- * goes round all loops, and the control thread frees it. Only then its number is free.
+ * there may have to take it back (target_drive.values). Then it marks itself, the store is put to
+ * rest, a message goes round all loops, and the control thread frees it. Only then its number is
+ * free. The change waits for none of that, so a drive that hangs can be replaced.
  *
  * A drive that comes is in the lists of all before it is in service, and has all in its own. In
  * that it marks who is not in service: those may miss what was deleted before, which it was not
@@ -39,6 +40,9 @@
 /* A step that waits for a list to be written, or a drive that leaves for what is in flight, looks
  * again after so long. */
 #define CHANGE_LOOK_NS ((uint64_t)2 * 1000 * 1000)
+
+/* A drive that goes, and does not answer for so long, is not told who comes. */
+#define CHANGE_GOES_NS ((uint64_t)1000 * 1000 * 1000)
 
 /* Behind the bits of drives in target.out. */
 #define TARGET_ERA ((uint64_t)1 << 32)
@@ -61,6 +65,7 @@ struct target_drives_change {
     bool is_weight;                     /* of target_drives_weigh: nobody waits for its end */
     enum change_step step;
     uint32_t at;                /* drive or loop that is visited           */
+    uint64_t waits_ns;          /* ROWS: it has waited there since; 0: it has not */
     uint32_t joins;             /* ROWS, JOIN: which one                   */
     bool is_opened;             /* JOIN: it has its volumes                */
     struct target_note_df note; /* ROWS, JOIN: the list of a drive in service */
@@ -320,6 +325,7 @@ static void change_step_set(struct target_drives_change *change, enum change_ste
 {
     change->step = step;
     change->at = 0;
+    change->waits_ns = 0;
 }
 
 /* The next drive joins, or all did. */
@@ -470,10 +476,27 @@ static void step_leave(struct target_drive *drive)
     atomic_store(&drive->is_leaving, true);
     atomic_fetch_and(&target->listed, ~(uint32_t)bit);
     atomic_fetch_and(&target->slow, ~(uint32_t)bit);
-    if (drive->store == NULL)
+    if (drive->store == NULL) {
         atomic_store(&drive->is_left, true);
-    else
-        target_drive_leave(drive);
+        return;
+    }
+    target_members_wake(drive); /* its list does not count any more */
+    target_drive_leave(drive);
+}
+
+/* On the loop of a drive in service. False: it waits. One that goes may be broken, and is replaced
+ * for that: it has a mark at itself soon, or is not heard of again. */
+static bool step_rows(struct target_drives_change *change)
+{
+    struct target *target = change->target;
+    struct target_drive *drive = &target->drives[change->at];
+    uint64_t now_ns = loop_now_ns(drive->loop);
+
+    if (target_members_know(drive, &target->drives[change->joins].uuid, &change->note))
+        return true;
+    if (change->waits_ns == 0)
+        change->waits_ns = now_ns;
+    return has(change->goes, change->at) && now_ns - change->waits_ns >= CHANGE_GOES_NS;
 }
 
 /* A step in its place. False: it waits. */
@@ -483,8 +506,7 @@ static bool change_do(struct target_drives_change *change)
 
     switch (change->step) {
     case CHANGE_ROWS:
-        if (!target_members_know(&target->drives[change->at], &target->drives[change->joins].uuid,
-                                 &change->note))
+        if (!step_rows(change))
             return false;
         break;
     case CHANGE_JOIN:
@@ -504,6 +526,7 @@ static bool change_do(struct target_drives_change *change)
         break;
     }
     change->at++;
+    change->waits_ns = 0;
     return true;
 }
 
@@ -567,7 +590,7 @@ void target_drive_leave(struct target_drive *drive)
         return;
     if (!list_empty(&drive->flying) || drive->probing || drive->move.is_busy || drive->note_busy ||
         atomic_load(&drive->values) > 0 || atomic_load(&drive->quota_sent) ||
-        !store_rest(drive->store)) {
+        !target_members_leave(drive) || !store_rest(drive->store)) {
         loop_timer_start(drive->loop, &drive->probe_timer,
                          loop_now_ns(drive->loop) + CHANGE_LOOK_NS);
         return;

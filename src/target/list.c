@@ -2,12 +2,14 @@
 /*
  * List: the keys of a volume on all drives, in the order of store_list.
  *
- * A pass gives the keys between two positions of that order. The first drive in service decides how
- * far it goes: it is asked for its part of TARGET_LIST_KEYS keys, in slices of TARGET_LIST_STEPS
- * places of its index; the other drives are asked for what they have up to there. Between slices
- * the request goes to the end of its loop's line, so loads that came meanwhile go first. A key on
- * two drives counts once. The keys are written to the host's data, and if that has room for more,
- * another pass begins where this one ended.
+ * A pass gives the keys between two positions of that order. Drives that drain are asked first: a
+ * value goes from them to the others, and is there before it is gone here, so a key that moves is
+ * found at one of the two. The first drive that is asked decides how far the pass goes: it is asked
+ * for its part of TARGET_LIST_KEYS keys, in slices of TARGET_LIST_STEPS places of its index; the
+ * other drives are asked for what they have up to there. Between slices the request goes to the end
+ * of its loop's line, so loads that came meanwhile go first. A key on two drives counts once. The
+ * keys are written to the host's data, and if that has room for more, another pass begins where
+ * this one ended.
  *
  * The memory for keys belongs to the loop the command came from. One pass at a time uses it; Lists
  * take turns by pass. A List whose host is gone ends with its pass.
@@ -63,11 +65,31 @@ static bool list_write(struct target_req *req, const struct target_list *list)
     return room;
 }
 
-static void list_ask(struct target_req *req, struct target_list *list, uint32_t drive)
+/* The turn of a drive in a pass is its number, or, for one that does not drain, so much more. */
+static void list_ask(struct target_req *req, struct target_list *list, uint32_t turn)
 {
-    req->index = drive;
+    req->index = turn;
     list->at = req->list_from;
     list->slices = list->found_count = 0;
+}
+
+/* A pass begins, perhaps anew. */
+static void list_pass(struct target_req *req, struct target_list *list)
+{
+    list->drains = atomic_load_explicit(&req->target->drains, memory_order_acquire);
+    list->until = store_position_end;
+    list->open = true;
+    list->key_count = 0;
+    list_ask(req, list, 0);
+}
+
+/* Whether a drive in service has this turn. */
+static bool list_turn(const struct target_req *req, const struct target_list *list)
+{
+    uint32_t drive = req->index % LIMIT_DRIVES;
+    bool drains = (list->drains >> drive & 1) != 0;
+
+    return drains == (req->index < LIMIT_DRIVES) && target_drive_in(req->target, drive);
 }
 
 /* On the queue pair's loop, new. */
@@ -118,10 +140,7 @@ enum target_step target_list_wait(struct target_req *req)
         return list_answer(req);
     }
     list->owner = req;
-    list->until = store_position_end;
-    list->open = true;
-    list->key_count = 0;
-    list_ask(req, list, 0);
+    list_pass(req, list);
     target_req_state_set(req, TARGET_REQ_LIST);
     return TARGET_NEXT;
 }
@@ -169,14 +188,17 @@ enum target_step target_list_run(struct target_req *req)
     struct target_list *list = &target->lists[req->home];
     struct target_drive *drive;
 
-    while (req->index < LIMIT_DRIVES && !target_drive_in(target, req->index))
+    while (req->index < 2 * LIMIT_DRIVES && !list_turn(req, list))
         list_ask(req, list, req->index + 1);
-    if (req->index == LIMIT_DRIVES) {
+    if (req->index == 2 * LIMIT_DRIVES) {
         if (!target_req_at(req, req->nvmf->loop))
             return TARGET_WAIT;
-        return list_pass_end(req, list);
+        if (list->drains == atomic_load_explicit(&target->drains, memory_order_acquire))
+            return list_pass_end(req, list);
+        list_pass(req, list); /* others drain now */
+        return TARGET_NEXT;
     }
-    drive = &target->drives[req->index];
+    drive = &target->drives[req->index % LIMIT_DRIVES];
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
     if (list_slice(req, list, drive)) {

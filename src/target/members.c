@@ -10,6 +10,7 @@
  *   target_members_write: the drives that are open get one list, of all that is in theirs
  *   target_run_note: before a mutation is answered that a drive may have missed, the drives in
  *   service mark all that are not
+ *   target_members_leave: a drive that is taken out of the enclosure marks itself
  *
  * Invariants: a drive in service is in the lists of all drives in service, without a mark. A mark
  * is on all of them before the mutation is answered, and stays until the drive is formatted, which
@@ -19,7 +20,9 @@
  * So a drive that the configuration left out is one that was out: it stays in the lists. One whose
  * list is damaged in both copies has nobody in it: the other drives are formatted. One that joined,
  * or was formatted, while another was out is not in the list of that one when it returns: a third
- * drive, which both have, decides (members_has_witness); without one it is formatted once more. Two
+ * drive, which both have, decides (members_has_witness); without one it is formatted once more. One
+ * that left (drive change, LEAVE) has a mark at itself: it does not know who came later, so it has
+ * no say about others, until it is in service again. Two
  * drives whose lists do not have each other are not of one enclosure: that is an
  * error, and --format decides. A list has TARGET_NOTE_ROWS rows; when they are used up, a drive
  * that is gone has none.
@@ -60,6 +63,14 @@ static bool members_is_new(struct target_drive *drive)
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
+/* Whether it was taken out of the enclosure after it was in service last. */
+static bool members_has_left(struct target_drive *drive)
+{
+    const struct target_note_row_df *row = note_row(&drive->note, &drive->uuid);
+
+    return row != NULL && row->missed != 0;
+}
+
 /* Whether two drives know nothing of each other, and both know something. */
 static bool members_are_strangers(struct target_drive *a, struct target_drive *b)
 {
@@ -85,7 +96,8 @@ static bool members_has_witness(struct target *target, const struct target_drive
         struct target_drive *witness = &target->drives[i];
 
         if (target_drive_in(target, i) && witness != drive && witness != other &&
-            members_vouches(other, witness) && members_vouches(witness, drive))
+            !members_has_left(witness) && members_vouches(other, witness) &&
+            members_vouches(witness, drive))
             return true;
     }
     return false;
@@ -96,7 +108,7 @@ static bool members_is_behind(struct target_drive *drive, struct target_drive *o
 {
     const struct target_note_row_df *row = note_row(&other->note, &drive->uuid);
 
-    if (members_is_new(drive) || members_is_new(other))
+    if (members_is_new(drive) || members_is_new(other) || members_has_left(other))
         return false;
     return row == NULL ? !members_has_witness(drive->target, drive, other) : row->missed != 0;
 }
@@ -155,9 +167,15 @@ icms_err target_members_write(struct target *target, struct err_why *why)
 {
     struct target_note_df note = {.rows = {{.missed = 0}}};
 
-    for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        if (target_drive_in(target, i))
-            note_add(&note, &(struct target_note_row_df){.drive = target->drives[i].uuid});
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct target_note_row_df *own = note_row(&target->drives[i].note, &target->drives[i].uuid);
+
+        if (!target_drive_in(target, i))
+            continue;
+        note_add(&note, &(struct target_note_row_df){.drive = target->drives[i].uuid});
+        if (own != NULL)
+            own->missed = 0; /* one that had left is back */
+    }
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
         for (uint32_t row = 0; target_drive_in(target, i) && row < TARGET_NOTE_ROWS; row++)
             if (!uuid_equal(&target->drives[i].note.rows[row].drive, &nobody))
@@ -194,15 +212,9 @@ static bool note_mark(struct target_drive *drive)
 static void target_note_done(struct store_note *op)
 {
     struct target_drive *drive = container_of(op, struct target_drive, note_op);
-    struct list waiting;
-    struct list *link;
 
     drive->note_busy = false;
-    list_init(&waiting);
-    while ((link = list_pop(&drive->note_waiting)) != NULL)
-        list_push(&waiting, link);
-    while ((link = list_pop(&waiting)) != NULL)
-        target_req_run(container_of(link, struct target_req, link));
+    target_members_wake(drive);
 }
 
 bool target_note_write(struct target_drive *drive, uint32_t page, const void *bytes)
@@ -273,4 +285,30 @@ bool target_members_join(struct target_drive *drive, const struct target_note_df
     note_add(&drive->note, &(struct target_note_row_df){.drive = drive->uuid});
     (void)note_mark(drive);
     return memcmp(&was, &drive->note, sizeof(was)) == 0 || !note_write(drive);
+}
+
+/* ---- a drive that leaves while the enclosure runs -------------------------------------------- */
+
+bool target_members_leave(struct target_drive *drive)
+{
+    struct target_note_row_df *own = note_row(&drive->note, &drive->uuid);
+
+    if (drive->note_busy)
+        return false;
+    if (own == NULL || own->missed != 0)
+        return true;
+    own->missed = 1;
+    return !note_write(drive);
+}
+
+void target_members_wake(struct target_drive *drive)
+{
+    struct list waiting;
+    struct list *link;
+
+    list_init(&waiting);
+    while ((link = list_pop(&drive->note_waiting)) != NULL)
+        list_push(&waiting, link);
+    while ((link = list_pop(&waiting)) != NULL)
+        target_req_run(container_of(link, struct target_req, link));
 }

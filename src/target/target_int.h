@@ -44,7 +44,8 @@ struct target_req;
 
 struct target_note_row_df {
     struct uuid drive; /* zeros: the row is free                                 */
-    uint8_t missed;    /* 1: it missed a mutation while it was out of service    */
+    uint8_t missed;    /* 1: it missed a mutation while it was out of service; of the drive that
+                          has the list: it left the enclosure                    */
 };
 
 /* The drives of the enclosure, as one of them knows them: the owner's note of its store. */
@@ -120,7 +121,8 @@ struct target_move {
     struct store_position keys[TARGET_MOVE_KEYS];  /* that the walk found                */
     uint32_t used_count;                           /* of used                            */
     struct target_move_key used[TARGET_MOVE_KEYS]; /* that were loaded                  */
-    uint64_t moved; /* values; others read it                                */
+    uint64_t moved;       /* values; others read it                                */
+    _Atomic bool is_full; /* the walk stopped: the others have no space            */
 };
 
 struct target_drive {
@@ -181,6 +183,7 @@ struct target_list {
     bool open;                   /* no drive set until yet: the first one does          */
     struct store_position at;    /* where the drive that is asked got                   */
     uint32_t slices;             /* of that drive                                       */
+    uint32_t drains;             /* drives (bits) that drained when the pass began      */
     uint32_t found_count;        /* of that drive                                       */
     uint32_t key_count;          /* merged so far in this pass                          */
     struct store_position keys[TARGET_LIST_KEYS];   /* of the drives before, in order   */
@@ -259,7 +262,7 @@ struct target_req {
     uint32_t asked;            /* drives (bits) that had their turn                          */
     uint32_t moves;            /* LOOK, SCAN: target_moves when the search began             */
     uint32_t searches;         /* LOOK, SCAN: that found nothing                             */
-    uint32_t index;            /* SCAN: loop; LIST, SYNC, NOTE: drive                            */
+    uint32_t index;            /* SCAN: loop; LIST: turn of a drive; SYNC, NOTE: drive          */
     uint32_t home;             /* LIST: whose list memory; index of the queue pair's loop    */
     uint32_t drive;            /* READ, WRITE, KILL_END: where; before: TRACE_NOWHERE       */
     uint32_t value_drive;      /* STORE: where the value went; UINT32_MAX: nowhere           */
@@ -590,6 +593,14 @@ bool target_members_know(struct target_drive *drive, const struct uuid *joins,
 /* On the loop of a drive that is not in service yet: its list, with marks at all that are not in
  * service now. False: it is being written, or cannot be. */
 bool target_members_join(struct target_drive *drive, const struct target_note_df *note);
+
+/* On the loop of a drive that is out of service because it leaves, and at which nothing is in
+ * flight: whether it has a mark at itself, on flash (or cannot have one); else that is being
+ * written. */
+bool target_members_leave(struct target_drive *drive);
+
+/* On the drive's loop: mutations that wait for its list look again. */
+void target_members_wake(struct target_drive *drive);
 
 /* ---- move.c --------------------------------------------------------------------------------- */
 

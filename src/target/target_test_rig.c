@@ -83,11 +83,18 @@ void rig_crash_power(struct rig *rig, bool power)
 
 struct rig *rig_new(uint32_t loops, uint32_t drives)
 {
+    return rig_new_far(loops, drives, 0);
+}
+
+struct rig *rig_new_far(uint32_t loops, uint32_t drives, uint64_t message_ns)
+{
     struct rig *rig = calloc(1, sizeof(*rig));
     struct sim_opts sim_opts;
 
     check(rig != NULL);
     sim_opts_init(&sim_opts, 11);
+    if (message_ns > 0)
+        sim_opts.message_delay_max_ns = message_ns;
     rig->sim = sim_new(&sim_opts);
     rig->node = sim_node_new(rig->sim, "10.1.0.1");
     rig->host = sim_node_new(rig->sim, "10.1.0.2");

@@ -51,6 +51,9 @@ void rig_crash_power(struct rig *rig, bool power);
 struct rig *rig_new(uint32_t loops, uint32_t drives);
 void rig_free(struct rig **rig_ref);
 
+/* One whose loops hear each other late, by up to so long. */
+struct rig *rig_new_far(uint32_t loops, uint32_t drives, uint64_t message_ns);
+
 /* How long a value is; makes it in rig->value. */
 uint32_t value_bytes(uint64_t seed);
 void value_make(struct rig *rig, uint64_t seed);
