@@ -327,6 +327,24 @@ static void main_errors(struct target *target, const struct target_stats *stats)
     }
 }
 
+/* Says when a drive stops draining for want of space at the others, and when it goes on. */
+static void main_drain(const struct target_drive_stats *drive)
+{
+    static uint32_t stuck;
+    uint32_t bit = (uint32_t)1 << drive->number;
+
+    if (drive->is_stuck && (stuck & bit) == 0)
+        log_line(LOG_WARN,
+                 "drive %u (%s): draining stopped: the other drives have less than an eighth of "
+                 "their space free; blocks that are loaded still move, removing it loses the rest; "
+                 "add a drive: `icms drive add`; blocks=%llu",
+                 drive->number, drive->path, (unsigned long long)drive->store.blocks);
+    else if (!drive->is_stuck && (stuck & bit) != 0 && drive->drains && drive->store.blocks > 0)
+        log_line(LOG_INFO, "drive %u (%s): draining goes on; blocks=%llu", drive->number,
+                 drive->path, (unsigned long long)drive->store.blocks);
+    stuck = drive->is_stuck ? stuck | bit : stuck & ~bit;
+}
+
 /* Says once which drives went out of service, or became slow, since the last look, and which hosts
  * were lost. */
 static void main_look(struct target *target, bool say, bool weigh, uint32_t *io_out)
@@ -351,6 +369,7 @@ static void main_look(struct target *target, bool say, bool weigh, uint32_t *io_
                      "drive %u (%s): slow: using other drives until it answers in time again",
                      drive->number, drive->path);
         slow_total[drive->number] = drive->slow_total;
+        main_drain(drive);
         if (!drive->out)
             continue;
         out |= (uint32_t)1 << drive->number;

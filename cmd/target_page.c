@@ -159,6 +159,8 @@ static void page_drives(struct ctl_page *page)
         {"icms_target_drive_state", "gauge", "1: in service, 0: out of service."},
         {"icms_target_drive_slow", "gauge", "1: passed over for new loads and stores, for now."},
         {"icms_target_drive_draining", "gauge", "1: takes no new blocks, and gives what it has."},
+        {"icms_target_drive_drain_stopped", "gauge",
+         "1: a draining drive keeps what is not loaded, because the others are full."},
         {"icms_target_drive_part", "gauge",
          "Part of its share of new blocks that a drive gets for its health; 1 is all of it."},
         {"icms_target_drive_moved_total", "counter",
@@ -201,6 +203,7 @@ static void page_drives(struct ctl_page *page)
                 drive->out ? 0 : 1,
                 drive->slow ? 1 : 0,
                 drive->drains ? 1 : 0,
+                drive->is_stuck ? 1 : 0,
                 drive->part_percent / 100.0,
                 (double)drive->moved,
                 (double)store->blocks,
@@ -393,9 +396,10 @@ static void status_drive(struct json *json, const struct target_drive_stats *dri
     json_put_object(json, NULL);
     json_put_string(json, "path", drive->path);
     json_put_string(json, "state",
-                    drive->out      ? "out of service"
-                    : drive->drains ? "draining"
-                                    : "in service");
+                    drive->out        ? "out of service"
+                    : drive->is_stuck ? "draining, others full"
+                    : drive->drains   ? "draining"
+                                      : "in service");
     json_put_uint(json, "part_percent", drive->part_percent);
     json_put_uint(json, "moved", drive->moved);
     json_put_string(json, "why", drive->why);

@@ -94,7 +94,10 @@ static bool walk_keys(struct target_drive *drive)
     uint64_t now = loop_now_ns(drive->loop);
 
     move->key_at = move->key_count = 0;
-    if (now < move->again_ns || !others_have_space(drive))
+    if (now < move->again_ns)
+        return false;
+    atomic_store_explicit(&move->is_full, !others_have_space(drive), memory_order_relaxed);
+    if (atomic_load_explicit(&move->is_full, memory_order_relaxed))
         return false;
     if (move->volume == UINT32_MAX && !walk_volume(drive))
         move->volume = LIMIT_VOLUMES;

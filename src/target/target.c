@@ -465,6 +465,8 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         out->part_percent = drive->part_percent;
         out->moved = counter_get(&drive->move.moved);
         out->drains = (atomic_load(&target->drains) >> i & 1) != 0;
+        out->is_stuck =
+            out->drains && atomic_load_explicit(&drive->move.is_full, memory_order_relaxed);
         out->out = !target_drive_in(target, i);
         out->slow = target_drive_slow(target, i);
         out->slow_total = atomic_load_explicit(&drive->slow_total, memory_order_relaxed);
@@ -474,6 +476,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         if (store == NULL)
             continue;
         store_stats(store, &out->store);
+        out->is_stuck = out->is_stuck && out->store.blocks > 0;
         hist_merge(&out->evicted_age_ns, out->store.evicted_age_ns);
         out->store.evicted_age_ns = NULL;
         if (out->out)

@@ -242,13 +242,14 @@ bool target_ready(const struct target *target, struct err_why *why);
 struct target_drive_stats {
     uint32_t number; /* for target_error_take; that of a drive which went is used again */
     char path[LIMIT_PATH_BYTES];
-    bool drains;                   /* takes no values any more                        */
-    uint8_t part_percent;          /* of its share of new values (target_drives_weigh) */
-    uint64_t moved;                /* values that went from it to others as it drained */
-    bool out;                      /* out of service: nothing is asked of it          */
-    bool slow;                     /* passed over by new loads and stores, for now    */
-    uint64_t slow_total;           /* how often that began                            */
-    char why[256];                 /* since start: why it could not be used; else ""  */
+    bool drains;          /* takes no values any more                        */
+    bool is_stuck;        /* drains, and the others are full: only what is loaded moves        */
+    uint8_t part_percent; /* of its share of new values (target_drives_weigh) */
+    uint64_t moved;       /* values that went from it to others as it drained */
+    bool out;             /* out of service: nothing is asked of it          */
+    bool slow;            /* passed over by new loads and stores, for now    */
+    uint64_t slow_total;  /* how often that began                            */
+    char why[256];        /* since start: why it could not be used; else ""  */
     struct store_stats store;      /* zeros when it could not be opened; without histogram */
     struct hist read_ns, write_ns; /* latency of the store's operations               */
     struct hist evicted_age_ns;    /* as in store_stats                               */
