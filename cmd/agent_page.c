@@ -117,26 +117,24 @@ static void page_matches(struct ctl_page *page, const struct agent_stats *stats)
 
 static void page_bytes(struct ctl_page *page, const struct agent_stats *stats)
 {
-    uint64_t gets = 0, puts = 0, pod_in = 0, pod_out = 0;
+    uint64_t gets = 0, puts = 0;
 
     for (uint32_t i = 0; i < stats->volume_count; i++) {
         gets += stats->volumes[i].get_bytes;
         puts += stats->volumes[i].put_bytes;
-    }
-    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
-        pod_in += stats->enclosures[i].load_bytes;
-        pod_out += stats->enclosures[i].store_bytes;
     }
     ctl_family(page, "icms_agent_bytes_total", "counter",
                "Bytes of values; dram: handed to and taken from clients.");
     ctl_sample(page, "icms_agent_bytes_total", "dir=\"load\",tier=\"dram\"", (double)gets);
     ctl_sample(page, "icms_agent_bytes_total", "dir=\"load\",tier=\"local\"",
                (double)stats->local_load_bytes);
-    ctl_sample(page, "icms_agent_bytes_total", "dir=\"load\",tier=\"pod\"", (double)pod_in);
+    ctl_sample(page, "icms_agent_bytes_total", "dir=\"load\",tier=\"pod\"",
+               (double)stats->pod_load_bytes);
     ctl_sample(page, "icms_agent_bytes_total", "dir=\"store\",tier=\"dram\"", (double)puts);
     ctl_sample(page, "icms_agent_bytes_total", "dir=\"store\",tier=\"local\"",
                (double)stats->local_store_bytes);
-    ctl_sample(page, "icms_agent_bytes_total", "dir=\"store\",tier=\"pod\"", (double)pod_out);
+    ctl_sample(page, "icms_agent_bytes_total", "dir=\"store\",tier=\"pod\"",
+               (double)stats->pod_store_bytes);
 }
 
 /* What memory and the own drive have, and what that drive, beside a pod, did for loads and with

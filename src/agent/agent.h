@@ -76,7 +76,8 @@ struct agent_opts {
     bool own_process; /* no other process maps the arenas: they may hold a drive's records   */
     uint32_t enclosure_count;
     const struct agent_enclosure_opts *enclosures;
-    uint64_t epoch; /* of these enclosures; 0: a list that no one counts    */
+    uint64_t epoch;       /* of these enclosures; 0: a list that no one counts    */
+    const char *pod_name; /* whose map has them, for the status; copied; NULL: no map   */
     uint32_t volume_count;
     const struct volume_spec *volumes;
     uint32_t user_clients_max; /* clients of one user that is not an owner          */
@@ -136,7 +137,11 @@ struct agent_identity {
  * All or nothing: CONFIG (the list is not possible, or nothing in it would take blocks), INVALID
  * (an epoch that is older than the one in use, or the same with other volumes or enclosures, of
  * which only addresses may differ; an agent with a drive of its own), LIMIT (too many enclosures),
- * BUSY (another call is not over), and errors of keys, each with a sentence.
+ * BUSY (another call is not over), each with a sentence.
+ *
+ * Keys. Files that cannot be read hold nothing up, and are a sentence in why of a call that returns
+ * OK. An enclosure that stays keeps the keys that it has; one that is new, or has to prove another
+ * thing now, is not connected to. Call again with the same epoch: what can be read then is used.
  *
  * Blocks. Whom a load, exist or match misses at their owner is asked of the enclosure that owned
  * them before JOINING ones came and DRAINING ones went. What a load found there is stored at its
@@ -285,6 +290,7 @@ struct agent_enclosure_stats {
     char name[LIMIT_NAME_BYTES];
     uint32_t number; /* below LIMIT_ENCLOSURES: the same for as long as it is in the pod */
     struct uuid uuid;
+    char nqn[LIMIT_NQN_BYTES];
     uint32_t link_count;
     struct agent_link_stats links[LIMIT_LINKS];
     uint64_t failovers; /* commands that another link took over from one that was lost          */
@@ -444,6 +450,7 @@ struct agent_stats {
                                                      too many clients                  */
     uint32_t refused_user;                        /* the last of those                 */
     uint64_t local_load_bytes, local_store_bytes; /* of the own drive                  */
+    uint64_t pod_load_bytes, pod_store_bytes;     /* also of enclosures that left      */
     bool has_tier;                /* there is an own drive beside the pod                  */
     struct agent_tier_stats tier; /* of it; of one instead of a pod what is there         */
     uint64_t ops[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* answered, by shm_op and icms_err  */

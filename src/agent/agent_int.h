@@ -336,7 +336,8 @@ struct agent_reactor {
     bool started;                          /* its thread runs; the owner's                 */
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered                       */
     uint64_t requests, answered;           /* taken; of these, over                        */
-    struct trace_book book;                /* of requests that are over                    */
+    uint64_t pod_load_bytes, pod_store_bytes; /* of all enclosures there ever were         */
+    struct trace_book book;                   /* of requests that are over                    */
     uint64_t answers[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* by enum shm_op and status */
     uint64_t hostile; /* clients dropped for what they wrote           */
 };

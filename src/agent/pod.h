@@ -181,7 +181,8 @@ struct agent_known {
 };
 
 struct agent_pod {
-    pthread_mutex_t known_lock; /* of known; held for a few instructions, on reactors */
+    char name[LIMIT_NAME_BYTES]; /* of the map; "": there is none; never changes          */
+    pthread_mutex_t known_lock;  /* of known; held for a few instructions, on reactors */
     struct agent_known known[LIMIT_ENCLOSURES];
     pthread_mutex_t lock; /* of members and volumes: control threads               */
     struct agent_member members[LIMIT_ENCLOSURES];

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/agent_int.h"
 #include "agent/agent_rig.h"
@@ -514,9 +516,13 @@ static void a_member_keeps_its_slot_and_a_free_one_begins_anew(void **state)
     struct agent_rig *rig = rig_new(&opts);
     struct rig_client *client = rig_client_new(rig);
     struct agent_enclosure_opts list[3];
+    uint64_t loaded;
 
     fill(rig, 0, 40);
     assert_int_equal(hits(client, 0, 40), 40);
+    loaded = rig_stats(rig)->pod_load_bytes;
+    assert_int_equal(loaded, rig_stats(rig)->enclosures[0].load_bytes +
+                                 rig_stats(rig)->enclosures[1].load_bytes);
     assert_int_equal(number_of(rig, "e1"), 1);
     assert_true(rig_stats(rig)->enclosures[0].load_bytes > 0);
     /* "e0" goes while a command is there, and "e2" comes: what "e0" had is not used at once. */
@@ -533,6 +539,7 @@ static void a_member_keeps_its_slot_and_a_free_one_begins_anew(void **state)
     assert_pod(rig, 3, list, 3);
     assert_int_equal(number_of(rig, "e3"), 0);
     assert_int_equal(rig_stats(rig)->enclosures[0].load_bytes, 0);
+    assert_true(rig_stats(rig)->pod_load_bytes >= loaded); /* a sum never falls */
     rig_run(rig, 500 * MS);
     assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_UP);
     assert_int_equal(rig->fake[1]->connects, 3); /* once for each reactor, and never again */
@@ -614,14 +621,70 @@ static void what_cannot_be_is_refused_whole(void **state)
     pod = pod_with(rig, 0, AGENT_POD_DRAINING);
     assert_refused(rig, 2, pod.list, 1, ICMS_CONFIG, "no enclosure would take blocks");
     pod = pod_with(rig, 0, AGENT_POD_UP);
-    pod.list[3].psk = "/nowhere/key";
-    assert_refused(rig, 2, pod.list, 4, ICMS_NOT_FOUND, "/nowhere/key");
-    pod = pod_with(rig, 0, AGENT_POD_UP);
     strcpy(pod.list[3].nqn, "no nqn");
     assert_refused(rig, 2, pod.list, 4, ICMS_CONFIG, "not a valid NVMe qualified name");
     /* The same again is no change. */
     assert_pod(rig, 1, rig->enclosures, 4);
     assert_int_equal(rig->fake[0]->connects, 1);
+    rig_free(rig);
+}
+
+static void secret_write(const char *path)
+{
+    FILE *file = fopen(path, "we");
+
+    assert_non_null(file);
+    (void)fputs("DHHC-1:01:QfgnsZs5cSVb9bQ3ystlcL4ROTsCT3O6I3U39yyaCd/z6lsq:\n", file);
+    assert_int_equal(fchmod(fileno(file), 0600), 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Which enclosures do not answer because their keys cannot be read: they and no others are away. */
+static void keys_that_cannot_be_read_hold_no_epoch_up(void **state)
+{
+    static const struct rig_opts opts = {.enclosures = 4, .members = 3, .epoch = 1, .many = true};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    struct pod pod = pod_with(rig, 0, AGENT_POD_UP);
+    char path[] = "/tmp/icms-pod-test-XXXXXX";
+    int fd = mkstemp(path);
+    struct err_why why = {""};
+
+    assert_true(fd >= 0);
+    (void)close(fd);
+    assert_int_equal(unlink(path), 0);
+    pod.list[3].secret = path; /* one that comes */
+    assert_int_equal(rig_pod(rig, 2, pod.list, 4, &why), ICMS_OK);
+    assert_non_null(strstr(why.text, "enclosure e3: it is not used: "));
+    assert_non_null(strstr(why.text, path));
+    assert_int_equal(agent_epoch(rig->agent), 2);
+    rig_run(rig, 2000 * MS);
+    assert_int_equal(rig->fake[3]->connects, 0);
+    assert_int_equal(rig_stats(rig)->enclosures[number_of(rig, "e3")].state,
+                     AGENT_ENCLOSURE_EXCLUDED);
+    assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_UP);
+    secret_write(path);
+    assert_int_equal(rig_pod(rig, 2, pod.list, 4, &why), ICMS_OK);
+    assert_string_equal(why.text, "");
+    rig_run(rig, 500 * MS);
+    assert_int_equal(rig->fake[3]->connects, 1);
+    assert_int_equal(rig_stats(rig)->enclosures[number_of(rig, "e3")].state, AGENT_ENCLOSURE_UP);
+    /* one that stays has what it has, and the epoch is taken */
+    assert_int_equal(unlink(path), 0);
+    pod.list[0].state = AGENT_POD_DRAINING;
+    assert_int_equal(rig_pod(rig, 3, pod.list, 4, &why), ICMS_OK);
+    assert_non_null(strstr(why.text, "enclosure e3: its keys stay as they were: "));
+    assert_int_equal(owned(rig, 0, 0, KEYS), 0);
+    rig_run(rig, 500 * MS);
+    assert_int_equal(rig->fake[3]->connects, 1);
+    assert_int_equal(rig_stats(rig)->enclosures[number_of(rig, "e3")].state, AGENT_ENCLOSURE_UP);
+    /* one that has to prove more than before is not connected to as if it had not */
+    pod.list[1].psk = path;
+    assert_int_equal(rig_pod(rig, 4, pod.list, 4, &why), ICMS_OK);
+    assert_non_null(strstr(why.text, "enclosure e1: it is not used: "));
+    rig_run(rig, 2000 * MS);
+    assert_int_equal(rig->fake[1]->conn_count, 0);
+    rig_client_free(client);
     rig_free(rig);
 }
 
@@ -869,6 +932,7 @@ int main(void)
         cmocka_unit_test(a_member_keeps_its_slot_and_a_free_one_begins_anew),
         cmocka_unit_test(another_address_is_connected_to_in_the_same_slot),
         cmocka_unit_test(what_cannot_be_is_refused_whole),
+        cmocka_unit_test(keys_that_cannot_be_read_hold_no_epoch_up),
         cmocka_unit_test(an_agent_with_a_drive_takes_no_enclosures_and_one_call_at_a_time_is_taken),
         cmocka_unit_test(every_fault_may_come_with_every_change),
         cmocka_unit_test(an_epoch_is_told_and_a_difference_that_lasts),

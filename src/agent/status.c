@@ -322,6 +322,7 @@ static void enclosure_stats(struct agent *agent, uint32_t number, struct agent_e
     out->uuid = member->opts.uuid;
     out->weight = member->opts.weight;
     out->pod_state = member->opts.state;
+    memcpy(out->nqn, member->opts.nqn, sizeof(out->nqn));
     out->has_psk = member->keys->tls != NULL;
     out->has_secret = member->keys->secret != NULL;
     out->state = AGENT_ENCLOSURE_UP;
@@ -426,6 +427,8 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
         struct agent_reactor *reactor = &agent->reactors[i];
 
         out_stats->requests += counter_get(&reactor->requests);
+        out_stats->pod_load_bytes += counter_get(&reactor->pod_load_bytes);
+        out_stats->pod_store_bytes += counter_get(&reactor->pod_store_bytes);
         out_stats->clients_dropped += counter_get(&reactor->hostile);
         for (int op = 0; op < AGENT_STATS_OPS; op++)
             for (int err = 0; err < AGENT_STATS_ERRS; err++)
@@ -621,6 +624,7 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
     json_put_string(json, "name", enclosure->name);
     json_put_string(json, "state", enclosure_states[enclosure->state]);
     json_put_string(json, "pod_state", agent_pod_state_name(enclosure->pod_state));
+    json_put_string(json, "nqn", enclosure->nqn);
     json_put_string(json, "uuid", uuid_format(&enclosure->uuid, uuid));
     json_put_string(json, "address",
                     loop_addr_format(&enclosure->links[0].addr, addr, sizeof(addr)));
@@ -843,6 +847,7 @@ static void status_write(struct json *json, struct agent *agent, const struct ag
     json_put_string(json, "host_nqn", agent->opts.host_nqn);
     json_put_bool(json, "ready", agent_ready(agent, 0, &why));
     json_put_string(json, "why", why.text);
+    json_put_string(json, "pod", agent->pod.name);
     json_put_uint(json, "epoch", stats->epoch);
     json_put_uint(json, "clients", stats->clients);
     json_put_uint(json, "requests", stats->requests);

@@ -53,6 +53,7 @@ struct pod_map {
     uint64_t next_again_ns;    /* the next one is not offered to the agent before             */
     bool is_moved;             /* an address of used is another one, and the agent does not
                                   know it                                                 */
+    struct err_why lacks;      /* what the agent cannot use of used yet; "": nothing          */
     char said[POD_SAID_BYTES]; /* the last sentence about a map                               */
     struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
     struct volume_spec volumes[LIMIT_AGENT_VOLUMES]; /* that the agent was started with          */
@@ -364,12 +365,21 @@ static bool map_apply(struct pod_map *map, const struct pod_one *one)
 
     enclosures_make(map, one);
     if (map->opts.apply(map->opts.arg, one->pod.epoch, map->enclosures, one->pod.enclosure_count,
-                        identities_make(map, &one->pod), &why) == ICMS_OK)
+                        identities_make(map, &one->pod), &why) == ICMS_OK) {
+        map->lacks = why;
         return true;
+    }
     (void)snprintf(sentence, sizeof(sentence), "pod map %s: epoch %u is not in use: %s",
                    one->pod.name, one->pod.epoch, why.text);
     map_say(map, POD_MAP_WAITS, sentence);
     return false;
+}
+
+/* Says what the agent cannot use of the map that it has. */
+static void lacks_say(struct pod_map *map)
+{
+    if (map->lacks.text[0] != '\0')
+        map_say(map, POD_MAP_WAITS, map->lacks.text);
 }
 
 /* ---- the next map --------------------------------------------------------------------------- */
@@ -384,7 +394,7 @@ static void next_drop(struct pod_map *map)
 static void next_places(struct pod_map *map)
 {
     struct pod_one *next = map->next, *used = map->used;
-    struct pod_at at = {0, 0};
+    struct pod_at at = {0, 0}, other;
 
     do {
         struct pod_at was = {0, 0};
@@ -397,6 +407,13 @@ static void next_places(struct pod_map *map)
         while (at_next(&used->pod, &was));
         place_ask(map, next, at);
     } while (at_next(&next->pod, &at));
+    /* a name that is not resolved in time may be where another enclosure is now */
+    at = (struct pod_at){0, 0};
+    do
+        if (place_of(next, at)->is_name &&
+            addr_is_taken(next, at, &place_of(next, at)->addr, &other))
+            place_addr_forget(next, at);
+    while (at_next(&next->pod, &at));
 }
 
 static bool pod_has(const struct conf_pod *pod, const char *name)
@@ -523,6 +540,7 @@ static void next_taken(struct pod_map *map)
     next_drop(map);
     map_say(map, POD_MAP_TAKEN, sentence);
     volumes_taken(map, &map->used->pod);
+    lacks_say(map);
 }
 
 static bool next_turn(struct pod_map *map, uint64_t now_ns)
@@ -538,8 +556,10 @@ static bool next_turn(struct pod_map *map, uint64_t now_ns)
     if (now_ns < map->next_again_ns)
         return false;
     map->next_again_ns = now_ns + POD_AGAIN_NS;
-    if (map_apply(map, map->next))
+    if (map_apply(map, map->next)) {
         next_taken(map);
+        map->again_ns = now_ns + POD_AGAIN_NS;
+    }
     return false;
 }
 
@@ -553,9 +573,11 @@ static bool used_turn(struct pod_map *map, uint64_t now_ns)
 
     if (now_ns < map->again_ns)
         return !is_over;
-    if (map->is_moved && !map_apply(map, used)) {
+    if (map->is_moved || map->lacks.text[0] != '\0') {
         map->again_ns = now_ns + POD_AGAIN_NS;
-        return !is_over;
+        if (!map_apply(map, used))
+            return !is_over;
+        lacks_say(map);
     }
     map->is_moved = false;
     do

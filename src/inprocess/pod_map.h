@@ -26,7 +26,7 @@ enum pod_map_say {
 
 struct pod_map_opts {
     const struct conf_agent *conf; /* keys of enclosures; stays                            */
-    /* agent_pod_apply */
+    /* agent_pod_apply; OK with a sentence is asked again with the same map, now and then */
     icms_err (*apply)(void *arg, uint64_t epoch, const struct agent_enclosure_opts *enclosures,
                       uint32_t count, const struct agent_identity *volumes, struct err_why *why);
     /* Whether the enclosure does not answer, by this address, or (NULL) by any. */

@@ -27,7 +27,8 @@ static struct {
     struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
     char secret[64]; /* of the first one */
     struct agent_identity volumes[LIMIT_AGENT_VOLUMES];
-    icms_err answer; /* to the next ones */
+    icms_err answer;   /* to the next ones */
+    const char *lacks; /* what it says with OK; NULL: nothing */
     struct uuid down[LIMIT_ENCLOSURES];
     uint32_t down_count;
     uint16_t down_port; /* the address with this port; 0: none */
@@ -54,7 +55,7 @@ static icms_err fake_apply(void *arg, uint64_t epoch, const struct agent_enclosu
     memcpy(fake.enclosures, enclosures, count * sizeof(*enclosures));
     (void)snprintf(fake.secret, sizeof(fake.secret), "%s",
                    enclosures[0].secret != NULL ? enclosures[0].secret : "");
-    return ICMS_OK;
+    return fake.lacks == NULL ? ICMS_OK : err_set(why, ICMS_OK, "%s", fake.lacks);
 }
 
 static bool fake_is_down(void *arg, const struct uuid *uuid, const struct loop_addr *addr)
@@ -355,6 +356,49 @@ static void test_two_that_lead_to_one_address_hold_nothing_up(void **state)
     assert_int_equal(fake.enclosures[1].addrs[0].port, 0);
 }
 
+/* A name that is not resolved again by then, and whose address another enclosure has now: what is
+ * left is where nothing listens. */
+static void test_a_name_whose_address_is_anothers_now_holds_nothing_up(void **state)
+{
+    const char *text;
+
+    begin(EPOCH(4) "- {name: e0, address: 10.0.0.1:4420}\n"
+                   "- {name: e1, address: localhost:4420}\n");
+    text = ended(EPOCH(5) BOTH "- {name: e1, address: localhost:4420}\n");
+    pod_map_offer(map, text, strlen(text), "p");
+    (void)pod_map_turn(map, now_ns);
+    now_ns += 3 * SECOND;
+    (void)pod_map_turn(map, now_ns);
+    assert_int_equal(fake.epoch, 5);
+    assert_string_equal(fake.enclosures[0].addrs[0].host, "127.0.0.1");
+    assert_int_equal(fake.enclosures[1].addrs[0].port, 0);
+}
+
+/* What the agent cannot use of a map is said once, and it is asked again until it can. */
+static void test_keys_that_are_not_read_yet_are_tried_again(void **state)
+{
+    begin(EPOCH(4) E0);
+    fake.lacks = "enclosure e1: it is not used: no key";
+    offer(EPOCH(5) E0 E1);
+    assert_int_equal(fake.epoch, 5);
+    assert_int_equal(fake.applied, 1);
+    assert_int_equal(fake.how, POD_MAP_WAITS);
+    assert_string_equal(fake.sentence, fake.lacks);
+    fake.said = 0;
+    for (uint32_t i = 0; i < 5; i++) {
+        now_ns += 3 * SECOND;
+        turn();
+    }
+    assert_int_equal(fake.said, 0);
+    assert_int_equal(fake.applied, 6);
+    fake.lacks = NULL;
+    now_ns += 3 * SECOND;
+    turn();
+    now_ns += 3 * SECOND;
+    turn();
+    assert_int_equal(fake.applied, 7);
+}
+
 static void test_a_name_that_is_unknown_holds_nothing_up(void **state)
 {
     begin(EPOCH(4) E0);
@@ -484,6 +528,8 @@ int main(void)
         cmocka_unit_test_teardown(test_names_are_resolved_and_again_while_down, end),
         cmocka_unit_test_teardown(test_the_name_of_one_address_is_resolved_while_that_is_down, end),
         cmocka_unit_test_teardown(test_two_that_lead_to_one_address_hold_nothing_up, end),
+        cmocka_unit_test_teardown(test_a_name_whose_address_is_anothers_now_holds_nothing_up, end),
+        cmocka_unit_test_teardown(test_keys_that_are_not_read_yet_are_tried_again, end),
         cmocka_unit_test_teardown(test_a_name_that_is_unknown_holds_nothing_up, end),
         cmocka_unit_test_teardown(test_volumes_follow_the_map, end),
         cmocka_unit_test_teardown(test_without_volumes_the_file_says, end),
