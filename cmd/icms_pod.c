@@ -320,7 +320,7 @@ static void addresses_compare(json_t *list, const struct conf_enclosure *is, con
                            address);
 }
 
-/* The values of an enclosure. Its NQN the agent does not tell. */
+/* The values of an enclosure. */
 static void values_compare(json_t *list, const struct conf_enclosure *is, const json_t *known)
 {
     const char *weight = text_of(known, "weight");
@@ -333,6 +333,7 @@ static void values_compare(json_t *list, const struct conf_enclosure *is, const 
         difference_add(list, "%s: its weight is %g for the agent, %g in the file", is->name, used,
                        is->weight);
     text_compare(list, is->name, "uuid", text_of(known, "uuid"), uuid_format(&is->uuid, uuid));
+    text_compare(list, is->name, "nqn", text_of(known, "nqn"), is->nqn);
     addresses_compare(list, is, known);
 }
 
@@ -385,6 +386,9 @@ static json_t *differences(const struct conf_pod *map, const json_t *root)
     const json_t *enclosure;
     size_t at;
 
+    if (text_of(root, "pod")[0] != '\0' && strcmp(text_of(root, "pod"), map->name) != 0)
+        difference_add(list, "the agent uses the map of pod %s, the file is that of pod %s",
+                       text_of(root, "pod"), map->name);
     epoch_compare(list, map, agent_epoch_of(root));
     for (uint32_t i = 0; i < map->enclosure_count; i++) {
         const struct conf_enclosure *is = &map->enclosures[i];

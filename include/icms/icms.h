@@ -90,10 +90,11 @@ struct icms_options {
     uint64_t directory_bytes; /* dir: size of the cache, whole MiB; 0: as it is, a new one 1 GiB  */
     uint64_t value_bytes_max; /* dir: largest value of volumes made there; 0: 8 MiB               */
     void (*log)(void *log_arg, const char *line); /* gets one line when a handle is closed after
-                                an internal error (unix:, see above), and one for each context of a
-                                device whose driver fails or does not pin the agent's memory; on the
-                                thread that found out. It may use
-                                icms, but for icms_close of this handle. NULL: standard error */
+                                an internal error (unix:, see above), one for each context of a
+                                device whose driver fails or does not pin the agent's memory, and
+                                one for each pod map that the agent of pod: does not use, or not
+                                all of; on the thread that found out. It may use icms, but for
+                                icms_close of this handle. NULL: standard error */
     void *log_arg;    /* for log                                                             */
     const char *keys; /* path of the list of keys of encrypted volumes, icms-keys.yaml(5);
                          NULL: $ICMS_KEYS; "" or neither: no keys                          */

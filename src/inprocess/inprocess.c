@@ -61,6 +61,10 @@ struct client_local {
     char directory[LIMIT_PATH_BYTES]; /* dir:; "" for pod:                                   */
     int lock_fd;                      /* dir: the locked file; -1                            */
     struct pod_watch *watch;          /* pod: of the map's file, until the agent has it; NULL   */
+    char path[LIMIT_PATH_BYTES];      /* pod: of the configuration                           */
+    struct pod_watch_told told;       /* pod: who hears of maps that are not used            */
+    void (*log)(void *log_arg, const char *line); /* of the options                          */
+    void *log_arg;
     /* only while the agent starts */
     struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
     struct agent_opts opts;
@@ -105,6 +109,21 @@ uint32_t client_local_volumes(const struct client_local *local)
     return local->conf.volume_count;
 }
 
+/* A map that is used is no news to a program, one that is not is. */
+static void local_say(void *arg, enum pod_map_say how, const char *sentence)
+{
+    const struct client_local *local = arg;
+    char line[LIMIT_PATH_BYTES + ERR_WHY_BYTES_MAX + 512];
+
+    if (how == POD_MAP_TAKEN)
+        return;
+    (void)snprintf(line, sizeof(line), "pod:%s: %s", local->path, sentence);
+    if (local->log != NULL)
+        local->log(local->log_arg, line);
+    else
+        (void)fprintf(stderr, "icms: %s\n", line);
+}
+
 icms_err client_local_open_pod(const char *path, const struct icms_options *options,
                                struct err_why *why, struct client_local **out_local)
 {
@@ -119,8 +138,12 @@ icms_err client_local_open_pod(const char *path, const struct icms_options *opti
         err = err_set(why, err_from_errno(errno),
                       "cannot read %s: %s; write the path of an agent's configuration after pod:",
                       path, strerror(errno));
+    (void)snprintf(local->path, sizeof(local->path), "%s", path);
+    local->told = (struct pod_watch_told){.say = local_say, .arg = local};
+    local->log = options->log;
+    local->log_arg = options->log_arg;
     if (err == ICMS_OK)
-        err = pod_watch_new(&local->conf, NULL, why, &local->watch);
+        err = pod_watch_new(&local->conf, &local->told, why, &local->watch);
     if (err != ICMS_OK) {
         client_local_close(&local);
         return err;

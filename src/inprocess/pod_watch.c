@@ -277,6 +277,7 @@ void pod_watch_opts(struct pod_watch *watch, struct agent_opts *io_opts)
     }
     io_opts->volumes = pod_map_volumes(watch->map);
     io_opts->epoch = pod_map_used(watch->map)->epoch;
+    io_opts->pod_name = pod_map_used(watch->map)->name;
 }
 
 icms_err pod_watch_start(struct pod_watch *watch, struct agent *agent, struct err_why *why)

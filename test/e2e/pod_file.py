@@ -102,6 +102,12 @@ def fill(s):
            {"name": "server-a", "epoch": 1} and told["differences"] == [] and
            [e["health"] for e in told["enclosures"]] == ["up"] * 3 and
            [round(e["share"], 3) for e in told["enclosures"]] == [0.333] * 3, told)
+    other = s.folder / "another.yaml"
+    other.write_text(s.text(1, s.targets, name="pod9").replace(s.targets[0].nqn, s.targets[0].nqn + "x"))
+    differences = json.loads(run("pod", "status", "--file", other, *s.tier, "--json").stdout)["differences"]
+    expect("the file of another pod, in which an enclosure has another NQN", differences == [
+        "the agent uses the map of pod pod0, the file is that of pod pod9",
+        f"e0: its nqn is {s.targets[0].nqn} for the agent, {s.targets[0].nqn}x in the file"], differences)
     s.all_hits("all blocks are hits")
 
 
@@ -253,12 +259,17 @@ def starts(s):
     later = s.folder / "later.yaml"
     later.write_text(s.text(21, s.targets[:1]))
     inside = subprocess.Popen([BUILD / "cmd/icms", "pod", "reload", "--file", later, "--open", f"pod:{config}",
-                               "--deadline", "20s", "--json"], stdout=subprocess.PIPE, text=True)
+                               "--deadline", "20s", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True)
     time.sleep(1.5)
     expect("an agent inside a process waits for its file", inside.poll() is None)
+    other.write_text(s.text(19, s.targets[:1]))
+    line = inside.stderr.readline()
+    expect("it says what it does not use", line.startswith(f"icms: pod:{config}: ") and "epoch 19" in line, line)
     other.write_text(later.read_text())
-    told, _ = inside.communicate(timeout=30)
+    told, rest = inside.communicate(timeout=30)
     expect("and takes the new epoch", inside.returncode == 0 and json.loads(told)["epoch"] == 21, told)
+    expect("of which it says nothing", rest == "", rest)
 
 
 def main():
