@@ -71,6 +71,11 @@ def drive_fault(what):
     return Fault(lambda s: s.flag(0, what).touch(), repair, passed=False)
 
 
+def flag_fault(what, **keys):
+    """One that lasts while a file is there."""
+    return Fault(lambda s: s.flag(0, what).touch(), lambda s: s.flag(0, what).unlink(), passed=False, **keys)
+
+
 def signal_fault(which, number, back, **keys):
     return Fault(lambda s: [s.targets[i].signal(number) for i in which], lambda s: [back(s, i) for i in which],
                  of=which, **keys)
@@ -188,6 +193,8 @@ def faults():
         "restart with drives swapped": Fault(lambda s: s.swap(0, 1), lambda s: s.swap(0, 1), of=RACK, passed=False,
                                              loses=True),
         "restart with a copied drive": Fault(copy_drive, lambda s: s.start_empty(0), passed=False, loses=True),
+        "restart with another pod's drive": Fault(lambda s: s.start_foreign(0), lambda s: s.start_empty(0), passed=False,
+                                                  loses=True),
         "black hole": link_fault((0,), "is_cut", True, False),
         "black hole to it": link_fault((0,), "is_cut_to", True, False),
         "black hole from it": link_fault((0,), "is_cut_from", True, False),
@@ -203,6 +210,7 @@ def faults():
         "writes fail": writing(drive_fault("write")),
         "drive pulled": Fault(lambda s: os.truncate(s.targets[0].drives[0], 0), lambda s: s.start_empty(0),
                               passed=False, loses=True),
+        "flipped bits in memory": flag_fault("memory", loses=True),
         "flipped bits on flash": Fault(flip_flash, lambda s: None, passed=False, loses=True),
         "killed while storing": writing(signal_fault((0,), signal.SIGKILL, Scene.restart)),
         "agent killed": Fault(lambda s: s.agent.kill(), lambda s: s.agent.start(), of=(), passed=False),

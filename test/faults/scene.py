@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What faults.py breaks: a pod of real daemons, an engine that asks it, and what the engine notices."""
 import os
+import shutil
 import sys
 import threading
 import time
@@ -94,7 +95,8 @@ class Scene:
 
     def drive_faults(self, i):
         return (f"loop.read:{self.flag(i, 'slow')}:slow=20000,loop.write:{self.flag(i, 'slow')}:slow=20000,"
-                f"loop.read_done:{self.flag(i, 'read')}:fail,loop.write_done:{self.flag(i, 'write')}:fail")
+                f"loop.read_done:{self.flag(i, 'read')}:fail,loop.write_done:{self.flag(i, 'write')}:fail,"
+                f"target.memory:{self.flag(i, 'memory')}:fail")
 
     def begin(self):
         self.names += 1
@@ -122,6 +124,17 @@ class Scene:
         self.targets[i].kill()
         self.targets[i].drives[0].unlink()
         self.targets[i].start()
+
+    def start_foreign(self, i):
+        """The enclosure starts with a drive of an enclosure of another pod."""
+        volume = dict(VOLUME, name=f"other{self.names}")
+        stranger = self.p.add_target(f"stranger{self.names}", 1, "64MiB", [volume], segment="4MiB", memory="32MiB")
+        stranger.wait_ready()
+        stranger.stop(30)
+        self.targets[i].kill()
+        shutil.copyfile(stranger.drives[0], self.targets[i].drives[0])
+        self.targets[i].start()
+        time.sleep(FAULT_S)  # it begins only now
 
     def swap(self, i, j):
         """Two enclosures start with the drive of the other."""

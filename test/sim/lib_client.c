@@ -25,6 +25,7 @@
 #define CLIENT_FEW   8         /* keys that are asked for most                               */
 #define CLIENT_SPINS 1000      /* the event is readable, and icms_poll has nothing: no more  */
 
+const bool pod_clients_verify = true;
 const uint32_t pod_client_leases = SHM_LEASES;
 
 /* Longer than a deadline and the grace: libicms gives up what the agent answers later. */

@@ -325,6 +325,7 @@ struct pod_weather {
     bool power;        /* crashes of targets may lose the power         */
     bool silent;       /* crashes may reset nothing                     */
     bool disk_faults;  /* the drives lie                                */
+    bool memory_flips; /* bits of values flip in memory of targets      */
     bool own_drives;   /* agents have one each, beside the pod          */
     double own_share;  /* of the runs, on it and not in the pod         */
     uint64_t tick_ns;  /* between two troubles, on average              */
@@ -352,6 +353,7 @@ struct pod_counts {
     uint64_t sent[8];   /* by op                     */
     uint64_t ok[8];     /* by op                     */
     uint64_t source[4]; /* hits, by enum icms_source */
+    uint64_t flips;     /* bits that flipped in memory of targets */
     uint64_t miss[16];  /* by enum icms_miss         */
     uint64_t error[64]; /* other answers, by icms_err */
     uint64_t dropped;   /* the agent died before it answered */
@@ -388,6 +390,9 @@ struct pod_world {
     char name[128]; /* how to run this seed again */
     uint8_t scratch[POD_STAGE_BYTES];
 };
+
+/* Whether clients know what to do with a block that is damaged: lib_client.c's do. */
+extern const bool pod_clients_verify;
 
 struct pod_world *pod_world_new(const struct pod_options *options);
 void pod_world_free(struct pod_world **world);

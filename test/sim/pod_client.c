@@ -24,6 +24,7 @@
 
 #define CLIENT_TAKE 32
 
+const bool pod_clients_verify = false;
 const uint32_t pod_client_leases = POD_CLIENT_OPS;
 const uint64_t pod_agent_pause_ns = 150 * MS;
 

@@ -7,8 +7,10 @@
  * Control, but for pod_weather_init, which runs before there is a simulation.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "pod.h"
 
 /* Each takes a number of a target's. */
@@ -38,6 +40,8 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     weather->power = weather_draw(world, 1, 2) == 0;
     weather->silent = weather_draw(world, 2, 2) == 0;
     weather->disk_faults = !weather->fair && weather_draw(world, 3, 2) == 0;
+    weather->memory_flips = pod_clients_verify && world->options.brief && !weather->fair &&
+                            weather_draw(world, 26, 2) == 0;
     weather->tick_ns = tick[weather_draw(world, 4, 4)];
     weather->pace_ns = pace[weather_draw(world, 5, 4)];
     weather->point_period = point[weather_draw(world, 17, 4)];
@@ -359,6 +363,24 @@ static void storm_canary(struct pod_world *world)
     }
 }
 
+/* The world whose targets' memory is not what it should be. */
+static struct pod_world *flips_world;
+
+static bool storm_visit(const char *name, uint32_t *out_slow_us)
+{
+    if (out_slow_us != NULL || strcmp(name, "target.memory") != 0 ||
+        pod_chance(flips_world, 16) != 0)
+        return false;
+    flips_world->counts.flips++;
+    return true;
+}
+
+static void storm_flips(struct pod_world *world, bool on)
+{
+    flips_world = on ? world : NULL;
+    fault_visitor = on ? storm_visit : NULL;
+}
+
 void pod_storm(struct pod_world *world)
 {
     struct pod_weather *weather = &world->weather;
@@ -371,11 +393,14 @@ void pod_storm(struct pod_world *world)
              weather->power, weather->silent, weather->disk_faults,
              (unsigned long long)(weather->tick_ns / MS));
     pod_tell(world, "weather: own drives %d, share %.1f", weather->own_drives, weather->own_share);
+    pod_tell(world, "weather: memory of targets flips %d", weather->memory_flips);
     pod_world_run(world, sim_now_ns(world->sim) + 20 * MS); /* clients attach */
     for (uint32_t i = 0; i < world->client_count; i++)
         world->clients[i].pace_ns = weather->pace_ns;
     world->faults = true;
     sim_faults(world->sim, true);
+    if (weather->memory_flips)
+        storm_flips(world, true);
     end_ns = sim_now_ns(world->sim) + weather->storm_ns;
     while (sim_now_ns(world->sim) < end_ns) {
         enum pod_trouble_kind kind = pod_chance(world, POD_TROUBLE_KINDS);
@@ -399,6 +424,7 @@ void pod_storm_end(struct pod_world *world)
     troubles_end(world, true);
     world->faults = false;
     sim_faults(world->sim, false);
+    storm_flips(world, false);
     pod_tell(world, "the storm is over");
     if (world->weather.on[POD_TROUBLE_DRIVES])
         pod_drives_end(world);

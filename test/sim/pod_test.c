@@ -121,10 +121,11 @@ static void say_counts(const struct pod_world *world)
                  (unsigned long long)counts->source[ICMS_SOURCE_POD]);
     for (unsigned i = 0; i < 9; i++)
         (void)printf("%c%llu", i == 0 ? ' ' : ',', (unsigned long long)counts->miss[i]);
-    (void)printf(" puts %llu errors %llu dropped %llu troubles %llu drives %llu replaced %llu slow "
+    (void)printf(" flips %llu puts %llu errors %llu dropped %llu troubles %llu drives %llu "
+                 "replaced %llu slow "
                  "%llu moved %llu "
                  "failovers %llu",
-                 (unsigned long long)counts->ok[SHM_OP_PUT],
+                 (unsigned long long)counts->flips, (unsigned long long)counts->ok[SHM_OP_PUT],
                  (unsigned long long)sum(counts->error, 64), (unsigned long long)counts->dropped,
                  (unsigned long long)sum(counts->trouble, POD_TROUBLE_KINDS),
                  (unsigned long long)counts->drives, (unsigned long long)counts->replaced,
