@@ -26,10 +26,11 @@
  * drive has answered for it; it survives the death of every process (power loss: after icms_flush).
  *
  * When an agent dies or stops. Blocks that are under way get ICMS_PEER_DOWN when it died; when it
- * only stopped, loads are misses with reason deadline at most 100 ms after their deadline, and
- * further ones at once, until it goes on. A unix: handle whose agent died answers
- * ICMS_PEER_DOWN, and looks in calls, every 250 ms at most, for one that took its place at the same
- * socket: volumes, leases and buffers stay valid, what was stored there alone is a miss.
+ * only stopped, loads are misses with reason deadline at most 20 ms after their deadline (where
+ * threads get a core at once), and further ones at once, until it goes on. A unix: handle whose
+ * agent died answers ICMS_PEER_DOWN, and looks in calls, every 250 ms at most, for one that took
+ * its place at the same socket: volumes, leases and buffers stay valid, what was stored there alone
+ * is a miss.
  *
  * When icms itself fails. A unix: handle never ends its process. If libicms finds that a rule of
  * its own is broken, it closes the handle: `log` of its options gets one line, which begins with

@@ -40,8 +40,13 @@
 #define CLIENT_REQUESTS 1024
 
 /* After its deadline an operation is given this long before its block is answered without the
- * agent, which normally answers by the deadline itself. */
-#define CLIENT_GRACE_NS ((uint64_t)100 * 1000 * 1000)
+ * agent, which normally answers by the deadline itself. With the time to wake up, icms.h promises
+ * 20 ms. */
+#define CLIENT_GRACE_NS ((uint64_t)10 * 1000 * 1000)
+
+/* A reactor that has not looked at the rings for so long, twice what it takes at most, has stopped.
+ */
+#define CLIENT_SILENT_NS ((uint64_t)100 * 1000 * 1000)
 
 /* Entries of the lease table: the first ones for icms_lease_take, the others for gets. */
 #define CLIENT_LEASES_USER ICMS_LEASES_MAX

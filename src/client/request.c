@@ -312,7 +312,7 @@ static void run_lose_sent(struct icms_request *request, uint64_t now)
         if (op->direct)
             continue; /* an agent in this process, which answers when nothing writes there */
         list_remove(&op->link);
-        if (beat + CLIENT_GRACE_NS <= now && !link->silent) {
+        if (beat + CLIENT_SILENT_NS <= now && !link->silent) {
             link->silent = true;
             link->silent_reactor = reactor;
             link->silent_beat_ns = beat;
