@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep check-engines mutants faults bench bench-peers bench-engines bench-prestage demo demo-pod install format clean help deps deps-check
+.PHONY: all test check check-deep check-engines mutants faults replay bench bench-peers bench-engines bench-prestage bench-hot demo demo-pod install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -57,6 +57,10 @@ bench-prestage: all
 	@bench/bench_prestage.py --build $(BUILD) --json $(BUILD)/prestage.json \
 		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PRESTAGE)
 
+# Eight clients on one block beside eight on different ones, and gets of a pod that is gone.
+bench-hot: all
+	@bench/bench_hot.py --build $(BUILD) --json $(BUILD)/hot.json $(if $(BENCH_DIR),--dir $(BENCH_DIR))
+
 bench-engines: ROUNDS = 7
 bench-engines: all
 	@tools/deps.sh peers
@@ -65,6 +69,11 @@ bench-engines: all
 
 faults: all
 	@test/faults/faults.py $(BUILD) $(BUILD)/faults.json
+
+# One seed of the simulated pod, step by step, as a failure prints it.
+replay: all
+	@test -n '$(SEED)' || { echo 'usage: make replay SEED=N [LIBICMS=1] [SIM="--large --brief"]'; exit 2; }
+	@$(BUILD)/test/sim/$(if $(LIBICMS),pod_lib_test,pod_test) --seed $(SEED) $(SIM) --chatty --verbose
 
 demo: deps
 	@tools/deps.sh demo
@@ -97,6 +106,8 @@ help:
 	@echo '               notices; MUTANTS="agent store-index" takes those with such a name'
 	@echo 'make faults    break a pod of four enclosures in several ways and measure what clients notice;'
 	@echo '               writes $(BUILD)/faults.json; doc/faults.md has a table; FAULT_TIMES=5'
+	@echo 'make replay    one seed of the simulated pod again, every step of it printed; SEED=7, LIBICMS=1: with'
+	@echo '               libicms as its clients, SIM="--large --brief": the other options of the run'
 	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'
 	@echo '               SLICES=6 SLICE=500ms SPACE=4GiB shortens it, BENCHES="store wire" takes some,'
 	@echo '               BENCH_DIR says where drive files go'
@@ -107,6 +118,8 @@ help:
 	@echo '               some sides, ROUNDS=3 shortens it, BENCH_DIR as above'
 	@echo 'make bench-prestage  conversations with hints (icms_prestage) and without, by a model of an'
 	@echo '               engine; PRESTAGE="--leads 2 --requests 80" are its options, BENCH_DIR as above'
+	@echo 'make bench-hot  eight clients that ask for one block, beside as many that ask for different ones, and'
+	@echo '               gets of a pod that is gone; BENCH_DIR as above'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers; SECURE=1: with'
 	@echo '               authentication, TLS and an encrypted volume'
 	@echo 'make demo-pod  a pod of four enclosures and six servers, each a network namespace, that changes, fails and'

@@ -6,8 +6,10 @@
  * usage: agent_probe WHERE VOLUME COUNT BYTES
  *
  * Standard input: "put" (on flash), "get DEADLINE_MS", "mend DEADLINE_MS" (puts what the last get
- * missed) or "hang" (holds leases and starts gets, then waits to be killed), a line each. Each
- * answers with one line of JSON: seconds, ok, wrong, dram, local, pod, and the misses by reason.
+ * missed), "walk FIRST NUMBER STEP" (so many gets from one block on, one after the other) or "hang"
+ * (holds leases and starts gets, then waits to be killed), a line each. Each answers with one line
+ * of JSON: seconds, ok, wrong, dram, local, pod, and the misses by reason; walk with p50_us and
+ * p99_us of its gets.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -58,7 +60,7 @@ static size_t wrong_bytes(void)
     return wrong;
 }
 
-static void say(double seconds, size_t wrong)
+static void say(const char *more, double seconds, size_t wrong)
 {
     size_t ok = 0, sources[4] = {0}, misses[ICMS_MISS_COUNT] = {0}, others = 0;
 
@@ -72,9 +74,9 @@ static void say(double seconds, size_t wrong)
             others++;
         }
     }
-    printf("{\"seconds\": %.4f, \"ok\": %zu, \"wrong\": %zu, \"dram\": %zu, "
+    printf("{%s\"seconds\": %.4f, \"ok\": %zu, \"wrong\": %zu, \"dram\": %zu, "
            "\"local\": %zu, \"pod\": %zu, \"other\": %zu",
-           seconds, ok, wrong, sources[ICMS_SOURCE_DRAM], sources[ICMS_SOURCE_LOCAL],
+           more, seconds, ok, wrong, sources[ICMS_SOURCE_DRAM], sources[ICMS_SOURCE_LOCAL],
            sources[ICMS_SOURCE_POD], others);
     for (int i = ICMS_MISS_ABSENT; i < ICMS_MISS_COUNT; i++)
         printf(", \"%s\": %zu", icms_miss_name((enum icms_miss)i), misses[i]);
@@ -96,7 +98,7 @@ static void put(void)
             memory[i * bytes + j] = byte_of(i, j);
     begin = now();
     (void)!icms_put(volume, blocks, count, &options);
-    say(now() - begin, 0);
+    say("", now() - begin, 0);
 }
 
 static void get(uint32_t deadline_ms)
@@ -110,7 +112,41 @@ static void get(uint32_t deadline_ms)
     blocks_set();
     (void)!icms_get(volume, blocks, count, &options);
     seconds = now() - begin;
-    say(seconds, wrong_bytes());
+    say("", seconds, wrong_bytes());
+}
+
+static int us_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void walk(size_t first, size_t number, size_t step)
+{
+    struct icms_request_options options;
+    double begin = now(), *us = calloc(number, sizeof(*us));
+    char more[96];
+
+    if (us == NULL || number == 0)
+        exit(2);
+    icms_request_options_init(&options);
+    options.deadline_ms = 5000;
+    memset(memory, 0, count * bytes);
+    blocks_set();
+    for (size_t i = 0; i < count; i++)
+        blocks[i].status = ICMS_CANCELED; /* not asked for */
+    for (size_t i = 0; i < number; i++) {
+        double asked = now();
+
+        (void)!icms_get(volume, &blocks[(first + i * step) % count], 1, &options);
+        us[i] = (now() - asked) * 1e6;
+    }
+    qsort(us, number, sizeof(*us), us_order);
+    (void)snprintf(more, sizeof(more), "\"p50_us\": %.1f, \"p99_us\": %.1f, ", us[number / 2],
+                   us[number * 99 / 100]);
+    say(more, now() - begin, wrong_bytes());
+    free(us);
 }
 
 static void mend(uint32_t deadline_ms)
@@ -139,7 +175,7 @@ static void mend(uint32_t deadline_ms)
     }
     begin = now();
     (void)!icms_put(volume, blocks, missed, &options);
-    say(now() - begin, 0);
+    say("", now() - begin, 0);
 }
 
 static void hang(void)
@@ -159,6 +195,7 @@ static void hang(void)
 int main(int argc, char **argv)
 {
     char why[512] = "", line[64];
+    size_t first, number, step;
 
     if (argc != 5)
         return 2;
@@ -180,6 +217,8 @@ int main(int argc, char **argv)
             get((uint32_t)strtoul(line + 4, NULL, 10));
         else if (strncmp(line, "mend ", 5) == 0)
             mend((uint32_t)strtoul(line + 5, NULL, 10));
+        else if (sscanf(line, "walk %zu %zu %zu", &first, &number, &step) == 3)
+            walk(first, number, step);
         else if (strncmp(line, "hang", 4) == 0)
             hang();
     }
