@@ -664,6 +664,47 @@ static void a_dead_enclosure_is_excluded_within_a_second(void **state)
     }
 }
 
+/* What the network had of this agent so far. */
+static uint64_t network_used(struct agent_rig *rig)
+{
+    const struct agent_stats *stats = rig_stats(rig);
+    uint64_t used = 0;
+
+    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
+        used += stats->enclosures[i].probes + rig->fake[i]->connects;
+        for (uint32_t l = 0; l < stats->enclosures[i].link_count; l++)
+            used += stats->enclosures[i].links[l].commands;
+    }
+    return used;
+}
+
+/* When nobody is left to ask, the answer takes no I/O: no command, no connection, no timer. */
+static void a_get_that_nobody_can_answer_takes_no_io(void **state)
+{
+    struct agent_rig *rig = rig_new(&two);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t began_ns, used, tag;
+
+    for (uint32_t i = 0; i < 2; i++) {
+        rig->fake[i]->refuse_connect = true;
+        rig_on_fake(rig, i, fake_target_drop);
+    }
+    rig_run(rig, 1000 * MS);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(rig_stats(rig)->enclosures[i].state, AGENT_ENCLOSURE_EXCLUDED);
+    for (uint32_t n = 0; n < 200; n++) {
+        rig_run(rig, MS);
+        used = network_used(rig);
+        began_ns = rig_now_ns(rig);
+        tag = rig_get(client, KV, n, 0, 5000 * MS);
+        assert_miss(rig_wait(client, tag), ICMS_MISS_ENCLOSURE_DOWN);
+        assert_true(client->got_ns[tag] - began_ns < MS); /* messages to and from the client */
+        assert_int_equal(network_used(rig), used);
+    }
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* A store in flight at the time of the death goes to the next one. */
 static void stores_in_flight_move_to_the_next_enclosure(void **state)
 {
@@ -839,6 +880,7 @@ int main(void)
         cmocka_unit_test(a_join_does_not_shorten_a_deadline),
         cmocka_unit_test(canceled_requests_are_answered_once),
         cmocka_unit_test(a_dead_enclosure_is_excluded_within_a_second),
+        cmocka_unit_test(a_get_that_nobody_can_answer_takes_no_io),
         cmocka_unit_test(stores_in_flight_move_to_the_next_enclosure),
         cmocka_unit_test(a_mended_enclosure_is_back_and_what_the_other_took_is_found),
         cmocka_unit_test(without_an_enclosure_it_works_and_misses),
