@@ -154,11 +154,11 @@ static void changed_text(const struct plan *plan, const char *path, bool is_same
                      path);
 }
 
-static bool has_hosts(const struct conf_volume_change *asked)
+static bool has_value(const struct conf_volume_change *asked, const char *key)
 {
     for (uint32_t i = 0; i < asked->value_count; i++)
-        if (strncmp(asked->values[i], "hosts=", strlen("hosts=")) == 0)
-            return asked->values[i][strlen("hosts=")] != '\0';
+        if (strncmp(asked->values[i], key, strlen(key)) == 0)
+            return asked->values[i][strlen(key)] != '\0';
     return false;
 }
 
@@ -316,7 +316,11 @@ static int volumes_change(struct plan *plan, const char *path,
 
     if (err == ICMS_OK && asked->what == CONF_VOLUME_DELETE)
         (void)cli_volume_deleted(asked->name, edit.from, plan->note);
-    if (err == ICMS_OK && asked->what == CONF_VOLUME_CREATE && !has_hosts(asked))
+    if (err == ICMS_OK && asked->what != CONF_VOLUME_DELETE && has_value(asked, "value_max="))
+        (void)snprintf(plan->note, sizeof(plan->note),
+                       "a target that runs refuses the file when value_max is larger than that of "
+                       "all volumes it started with: its log says so; restart it then");
+    if (err == ICMS_OK && asked->what == CONF_VOLUME_CREATE && !has_value(asked, "hosts="))
         (void)snprintf(plan->note, sizeof(plan->note),
                        "any host may use volume %.63s: hosts=[NQN, ...] says which may",
                        asked->name);

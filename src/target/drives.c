@@ -282,7 +282,7 @@ icms_err target_drives_quota_check(const struct target *target, uint32_t drives,
 icms_err target_volume_quota_check(const struct target *target, const struct volume_spec *volume,
                                    struct err_why *why)
 {
-    return target_drives_quota_check(target, atomic_load(&target->listed), volume, why);
+    return target_drives_quota_check(target, target_drives_after(target), volume, why);
 }
 
 /* The part of a drive of a volume's quota, by weight; the drives in service share it. */

@@ -210,8 +210,30 @@ static icms_err change_plan(struct target_drives_change *change, const struct ta
     return ICMS_OK;
 }
 
+uint32_t target_drives_after(const struct target *target)
+{
+    const struct target_drives_change *change = target->drives_change;
+    uint32_t listed = atomic_load(&target->listed);
+
+    if (change == NULL || atomic_load(&change->is_begun))
+        return listed;
+    return (listed | change->comes) & ~change->goes;
+}
+
+/* What a live volume is with these options: a change of volumes may follow. NULL: it is not listed.
+ */
+static const struct volume_spec *volume_afterwards(const struct target_opts *opts,
+                                                   const struct volume_spec *volume)
+{
+    for (uint32_t i = 0; i < opts->volume_count; i++)
+        if (uuid_equal(&opts->volumes[i].uuid, &volume->uuid))
+            return &opts->volumes[i];
+    return NULL;
+}
+
 /* The order and the quotas afterwards. */
-static icms_err change_check(struct target_drives_change *change, struct err_why *why)
+static icms_err change_check(struct target_drives_change *change, const struct target_opts *opts,
+                             struct err_why *why)
 {
     struct target *target = change->target;
     uint32_t all = (atomic_load(&target->listed) | change->comes) & ~change->goes;
@@ -225,9 +247,12 @@ static icms_err change_check(struct target_drives_change *change, struct err_why
     if (in == 0)
         return err_set(why, ICMS_CONFIG,
                        "drives: no drive in service would take blocks; leave one up, or add one");
-    for (uint32_t v = 0; v < target->volume_count && err == ICMS_OK; v++)
-        if (target->volumes[v].is_live)
-            err = target_drives_quota_check(target, all, &target->volumes[v].spec, why);
+    for (uint32_t v = 0; v < target->volume_count && err == ICMS_OK; v++) {
+        const struct volume_spec *volume = volume_afterwards(opts, &target->volumes[v].spec);
+
+        if (target->volumes[v].is_live && volume != NULL)
+            err = target_drives_quota_check(target, all, volume, why);
+    }
     /* one that is out keeps its place, so that its runs go to the next and come back to it */
     return err == ICMS_OK ? target_drives_map(target, all & ~change->drains, why, &change->map)
                           : err;
@@ -302,7 +327,7 @@ icms_err target_drives_change(struct target *target, const struct target_opts *o
         if (has(change->drains & ~change->comes, i))
             err = target_move_init(&target->drives[i], why);
     if (err == ICMS_OK)
-        err = change_check(change, why);
+        err = change_check(change, opts, why);
     if (err != ICMS_OK) {
         change_undo(target, &change);
         return err;

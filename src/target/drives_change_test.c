@@ -301,6 +301,37 @@ static void a_quota_that_the_drives_cannot_hold(void **state)
     rig_free(&rig);
 }
 
+/* A quota grows with the drives, or shrinks with them, in one change of both. */
+static void quotas_and_drives_change_together(void **state)
+{
+    struct rig *rig = up_with(1, 7);
+    struct target_refused refused_volume;
+    struct err_why why = {""};
+    icms_err err = ICMS_OK;
+
+    for (uint32_t step = 0; step < 3; step++) {
+        static const uint32_t drives[] = {15, 7, 1}, quotas[] = {150, 100, 30}; /* of 40 MiB each */
+
+        rig->volumes[0].quota_bytes = quotas[step] * MIB;
+        configure(rig, drives[step], 0);
+        if (try_change(rig, &why, &(uint32_t){0}) != ICMS_OK)
+            fail_msg("%s", why.text);
+        if (target_volumes_change(rig->target, &rig->opts, &refused_volume, &why) != ICMS_OK)
+            fail_msg("%s", why.text);
+        for (int i = 0; !target_volumes_changed(rig->target, &err, &refused_volume, &why); i++) {
+            assert_true(i < 1000);
+            run_ms(rig, 1);
+        }
+        assert_int_equal(err, ICMS_OK);
+        target_drives_commit(rig->target);
+        over(rig);
+        closed(rig);
+        fill(rig, 1, 50);
+        assert_int_equal(hits(rig, 1, 50), 50);
+    }
+    rig_free(&rig);
+}
+
 /* Behind the four drives that a key's order has there are others. */
 static void six_drives_are_asked_and_told(void **state)
 {
@@ -795,6 +826,7 @@ int main(void)
         cmocka_unit_test(the_last_drive_that_takes_values_is_not_passed_over),
         cmocka_unit_test(what_cannot_be_is_refused_as_a_whole),
         cmocka_unit_test(a_quota_that_the_drives_cannot_hold),
+        cmocka_unit_test(quotas_and_drives_change_together),
         cmocka_unit_test(six_drives_are_asked_and_told),
         cmocka_unit_test(what_is_in_flight_ends),
         cmocka_unit_test(a_part_of_its_share),

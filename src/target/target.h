@@ -166,7 +166,9 @@ bool target_volumes_changed(struct target *target, icms_err *out_err,
  * where opts allow it (TARGET_FORMAT_EMPTY), and zeros are formatted. Should it fail on the way, it
  * is out of service, and those that should go stay, with all they have. */
 
-/* opts.drives as they shall be; the rest is not read. Refused with a sentence, and the place of the
+/* opts.drives as they shall be, and of opts.volumes the quotas, which have to fit on them; the rest
+ * is not read. A change of volumes between this and the commit is compared with the drives
+ * afterwards. Refused with a sentence, and the place of the
  * drive in opts (out_drive; UINT32_MAX: none of them). FOREIGN: it is not empty; LIMIT: no number
  * is free; BUSY: the change before is not over, or the drive just left; CONFIG: none would take
  * values, or a quota would be larger than the drives; what opening answers. Blocking, for as long

@@ -625,6 +625,10 @@ void target_drive_leave(struct target_drive *drive);
 /* After the loops were freed. */
 void target_drives_change_fini(struct target *target);
 
+/* The drives (bits) that are configured when a change that did not begin yet is over; without one,
+ * those that are. The control thread. */
+uint32_t target_drives_after(const struct target *target);
+
 /* ---- key.c ---------------------------------------------------------------------------------- */
 
 enum target_step target_run_key(struct target_req *req);
