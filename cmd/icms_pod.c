@@ -464,7 +464,8 @@ static void links_text(const struct conf_pod *map, const json_t *root)
     }
 }
 
-static void pod_text(const struct pod *pod, const json_t *root, const json_t *differ)
+static void pod_text(const struct pod *pod, const json_t *root, const json_t *differ,
+                     const json_t *asked)
 {
     const struct conf_pod *map = pod->before;
     char error[STATUS_ERROR_BYTES];
@@ -487,12 +488,13 @@ static void pod_text(const struct pod *pod, const json_t *root, const json_t *di
             (void)printf("%-20s %s\n", "", is->address[k]);
     }
     links_text(map, root);
+    pod_asked_text(asked, root);
     volumes_text(map, root);
     json_array_foreach(differ, at, line)(void)
         printf("%s%s\n", at == 0 ? "\n" : "", json_string_value(line));
 }
 
-static void pod_json(const struct pod *pod, const json_t *root, json_t *differ)
+static void pod_json(const struct pod *pod, const json_t *root, json_t *differ, const json_t *asked)
 {
     json_t *list = enclosures_json(pod->before), *enclosure;
     size_t at;
@@ -504,14 +506,17 @@ static void pod_json(const struct pod *pod, const json_t *root, json_t *differ)
         (void)json_object_set_new(enclosure, "health", json_string(text_of(known, "state")));
         (void)json_object_set_new(enclosure, "last_error",
                                   json_string(text_of(known, "last_error")));
+        if (json_object_get(known, "links") != NULL)
+            (void)json_object_set(enclosure, "links", json_object_get(known, "links"));
         if (json_object_get(known, "last_error_age_seconds") != NULL)
             (void)json_object_set(enclosure, "last_error_age_seconds",
                                   json_object_get(known, "last_error_age_seconds"));
     }
-    cli_json("{s:s, s:s, s:I, s:{s:s, s:I}, s:o, s:o, s:O}", "file", pod->path, "pod",
+    cli_json("{s:s, s:s, s:I, s:{s:s, s:I}, s:o, s:o, s:O, s:o}", "file", pod->path, "pod",
              pod->before->name, "epoch", (json_int_t)pod->before->epoch, "agent", "name",
              text_of(root, "name"), "epoch", (json_int_t)agent_epoch_of(root), "enclosures", list,
-             "volumes", volumes_json(pod->before), "differences", differ);
+             "volumes", volumes_json(pod->before), "differences", differ, "asked",
+             pod_asked_json(asked));
 }
 
 static bool is_all_up(const struct conf_pod *map, const json_t *root)
@@ -528,20 +533,24 @@ static int pod_status(struct pod *pod)
     struct err_why why = {""};
     icms_err err = conf_pod_read(pod->path, &why, pod->before);
     int status = err == ICMS_OK ? cli_open_tier(cli) : cli_fail(cli, err, "%s", why.text);
-    json_t *root, *differ;
+    json_t *root, *differ, *asked;
 
     if (status >= 0)
         return status;
     root = cli_ask(cli, false, NULL, &status);
     if (root != NULL) {
         differ = differences(pod->before, root);
+        asked = pod_ask(cli->argv + 1, cli->argc - 1);
         if (cli->json)
-            pod_json(pod, root, differ);
+            pod_json(pod, root, differ, asked);
         else if (!cli->quiet)
-            pod_text(pod, root, differ);
-        status =
-            json_array_size(differ) == 0 && is_all_up(pod->before, root) ? CLI_DONE : CLI_MISSED;
+            pod_text(pod, root, differ, asked);
+        status = json_array_size(differ) == 0 && is_all_up(pod->before, root) &&
+                         pod_asked_is_well(asked, pod->before->epoch)
+                     ? CLI_DONE
+                     : CLI_MISSED;
         json_decref(differ);
+        json_decref(asked);
     }
     json_decref(root);
     cli_close(cli);
@@ -700,10 +709,10 @@ static const struct pod_word {
     enum conf_pod_what what; /* with a name                         */
     int (*run)(struct pod *pod);
 } pod_words[] = {
-    {"status", 0, CONF_POD_ADD, pod_status}, {"reload", 0, CONF_POD_ADD, pod_reload},
-    {"add", 1, CONF_POD_ADD, NULL},          {"settle", 1, CONF_POD_SETTLE, NULL},
-    {"drain", 1, CONF_POD_DRAIN, NULL},      {"undrain", 1, CONF_POD_UNDRAIN, NULL},
-    {"remove", 1, CONF_POD_REMOVE, NULL},    {"volume", -1, CONF_POD_ADD, pod_volume},
+    {"status", -1, CONF_POD_ADD, pod_status}, {"reload", 0, CONF_POD_ADD, pod_reload},
+    {"add", 1, CONF_POD_ADD, NULL},           {"settle", 1, CONF_POD_SETTLE, NULL},
+    {"drain", 1, CONF_POD_DRAIN, NULL},       {"undrain", 1, CONF_POD_UNDRAIN, NULL},
+    {"remove", 1, CONF_POD_REMOVE, NULL},     {"volume", -1, CONF_POD_ADD, pod_volume},
 };
 
 /* Options of another word are mistakes. */
@@ -770,15 +779,18 @@ const struct cli_command cli_pod = {
     .takes = CLI_TAKES_POD,
     .run = pod_run,
     .help =
-        "usage: icms pod status|reload [options]\n"
+        "usage: icms pod status [WHERE ...] [options]\n"
+        "       icms pod reload [options]\n"
         "       icms pod add NAME --address HOST:PORT[,HOST:PORT...] [options]\n"
         "       icms pod settle|drain|undrain|remove NAME [options]\n"
         "       icms pod volume list|create|set|reset|delete [NAME [KEY=VALUE ...]] [options]\n"
         "Show the pod map and what the agent of this machine makes of it, or change the map's\n"
         "file: what would change is shown, then the file is written, with its epoch raised by\n"
         "one. Copy it to the other servers of the pod; agents watch it.\n\n"
-        "  status   enclosures with state, share of new blocks and health; what differs between\n"
-        "           file and agent\n"
+        "  status   enclosures with state, share of new blocks, health and links; what differs\n"
+        "           between file and agent. WHERE: the file of a target on this machine, or\n"
+        "           http://ADDRESS:PORT of a target, whose drives are shown, or of another agent,\n"
+        "           with its epoch\n"
         "  add      a new enclosure, joining\n"
         "  settle   a joining enclosure is up\n"
         "  drain    it is read and takes no new blocks\n"
@@ -806,6 +818,8 @@ const struct cli_command cli_pod = {
         "      --json           answer with JSON\n"
         "  -q, --quiet          no answer but the exit status\n"
         "  -h, --help           print this\n"
-        "\nExit status: 0 done; 1 it failed, or status found differences or an enclosure that is\n"
-        "not up; 2 usage or connection.\n",
+        "\nExit status: 0 done; 1 it failed, or status found differences, an enclosure that is "
+        "not\n"
+        "up, or at WHERE no answer, a drive out of service or another epoch; 2 usage or "
+        "connection.\n",
 };

@@ -26,6 +26,18 @@ const char *status_error(const json_t *enclosure, char text[STATUS_ERROR_BYTES])
 /* Name and readiness: the first line. */
 void status_ready(const json_t *root);
 
+/* Asks a daemon for its status: the file of a target on this machine, or http://ADDRESS:PORT of any
+ * daemon. JSON whose texts have no control characters; NULL: why has the reason. */
+json_t *status_ask(const char *where, struct err_why *why);
+
+/* icms pod status WHERE ...: what each of these daemons answers, {"where", "status"} or {"where",
+ * "error"}; tables of it, with the agent that was asked first; the same for --json; whether all
+ * answered, all drives are in service, and all agents are ready and have this epoch. */
+json_t *pod_ask(char **where, int count);
+void pod_asked_text(const json_t *asked, const json_t *agent);
+json_t *pod_asked_json(const json_t *asked);
+bool pod_asked_is_well(const json_t *asked, uint32_t epoch);
+
 /* --target: asks the target that cli.target names, prints, returns the exit status. */
 int status_target(const struct cli *cli);
 

@@ -107,8 +107,8 @@ static icms_err place_of_file(struct place *place, const char *path, struct err_
 
     if (err == ICMS_NOT_FOUND)
         err = err_set(why, err,
-                      "cannot read %.300s: no such file; name the file of a target with "
-                      "--target, such as /etc/icms/target.yaml",
+                      "cannot read %.300s: no such file; name the file of a target, such as "
+                      "/etc/icms/target.yaml",
                       path);
     if (err == ICMS_OK) {
         err = place_of_http(place, &conf->http, path, why);
@@ -129,7 +129,7 @@ static icms_err place_find(struct place *place, const char *where, struct err_wh
     if ((strncasecmp(where, "http://", 7) != 0 && strncasecmp(where, "https://", 8) != 0) ||
         strpbrk(where, "@?#") != NULL || bytes > sizeof(place->url) - sizeof("/status"))
         return err_set(why, ICMS_INVALID,
-                       "--target %.300s: write http://ADDRESS:PORT, https://ADDRESS:PORT or the "
+                       "cannot ask %.300s: write http://ADDRESS:PORT, https://ADDRESS:PORT or the "
                        "file of a target",
                        where);
     (void)snprintf(place->url, sizeof(place->url), "%.*s/status", (int)bytes, where);
@@ -200,8 +200,8 @@ static icms_err place_said(const struct place *place, CURLcode code, long status
                        LIMIT_HTTP_PAGE_BYTES);
     if (code != CURLE_OK)
         return err_set(why, ICMS_PEER_DOWN,
-                       "cannot ask %s: %.200s; start icms-target, or name "
-                       "its file or http port with --target",
+                       "cannot ask %s: %.200s; start the daemon, or name the file of a target, or "
+                       "another http port",
                        place->url, reason);
     if (status == 401)
         return err_set(why, ICMS_AUTH, "cannot read %s: it needs %s", place->url,
@@ -210,7 +210,7 @@ static icms_err place_said(const struct place *place, CURLcode code, long status
                              "target http.token, too"
                        : place->token != NULL
                            ? "another token than http.token has now; reload icms-target"
-                           : "a token: name the target's file with --target instead of a URL");
+                           : "a token: name the target's file instead of a URL");
     if (status != 200)
         return err_set(why, ICMS_PROTOCOL, "cannot read %s: HTTP status %ld", place->url, status);
     return ICMS_OK;
@@ -423,6 +423,32 @@ static int target_print(const struct cli *cli, const struct place *place)
     }
     json_decref(root);
     return status;
+}
+
+json_t *status_ask(const char *where, struct err_why *why)
+{
+    struct place place = {.text = NULL};
+    json_t *root = NULL;
+
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+        (void)err_set(why, ICMS_NO_MEMORY, "libcurl does not start");
+        return NULL;
+    }
+    if (place_find(&place, where, why) == ICMS_OK && place_ask(&place, why) == ICMS_OK) {
+        root = json_loadb(place.text, place.bytes, 0, NULL);
+        if (json_is_object(root))
+            texts_clean(root);
+        else
+            (void)err_set(why, ICMS_PROTOCOL, "cannot read %s: its answer is no status", place.url);
+    }
+    if (!json_is_object(root)) {
+        json_decref(root);
+        root = NULL;
+    }
+    secret_free(&place.token);
+    free(place.text);
+    curl_global_cleanup();
+    return root;
 }
 
 int status_target(const struct cli *cli)
