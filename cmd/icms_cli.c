@@ -48,6 +48,7 @@ enum option_code {
     OPTION_POD,
     OPTION_PRIORITY,
     OPTION_CANCEL,
+    OPTION_ESTIMATE,
 };
 
 static const struct option option_table[] = {
@@ -83,6 +84,7 @@ static const struct option option_table[] = {
     {"pod", required_argument, NULL, OPTION_POD},
     {"priority", required_argument, NULL, OPTION_PRIORITY},
     {"cancel", no_argument, NULL, OPTION_CANCEL},
+    {"estimate", no_argument, NULL, OPTION_ESTIMATE},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -139,6 +141,8 @@ static unsigned option_taken_by(int code)
     case OPTION_PRIORITY:
     case OPTION_CANCEL:
         return CLI_TAKES_HINT;
+    case OPTION_ESTIMATE:
+        return CLI_TAKES_ESTIMATE;
     default:
         return 0;
     }
@@ -254,6 +258,9 @@ static int option_take(struct cli *cli, int code)
         return -1;
     case OPTION_CANCEL:
         cli->cancel = true;
+        return -1;
+    case OPTION_ESTIMATE:
+        cli->estimate = true;
         return -1;
     default:
         return option_number(cli, code);

@@ -28,20 +28,21 @@ enum cli_exit {
 
 /* Which options a subcommand has besides --help. */
 enum cli_takes {
-    CLI_TAKES_TIER = 1,      /* --open --volume --keys --deadline --json --quiet */
-    CLI_TAKES_KEYS = 2,      /* --hex --name                               */
-    CLI_TAKES_FILE = 4,      /* --input, --output                          */
-    CLI_TAKES_STORE = 8,     /* --on-flash --if-absent                     */
-    CLI_TAKES_DEV = 16,      /* --dir --size --port --volume --json        */
-    CLI_TAKES_GEN = 32,      /* --type --hash --kek --json                 */
-    CLI_TAKES_ERASE = 64,    /* --config --pod --yes                      */
-    CLI_TAKES_JSON = 256,    /* --json --quiet                            */
-    CLI_TAKES_VOLUMES = 512, /* --file --dry-run                       */
-    CLI_TAKES_TARGET = 1024, /* --target, instead of --open                 */
-    CLI_TAKES_DRIVES = 2048, /* --format --yes                         */
-    CLI_TAKES_HINT = 4096,   /* --priority --cancel                       */
-    CLI_TAKES_POD = 128,     /* --file --address --weight --uuid --nqn --dry-run --yes --open
-                                --deadline --json --quiet                 */
+    CLI_TAKES_TIER = 1,        /* --open --volume --keys --deadline --json --quiet */
+    CLI_TAKES_KEYS = 2,        /* --hex --name                               */
+    CLI_TAKES_FILE = 4,        /* --input, --output                          */
+    CLI_TAKES_STORE = 8,       /* --on-flash --if-absent                     */
+    CLI_TAKES_DEV = 16,        /* --dir --size --port --volume --json        */
+    CLI_TAKES_GEN = 32,        /* --type --hash --kek --json                 */
+    CLI_TAKES_ERASE = 64,      /* --config --pod --yes                      */
+    CLI_TAKES_JSON = 256,      /* --json --quiet                            */
+    CLI_TAKES_VOLUMES = 512,   /* --file --dry-run                       */
+    CLI_TAKES_TARGET = 1024,   /* --target, instead of --open                 */
+    CLI_TAKES_DRIVES = 2048,   /* --format --yes                         */
+    CLI_TAKES_HINT = 4096,     /* --priority --cancel                       */
+    CLI_TAKES_ESTIMATE = 8192, /* --estimate                               */
+    CLI_TAKES_POD = 128,       /* --file --address --weight --uuid --nqn --dry-run --yes --open
+                                  --deadline --json --quiet                 */
 };
 
 /* A subcommand. */
@@ -71,6 +72,7 @@ struct cli {
     bool hex, name;       /* what keys are                          */
     bool on_flash, if_absent;
     bool cancel;                          /* prestage: --cancel                     */
+    bool estimate;                        /* match: --estimate                      */
     uint32_t priority;                    /* prestage: --priority                   */
     const char *file;                     /* --input, --output, --file; NULL        */
     const char *dir;                      /* dev: --dir; NULL: a temporary one      */

@@ -2,6 +2,7 @@
 /*
  * cmd/icms_look.c: icms exists, match and rm: several keys a call, no values.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -94,28 +95,74 @@ const struct cli_command cli_rm = {
             "connection.\n",
 };
 
+/* What it takes to have the prefix, and where its blocks are. */
+static void match_estimate_say(const struct cli *cli, const struct icms_estimate *estimates,
+                               size_t matched, size_t count)
+{
+    const struct icms_estimate none = {0};
+    const struct icms_estimate *all = matched == 0 ? &none : &estimates[matched - 1];
+    bool is_known = all->load_us != ICMS_ESTIMATE_UNKNOWN;
+    long long at[ICMS_SOURCE_POD + 1] = {0};
+
+    for (size_t i = 0; i < matched; i++)
+        at[estimates[i].source]++;
+    if (cli->json) {
+        cli_json("{s:I, s:I, s:I, s:o, s:o, s:{s:I, s:I, s:I}}", "matched", (long long)matched,
+                 "of", (long long)count, "bytes", (long long)all->bytes, "load_seconds",
+                 is_known ? json_real((double)all->load_us / 1e6) : json_null(), "error_seconds",
+                 is_known ? json_real((double)all->error_us / 1e6) : json_null(), "blocks", "dram",
+                 at[ICMS_SOURCE_DRAM], "local", at[ICMS_SOURCE_LOCAL], "pod", at[ICMS_SOURCE_POD]);
+        return;
+    }
+    (void)printf("%zu of %zu: ", matched, count);
+    if (is_known)
+        (void)printf("%" PRIu64 " bytes in about %.3f ms, give or take %.3f ms", all->bytes,
+                     (double)all->load_us / 1e3, (double)all->error_us / 1e3);
+    else
+        (void)printf("about %" PRIu64 " bytes; nothing was loaded from there lately", all->bytes);
+    (void)printf("; dram %lld, local %lld, pod %lld\n", at[ICMS_SOURCE_DRAM], at[ICMS_SOURCE_LOCAL],
+                 at[ICMS_SOURCE_POD]);
+}
+
+static void match_say(const struct cli *cli, const struct icms_estimate *estimates, size_t matched,
+                      size_t count)
+{
+    if (cli->quiet)
+        return;
+    if (cli->estimate)
+        match_estimate_say(cli, estimates, matched, count);
+    else if (cli->json)
+        cli_json("{s:I, s:I}", "matched", (long long)matched, "of", (long long)count);
+    else
+        (void)printf("%zu of %zu\n", matched, count);
+}
+
 static int match_keys(struct cli *cli, const struct cli_blocks *blocks)
 {
     struct icms_request_options options = cli_options(cli);
     struct icms_key *keys = calloc(blocks->count, sizeof(*keys));
+    struct icms_estimate *estimates = calloc(blocks->count, sizeof(*estimates));
     struct cli_progress progress;
     size_t matched = 0;
-    icms_err err;
+    icms_err err = ICMS_NO_MEMORY;
 
-    if (keys == NULL)
-        return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
-    for (size_t i = 0; i < blocks->count; i++)
-        keys[i] = blocks->blocks[i].key;
-    cli_progress_begin(&progress, cli, "matching");
-    err = icms_match(cli->handle, keys, blocks->count, &options, &matched);
-    cli_progress_end(&progress);
+    if (keys != NULL && estimates != NULL) {
+        for (size_t i = 0; i < blocks->count; i++)
+            keys[i] = blocks->blocks[i].key;
+        cli_progress_begin(&progress, cli, "matching");
+        if (cli->estimate)
+            err = icms_match_estimate(cli->handle, keys, blocks->count, &options, estimates,
+                                      &matched);
+        else
+            err = icms_match(cli->handle, keys, blocks->count, &options, &matched);
+        cli_progress_end(&progress);
+    }
+    if (err == ICMS_OK)
+        match_say(cli, estimates, matched, blocks->count);
     free(keys);
+    free(estimates);
     if (err != ICMS_OK)
         return cli_fail(cli, err, "volume %s: %s", cli->volume, icms_err_text(err));
-    if (cli->json)
-        cli_json("{s:I, s:I}", "matched", (long long)matched, "of", (long long)blocks->count);
-    else if (!cli->quiet)
-        (void)printf("%zu of %zu\n", matched, blocks->count);
     return matched == blocks->count ? CLI_DONE : CLI_MISSED;
 }
 
@@ -141,11 +188,13 @@ static int match_run(int argc, char **argv)
 const struct cli_command cli_match = {
     .name = "match",
     .summary = "count the leading blocks that are found",
-    .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS,
+    .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS | CLI_TAKES_ESTIMATE,
     .run = match_run,
     .help = "usage: icms match [options] [KEY ...]\n"
             "Count the blocks from the first KEY up to the first that is missing: the longest\n"
             "usable prefix. Without arguments keys are read from standard input, one a "
-            "line.\n\n" HELP_COMMON
+            "line.\n"
+            "With --estimate say also how long it takes to load them, and where they "
+            "are.\n\n" HELP_COMMON
             "\nExit status: 0 all are found, 1 fewer are, 2 usage or connection.\n",
 };

@@ -38,7 +38,8 @@ _icms()
     dev) options="$options --dir --size --port --volume --json" ;;
     put) options="$options $tier $keys --input --on-flash --if-absent" ;;
     get) options="$options $tier $keys --output" ;;
-    exists | match | rm) options="$options $tier $keys" ;;
+    exists | rm) options="$options $tier $keys" ;;
+    match) options="$options $tier $keys --estimate" ;;
     status) options="$options --open --target --json" ;;
     trace) options="$options $tier $keys" ;;
     prestage) options="$options $tier $keys --priority --cancel" ;;

@@ -70,7 +70,8 @@ _icms() {
         get)
             _arguments $tier $keys '--output[for the value]:file:_files' ':key:' ':file:_files'
             ;;
-        exists|match|rm) _arguments $tier $keys '*:key:' ;;
+        exists|rm) _arguments $tier $keys '*:key:' ;;
+        match) _arguments $tier $keys '--estimate[say how long it takes to load them]' '*:key:' ;;
         trace) _arguments $tier $keys ':key:' ;;
         prestage)
             _arguments $tier $keys '--priority[the larger goes first]:number:(0 1 2 3)' \

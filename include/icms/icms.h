@@ -308,6 +308,35 @@ ICMS_API icms_err icms_match(struct icms_volume *volume, const struct icms_key *
                              const struct icms_request_options *options,
                              size_t *out_matched) ICMS_MUST_CHECK;
 
+/* What it takes to have a block and all before it, if they are asked for now with one get. */
+struct icms_estimate {
+    uint64_t load_us;  /* expected, until the last of them is in the caller's memory;
+                          ICMS_ESTIMATE_UNKNOWN: nothing was loaded from there lately            */
+    uint64_t error_us; /* of the last loads from there nine of ten were within load_us and this,
+                          either way                                                             */
+    uint64_t bytes;    /* that they have together, about, as they are stored                     */
+    enum icms_source source; /* where this block is                                              */
+};
+#define ICMS_ESTIMATE_UNKNOWN UINT64_MAX
+
+/* icms_match, and for each block of the prefix what it takes to have the prefix up to it:
+ * out_estimates[0 .. count-1], of which the first *out_matched are set. So an engine that knows how
+ * long it computes finds the part of a prefix that is faster to load than to compute.
+ *
+ * The agent knows from loads that it completed how long the first of several takes at an enclosure,
+ * or at its own drive, and at which rate others follow; what is in flight there counts as ahead of
+ * these. The rest is the copy into the caller's memory, at the rate of this handle's last gets. An
+ * enclosure that comes back, and one that has another number of addresses in use, is unknown until
+ * a load from it is completed. Where staging memory of the handle is used up, nothing is known.
+ *
+ * An estimate promises nothing: others may load meanwhile, and a block may be gone when it is asked
+ * for. What loads took against what was expected is told by icms_status and icms-metrics(7). Unlike
+ * icms_match it always asks the agent. */
+ICMS_API icms_err icms_match_estimate(struct icms_volume *volume, const struct icms_key *keys,
+                                      size_t count, const struct icms_request_options *options,
+                                      struct icms_estimate *out_estimates,
+                                      size_t *out_matched) ICMS_MUST_CHECK;
+
 /* Frees blocks in this agent and in the pod; status MISS where there was none. Best effort where an
  * enclosure cannot be reached, and other servers may serve a block from their DRAM until they evict
  * it: see above. */

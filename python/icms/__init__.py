@@ -31,8 +31,8 @@ from . import _tables
 from ._icms import BATCH_MAX, KEY_BYTES, LEASES_MAX
 from ._tables import *  # noqa: F403  the exceptions, one a status
 from ._tables import Miss, Status
-from .client import (Block, Buffer, Chain, Client, Key, Layout, Lease, Registered, Request, Results,
-                     Source, Volume, key, version)
+from .client import (Block, Buffer, Chain, Client, Estimate, Key, Layout, Lease, Registered, Request,
+                     Results, Source, Volume, key, version)
 from .errors import Error
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
                    statements as statements)
 
 __version__ = version()
-__all__ = ["BATCH_MAX", "Block", "Buffer", "Chain", "Client", "Error", "KEY_BYTES", "Key",
+__all__ = ["BATCH_MAX", "Block", "Buffer", "Chain", "Client", "Error", "Estimate", "KEY_BYTES", "Key",
            "LEASES_MAX", "Layout", "Lease", "Miss", "Registered", "Request", "Results", "Source", "Status",
            "Volume", "key", "version",
            *(kind.__name__ for kind in _tables.CLASSES.values())]

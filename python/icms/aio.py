@@ -147,6 +147,10 @@ class Volume:
     async def match(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> int:
         return (await self._call(_icms.EXISTS, keys, None, deadline_ms, 0)).prefix
 
+    async def match_estimate(self, keys: Sequence[Key], *,
+                             deadline_ms: int = 0) -> list[_client.Estimate]:
+        return await asyncio.to_thread(self.volume.match_estimate, keys, deadline_ms=deadline_ms)
+
     async def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
                        timeout_ms: int = 0) -> int:
         return await asyncio.to_thread(self.volume.prestage, keys, deadline_ms=deadline_ms,

@@ -87,6 +87,20 @@ class Layout:
     ranks: tuple[int, int, int, int] = (1, 1, 1, 1)
 
 
+class Estimate(NamedTuple):
+    """What it takes to have a block and all before it, asked for now with one get."""
+
+    #: Expected seconds until the last of them is there; None when nothing was loaded lately from
+    #: where one of them is.
+    seconds: float | None
+    #: Of the last loads from there nine of ten were within `seconds` and this, either way.
+    error: float | None
+    #: What they have together, about, as they are stored.
+    nbytes: int
+    #: Where this block is.
+    source: Source
+
+
 class Chain:
     """The keys of consecutive blocks, each made of all before it. From `Volume.chain`."""
 
@@ -492,6 +506,19 @@ class Volume:
         Of any number of keys: there is no BATCH_MAX here.
         """
         return self._volume.match(keys, deadline_ms) if _some(keys) else 0
+
+    def match_estimate(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> list[Estimate]:
+        """`match`, and what it takes to load the prefix: an entry for each block that it has.
+
+        See `Estimate`; icms_match_estimate(3) says what estimates are made of. The agent is always
+        asked.
+        """
+        if not _some(keys):
+            return []
+        return [Estimate(load_us / 1e6 if load_us >= 0 else None,
+                         error_us / 1e6 if load_us >= 0 else None, nbytes, Source(source))
+                for load_us, error_us, nbytes, source
+                in self._volume.match_estimate(keys, deadline_ms)]
 
     def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
                  timeout_ms: int = 0) -> int:

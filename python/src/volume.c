@@ -158,6 +158,58 @@ static PyObject *volume_match(PyObject *self, PyObject *args)
     return PyLong_FromSize_t(matched);
 }
 
+/* A list of (load_us, error_us, bytes, source) of the blocks that matched; -1: unknown. */
+static PyObject *volume_estimates(const struct icms_estimate *estimates, size_t matched)
+{
+    PyObject *list = PyList_New((Py_ssize_t)matched);
+
+    for (size_t i = 0; list != NULL && i < matched; i++) {
+        const struct icms_estimate *one = &estimates[i];
+        bool is_known = one->load_us != ICMS_ESTIMATE_UNKNOWN;
+        PyObject *item = Py_BuildValue("LLKi", is_known ? (long long)one->load_us : -1,
+                                       is_known ? (long long)one->error_us : -1,
+                                       (unsigned long long)one->bytes, (int)one->source);
+
+        if (item == NULL || PyList_SetItem(list, (Py_ssize_t)i, item) != 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* match_estimate(keys, deadline_ms) -> what it takes to have each block of the prefix */
+static PyObject *volume_match_estimate(PyObject *self, PyObject *args)
+{
+    struct volume *volume = (struct volume *)self;
+    struct icms_request_options options;
+    struct icms_estimate *estimates;
+    struct volume_keys keys;
+    PyObject *given, *result;
+    uint32_t deadline_ms;
+    size_t matched = 0;
+    icms_err err = ICMS_NO_MEMORY;
+
+    if (!PyArg_ParseTuple(args, "OO&", &given, module_number_u32, &deadline_ms) ||
+        !volume_keys_begin(volume, given, &keys))
+        return NULL;
+    options = batch_options(deadline_ms, 0);
+    estimates = PyMem_Calloc(keys.count, sizeof(*estimates));
+    Py_BEGIN_ALLOW_THREADS;
+    if (estimates != NULL)
+        err = icms_match_estimate(volume->volume, keys.keys, keys.count, &options, estimates,
+                                  &matched);
+    handle_leave(volume->handle);
+    Py_END_ALLOW_THREADS;
+    PyMem_Free(keys.keys);
+    if (estimates == NULL)
+        result = PyErr_NoMemory();
+    else if (err != ICMS_OK && err != ICMS_MISS)
+        result = module_raise(err, NULL);
+    else
+        result = volume_estimates(estimates, matched);
+    PyMem_Free(estimates);
+    return result;
+}
+
 /* That fewer hints were taken is no exception. */
 static PyObject *volume_hints(icms_err err, size_t count)
 {
@@ -251,6 +303,7 @@ static PyMethodDef volume_methods[] = {
     {"call", volume_call, METH_VARARGS, "A batch, and its results."},
     {"start", request_start, METH_VARARGS, "A batch as a request."},
     {"match", volume_match, METH_VARARGS, "The longest prefix that is there."},
+    {"match_estimate", volume_match_estimate, METH_VARARGS, "And what it takes to load it."},
     {"prestage", volume_prestage, METH_VARARGS, "Hints that blocks will be asked for soon."},
     {"prestage_cancel", volume_prestage_cancel, METH_VARARGS, "Takes hints back."},
     {"flush", volume_flush, METH_VARARGS, "Waits until what was put is on flash."},

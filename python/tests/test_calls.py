@@ -69,6 +69,25 @@ class Calls(TestCase):
         self.assertEqual(self.volume.exists(names[:4] + absent + names[4:]).mask,
                          [True] * 4 + [False] + [True] * 2)
 
+    def test_prefixes_are_estimated(self):
+        names, _ = self.put(12)
+        self.put(140)  # the agent's memory has none of them any more
+        absent = keys(1)
+        self.assertEqual(self.volume.match_estimate([]), [])
+        self.assertEqual(self.volume.match_estimate(absent + names), [])
+        self.volume.prefetch(names[:6])
+        self.volume.get(names[:6], [bytearray(VALUE_BYTES) for _ in range(6)])
+        found = self.volume.match_estimate(names + absent + names)
+        self.assertEqual(len(found), 12)
+        self.assertEqual([one.source for one in found],
+                         [icms.Source.DRAM] * 6 + [icms.Source.POD] * 6)
+        for one, later in zip(found, found[1:]):
+            self.assertLess(one.nbytes, later.nbytes)
+            self.assertLessEqual(one.seconds, later.seconds)
+        self.assertGreaterEqual(found[-1].nbytes, 12 * VALUE_BYTES)
+        self.assertLess(0, found[-1].seconds)
+        self.assertLessEqual(0, found[-1].error)
+
     def test_prefetch_fills_the_agents_memory(self):
         names, values = self.put(4)
         self.put(140)

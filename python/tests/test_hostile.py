@@ -86,7 +86,7 @@ class Hostile(TestCase):
         volume, raised, made = self.volume, 0, 0
         name, room = keys(1), bytearray(16)
         for nasty in NASTY:
-            calls = [(volume.exists, [nasty], {}), (volume.match, [nasty], {}),
+            calls = [(volume.exists, [nasty], {}), (volume.match, [nasty], {}), (volume.match_estimate, [nasty], {}),
                      (volume.remove, [nasty], {}), (volume.prefetch, [nasty], {}),
                      (volume.lease, [nasty], {}), (volume.put, [nasty, [b"x"]], {}),
                      (volume.put, [name, nasty], {}), (volume.put, [name, [nasty]], {}),
@@ -157,7 +157,7 @@ class Hostile(TestCase):
                 self.client.close()
                 return b"key"
 
-        for call in ("exists", "match", "remove", "prefetch", "start_exists"):
+        for call in ("exists", "match", "match_estimate", "remove", "prefetch", "start_exists"):
             client = icms.Client(self.tier.where)
             volume = client.volume("kv")
             with self.subTest(call), self.assertRaises(icms.ClosedError):

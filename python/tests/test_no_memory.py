@@ -50,6 +50,7 @@ class NoMemory(TestCase):
         calls = {
             "put": lambda: volume.put(names, values), "get": lambda: volume.get(names, rooms),
             "rows": lambda: volume.get(names, array), "match": lambda: volume.match(names),
+            "match_estimate": lambda: volume.match_estimate(names),
             "request": lambda: volume.start_get(names, rooms).result(), "polled": polled,
             "lease": lambda: bytes(volume.lease(names[0]).view),
             "buffer": lambda: client.buffer(64).release(), "status": client._handle.status,

@@ -133,6 +133,8 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
 
     check(rig != NULL);
     sim_opts_init(&sim_opts, opts->seed == 0 ? 1 : opts->seed);
+    if (opts->net_bytes_per_s != 0)
+        sim_opts.net_bytes_per_s = opts->net_bytes_per_s;
     rig->sim = sim_new(&sim_opts);
     rig->node = sim_node_new(rig->sim, "10.1.0.1");
     rig_volumes(rig, opts);

@@ -312,8 +312,9 @@ icms_err icms_remove(struct icms_volume *volume, struct icms_block *blocks, size
 /* One request after the other, up to the first hole, in one call and with one deadline. */
 struct match_call {
     struct icms_volume *volume;
-    struct calls_order order; /* of the request that runs */
-    size_t count, matched;    /* of all keys              */
+    struct calls_order order;        /* of the request that runs */
+    size_t count, matched;           /* of all keys              */
+    struct icms_estimate *estimates; /* of all keys; NULL        */
     icms_err err;
 };
 
@@ -336,19 +337,28 @@ static void match_inside(void *arg)
         calls_request_init(&request, call->volume, order);
         request.before = call->matched;
         request.behind = left - order->count;
+        if (call->estimates != NULL) {
+            request.estimates = call->estimates + call->matched;
+            request.flags |= SHM_FLAG_ESTIMATE;
+            client_estimates_init(request.estimates, request.count);
+        }
         if (deadline_ns != 0)
             request.deadline_ns = deadline_ns;
         deadline_ns = request.deadline_ns;
         call->err = calls_finish(&request);
         call->matched += request.hole;
     } while (call->err == ICMS_OK && call->matched < call->count);
+    if (call->estimates != NULL)
+        client_estimates_settle(call->volume->icms, call->estimates, call->matched);
     client_call_end(call->volume->icms);
 }
 
-icms_err icms_match(struct icms_volume *volume, const struct icms_key *keys, size_t count,
-                    const struct icms_request_options *options, size_t *out_matched)
+static icms_err match_keys(struct icms_volume *volume, const struct icms_key *keys, size_t count,
+                           const struct icms_request_options *options,
+                           struct icms_estimate *estimates, size_t *out_matched)
 {
     struct match_call call = {
+        .estimates = estimates,
         .volume = volume,
         .order = {.op = SHM_OP_EXISTS, .keys = keys, .count = 1, .options = options},
         .count = count,
@@ -367,6 +377,21 @@ icms_err icms_match(struct icms_volume *volume, const struct icms_key *keys, siz
         return call.err;
     *out_matched = call.matched;
     return ICMS_OK;
+}
+
+icms_err icms_match(struct icms_volume *volume, const struct icms_key *keys, size_t count,
+                    const struct icms_request_options *options, size_t *out_matched)
+{
+    return match_keys(volume, keys, count, options, NULL, out_matched);
+}
+
+icms_err icms_match_estimate(struct icms_volume *volume, const struct icms_key *keys, size_t count,
+                             const struct icms_request_options *options,
+                             struct icms_estimate *out_estimates, size_t *out_matched)
+{
+    return out_estimates == NULL
+               ? ICMS_INVALID
+               : match_keys(volume, keys, count, options, out_estimates, out_matched);
 }
 
 /* ---- prestage ------------------------------------------------------------------------------- */

@@ -89,6 +89,9 @@
 /* Blocks of a put whose values come from a device ahead of the one that is sent. */
 #define CLIENT_AHEAD 16
 
+/* Gets remember how long so many bytes of copies took, and half of them. */
+#define CLIENT_COPY_BYTES ((uint64_t)64 << 20)
+
 #define CLIENT_MEMORY_MAGIC  0x6d656d6fu
 #define CLIENT_ICMS_MAGIC    0x69636d73u
 #define CLIENT_VOLUME_MAGIC  0x766f6c75u
@@ -248,32 +251,33 @@ struct icms_request {
     uint64_t private_offset;     /* and where: in icms.crypt                               */
     struct icms_block *blocks;   /* the caller's; NULL for match and prestage              */
     const struct icms_key *keys; /* match, prestage: the caller's                          */
-    size_t count;                /* blocks or keys                                         */
-    size_t next;                 /* first block that was neither sent nor answered         */
-    size_t done;                 /* blocks that have their status                          */
-    size_t hole;                 /* the first block whose status is not OK                 */
-    icms_err hole_status;        /* its status                                             */
-    uint64_t need_ns;            /* prestage: by when blocks will be asked for; absolute   */
-    uint32_t hint;               /* prestage: shm_hint()                                   */
-    size_t before;               /* match: keys of it in requests before this one, all there */
-    size_t behind;               /* match: keys of it in requests after this one           */
-    size_t not_ok;               /* blocks whose status is not OK                          */
-    size_t missed;               /* of them, misses                                        */
-    size_t hits;                 /* gets: blocks that were read from the mapped arena      */
-    uint64_t hit_bytes;          /* their values                                           */
-    size_t collisions;           /* gets: blocks that were not the one asked for           */
-    size_t tag_errors;           /* gets: blocks that were whole, and did not open          */
-    size_t no_keys;              /* gets: blocks under a key that this handle lacks         */
-    size_t peer_down;            /* blocks given up because the agent is gone              */
-    size_t direct;               /* operations whose memory the agent or the network may touch */
-    uint32_t turn;               /* blocks it may send before it queues again              */
-    uint64_t deadline_ns;        /* absolute                                               */
-    uint64_t expiry_ns;          /* when icms_poll has to look at it; lock                 */
-    uint64_t flush_puts;         /* flush: puts of the account when it began               */
-    uint64_t room_epoch;         /* icms.room_epoch when it last found no room; lock       */
-    void *tag;                   /* the caller's                                           */
-    void *stream;                /* of a device, the caller's; NULL                        */
-    uint32_t pieces; /* put, get: of a value's memory, block.data is an array; 0: it is one */
+    struct icms_estimate *estimates; /* match: the caller's, as client_estimate_* say; NULL */
+    size_t count;                    /* blocks or keys                                         */
+    size_t next;                     /* first block that was neither sent nor answered         */
+    size_t done;                     /* blocks that have their status                          */
+    size_t hole;                     /* the first block whose status is not OK                 */
+    icms_err hole_status;            /* its status                                             */
+    uint64_t need_ns;                /* prestage: by when blocks will be asked for; absolute   */
+    uint32_t hint;                   /* prestage: shm_hint()                                   */
+    size_t before;                   /* match: keys of it in requests before this one, all there */
+    size_t behind;                   /* match: keys of it in requests after this one           */
+    size_t not_ok;                   /* blocks whose status is not OK                          */
+    size_t missed;                   /* of them, misses                                        */
+    size_t hits;                     /* gets: blocks that were read from the mapped arena      */
+    uint64_t hit_bytes;              /* their values                                           */
+    size_t collisions;               /* gets: blocks that were not the one asked for           */
+    size_t tag_errors;               /* gets: blocks that were whole, and did not open          */
+    size_t no_keys;                  /* gets: blocks under a key that this handle lacks         */
+    size_t peer_down;                /* blocks given up because the agent is gone              */
+    size_t direct;        /* operations whose memory the agent or the network may touch */
+    uint32_t turn;        /* blocks it may send before it queues again              */
+    uint64_t deadline_ns; /* absolute                                               */
+    uint64_t expiry_ns;   /* when icms_poll has to look at it; lock                 */
+    uint64_t flush_puts;  /* flush: puts of the account when it began               */
+    uint64_t room_epoch;  /* icms.room_epoch when it last found no room; lock       */
+    void *tag;            /* the caller's                                           */
+    void *stream;         /* of a device, the caller's; NULL                        */
+    uint32_t pieces;      /* put, get: of a value's memory, block.data is an array; 0: it is one */
     struct device_mark *mark;     /* what was on it when the call was made; NULL            */
     struct device_copier *marked; /* whose mark it is                                      */
     struct list copies;           /* device_copy.link: blocks in device memory; its thread's */
@@ -398,7 +402,8 @@ struct icms {
     struct client_device devices[ICMS_DEVICES_MAX]; /* lock                        */
     struct icms_memory *
         *memories; /* [ICMS_MEMORIES_MAX] by address; NULL: there never was one; lock */
-    _Atomic uint32_t memory_count; /* changes with the lock                        */
+    _Atomic uint32_t memory_count;        /* changes with the lock                        */
+    _Atomic uint64_t copy_bytes, copy_ns; /* what gets copied lately, and how long that took */
 };
 
 /* ---- fork.c: handles belong to the process that opened them --------------------------------- */
@@ -624,6 +629,15 @@ void client_copies_lose(struct icms_request *request, icms_err why);
 void client_copies_end(struct icms_request *request);
 
 /* ---- take.c: one answer on its way in ------------------------------------------------------- */
+
+/* Beside the source of an estimate, until it is settled: its entry begins here. */
+#define ESTIMATE_BEGINS 0x100
+
+/* Estimates of a match: unknown, before it; for the caller, after it, from what the agent says of
+ * each entry. */
+void client_estimates_init(struct icms_estimate *estimates, size_t count);
+void client_estimates_settle(const struct icms *icms, struct icms_estimate *estimates,
+                             size_t count);
 
 /* A volume's values as callers know them: the largest one, and what one takes at the agent, the
  * trailer not counted. */

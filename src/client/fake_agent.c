@@ -361,6 +361,18 @@ static void serve_remove(struct agent *agent, const struct shm_submit *in, const
     *block = (struct fake_block){0};
 }
 
+/* Key i takes i + 1 milliseconds, and has 1,000 bytes. */
+static void serve_estimate(uint8_t *out, uint32_t i)
+{
+    struct shm_estimate estimate = {
+        .us = (i + 1) * 1000, .error = 100, .bytes = 1000, .source = ICMS_SOURCE_POD};
+
+    if (atomic_load(&fake.lie))
+        estimate = (struct shm_estimate){
+            .us = UINT32_MAX - 1, .error = UINT32_MAX, .bytes = UINT32_MAX, .source = 0xfe};
+    memcpy(out + i * sizeof(estimate), &estimate, sizeof(estimate));
+}
+
 /* A reactor answers for its own keys. */
 static void serve_exists_many(struct agent *agent, struct fake_client *client, uint32_t reactor,
                               const struct shm_submit *in)
@@ -368,7 +380,9 @@ static void serve_exists_many(struct agent *agent, struct fake_client *client, u
     uint8_t *keys = client->ring.staging + in->offset;
 
     check(in->bytes > 0 && in->bytes <= SHM_MATCH_KEYS);
-    check(in->offset + SHM_MATCH_BYTES(in->bytes) <= client->ring.staging_bytes);
+    check(in->offset + ((in->flags & SHM_FLAG_ESTIMATE) != 0 ? SHM_ESTIMATE_BYTES(in->bytes)
+                                                             : SHM_MATCH_BYTES(in->bytes)) <=
+          client->ring.staging_bytes);
     for (uint32_t i = 0; i < in->bytes; i++) {
         struct shm_key from;
         struct key key = {0};
@@ -380,6 +394,8 @@ static void serve_exists_many(struct agent *agent, struct fake_client *client, u
             continue;
         keys[in->bytes * sizeof(from) + i] =
             block_find(agent, in->volume, &key) != NULL ? ICMS_MISS_NONE : ICMS_MISS_EVICTED;
+        if ((in->flags & SHM_FLAG_ESTIMATE) != 0)
+            serve_estimate(keys + SHM_MATCH_BYTES(in->bytes), i);
     }
     if (atomic_load(&fake.lie))
         memset(keys + in->bytes * sizeof(struct shm_key), 0xfe, in->bytes);

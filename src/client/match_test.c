@@ -171,6 +171,135 @@ static void a_match_takes_any_number_of_keys(void **state)
     free(keys);
 }
 
+/* ---- estimates ------------------------------------------------------------------------------ */
+
+/* Of a prefix that takes several entries and requests, each block's is behind those before it, and
+ * what is not matched is nobody's. */
+static void a_prefix_is_estimated_up_to_each_block(void **state)
+{
+    enum { MANY = ICMS_BATCH_MAX + 100, HOLE = MANY - 1 };
+    struct fixture *f = *state;
+    struct icms_estimate *estimates = calloc(MANY, sizeof(*estimates));
+    struct icms_key *keys = calloc(MANY, sizeof(*keys));
+    size_t matched = 0;
+
+    assert_non_null(keys);
+    assert_non_null(estimates);
+    put(f, 0);
+    for (size_t k = 0; k < MANY; k++)
+        keys[k] = rig_key(k == HOLE ? 1 : 0);
+    assert_int_equal(icms_match_estimate(f->raw, keys, MANY, NULL, estimates, &matched), ICMS_OK);
+    assert_int_equal(matched, HOLE);
+    for (uint64_t k = 0; k < HOLE; k++) { /* an entry is SHM_MATCH_KEYS, a key a millisecond */
+        assert_int_equal(estimates[k].source, ICMS_SOURCE_POD);
+        assert_int_equal(estimates[k].bytes, (k + 1) * 1000);
+        assert_int_equal(estimates[k].load_us, (k + 1) * 1000);
+        assert_int_equal(estimates[k].error_us, (k % SHM_MATCH_KEYS + 1) * 100);
+    }
+    assert_int_equal(icms_match_estimate(f->raw, keys, MANY, NULL, NULL, &matched), ICMS_INVALID);
+    assert_int_equal(icms_match_estimate(f->raw, keys, 0, NULL, estimates, &matched), ICMS_INVALID);
+    assert_int_equal(icms_match_estimate(f->raw, keys + HOLE, 1, NULL, estimates, &matched),
+                     ICMS_OK);
+    assert_int_equal(matched, 0);
+    free(keys);
+    free(estimates);
+}
+
+/* Gets measure what the copies cost, which no agent knows. */
+static void copies_count_too(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_estimate estimates[2];
+    struct icms_block block;
+    char data[8];
+    size_t matched;
+
+    put(f, 0);
+    block = (struct icms_block){.key = rig_key(0), .data = data, .bytes = sizeof(data)};
+    assert_int_equal(icms_get(f->raw, &block, 1, NULL), ICMS_OK);
+    assert_int_equal(atomic_load(&f->rig.icms->copy_bytes), 5);
+    atomic_store(&f->rig.icms->copy_ns, 5 * 7000); /* 7 us a byte */
+    assert_int_equal(icms_match_estimate(f->raw, f->keys, 2, NULL, estimates, &matched), ICMS_OK);
+    assert_int_equal(matched, 1);
+    assert_int_equal(estimates[0].load_us, 1000 + 7 * 1000);
+    /* what is remembered is bounded */
+    atomic_store(&f->rig.icms->copy_bytes, CLIENT_COPY_BYTES);
+    assert_int_equal(icms_get(f->raw, &block, 1, NULL), ICMS_OK);
+    assert_int_equal(atomic_load(&f->rig.icms->copy_bytes), CLIENT_COPY_BYTES / 2 + 5);
+}
+
+/* Without memory for an answer, and by an agent that dies, stops or lies, nothing is known, which
+ * is no error of a match. */
+static void what_nobody_says_is_unknown(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request_options options;
+    struct icms_estimate estimates[8];
+    uint64_t began_ns;
+    size_t matched = 77;
+    void *buffer;
+
+    icms_request_options_init(&options);
+    options.deadline_ms = 100;
+    for (uint64_t i = 0; i < 8; i++)
+        put(f, i);
+    assert_int_equal(icms_buffer_take(f->rig.icms, 4000, &buffer), ICMS_OK);
+    assert_int_equal(icms_match_estimate(f->raw, f->keys, 8, NULL, estimates, &matched), ICMS_OK);
+    assert_int_equal(matched, 8);
+    for (int i = 0; i < 8; i++) {
+        assert_true(estimates[i].load_us == ICMS_ESTIMATE_UNKNOWN);
+        assert_true(estimates[i].error_us == ICMS_ESTIMATE_UNKNOWN);
+        assert_int_equal(estimates[i].source, ICMS_SOURCE_NONE);
+    }
+    icms_buffer_give(f->rig.icms, buffer);
+    atomic_store(&fake.lie, true);
+    assert_int_equal(icms_match_estimate(f->raw, f->keys, 8, NULL, estimates, &matched), ICMS_OK);
+    assert_int_equal(matched, 0);
+    atomic_store(&fake.lie, false);
+    atomic_store(&fake.swallow, true);
+    began_ns = client_now_ns();
+    assert_int_equal(icms_match_estimate(f->raw, f->keys, 8, &options, estimates, &matched),
+                     ICMS_OK);
+    assert_int_equal(matched, 0);
+    assert_in_range(rig_elapsed_ms(began_ns), 100, RIG_GRACE_MS);
+    fake_socket_stop(&f->rig.socket);
+    matched = 77;
+    assert_int_equal(icms_match_estimate(f->raw, f->keys, 8, &options, estimates, &matched),
+                     ICMS_PEER_DOWN);
+    assert_int_equal(matched, 77);
+    atomic_store(&fake.swallow, false);
+}
+
+/* Whatever numbers an agent writes, the sums are bounded. */
+static void numbers_of_an_agent_are_bounded(void **state)
+{
+    enum { MANY = 3 * SHM_MATCH_KEYS };
+    static struct icms_estimate estimates[MANY];
+    struct fixture *f = *state;
+    uint64_t before_us = 0;
+
+    atomic_store(&f->rig.icms->copy_bytes, 1);
+    atomic_store(&f->rig.icms->copy_ns, UINT32_MAX);
+    for (int i = 0; i < MANY; i++)
+        estimates[i] = (struct icms_estimate){
+            .load_us = UINT32_MAX - 1,
+            .error_us = (uint64_t)UINT32_MAX * UINT32_MAX / 1000,
+            .bytes = UINT32_MAX,
+            .source = i % 3 == 0 ? (enum icms_source)ESTIMATE_BEGINS : ICMS_SOURCE_NONE};
+    client_estimates_settle(f->rig.icms, estimates, MANY);
+    for (int i = 0; i < MANY; i++) {
+        assert_true(estimates[i].load_us >= before_us);
+        assert_true(estimates[i].load_us != ICMS_ESTIMATE_UNKNOWN);
+        assert_int_equal(estimates[i].source, ICMS_SOURCE_NONE);
+        before_us = estimates[i].load_us;
+    }
+    estimates[1].load_us = ICMS_ESTIMATE_UNKNOWN;
+    client_estimates_settle(f->rig.icms, estimates, 3);
+    assert_true(estimates[0].load_us != ICMS_ESTIMATE_UNKNOWN);
+    assert_true(estimates[1].load_us == ICMS_ESTIMATE_UNKNOWN);
+    assert_true(estimates[2].load_us == ICMS_ESTIMATE_UNKNOWN);
+}
+
 /* Requests that each take a part of the time do not get the whole of it again. */
 static void a_long_match_has_one_deadline(void **state)
 {
@@ -372,6 +501,10 @@ int main(void)
         TEST(many_blocks_are_looked_for_with_one_message),
         TEST(blocks_in_the_arena_need_no_message),
         TEST(a_match_takes_any_number_of_keys),
+        TEST(a_prefix_is_estimated_up_to_each_block),
+        TEST(copies_count_too),
+        cmocka_unit_test_setup_teardown(what_nobody_says_is_unknown, setup_small, teardown),
+        TEST(numbers_of_an_agent_are_bounded),
         TEST(a_long_match_has_one_deadline),
         TEST(close_waits_for_a_long_match),
         TEST(a_long_match_keeps_its_prefix_when_the_agent_dies),

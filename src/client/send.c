@@ -575,16 +575,21 @@ static struct client_op *send_exists_room(struct icms_request *request, uint32_t
 {
     struct staging *staging = &request->icms->link->staging;
     struct client_op *op = send_op_new(request, request->next);
+    uint32_t least = request->estimates != NULL ? 0 : 1; /* one alone is not estimated */
 
     if (op == NULL)
         return NULL;
-    for (; count > 1; count /= 4)
-        if (staging_take(staging, SHM_MATCH_BYTES(count), &op->staging_offset)) {
-            op->staging_bytes = SHM_MATCH_BYTES(count);
+    for (; count > least; count /= 4) {
+        uint64_t bytes =
+            request->estimates != NULL ? SHM_ESTIMATE_BYTES(count) : SHM_MATCH_BYTES(count);
+
+        if (staging_take(staging, bytes, &op->staging_offset)) {
+            op->staging_bytes = bytes;
             op->blocks = count;
             op->many = true;
             break;
         }
+    }
     return op;
 }
 
@@ -599,6 +604,8 @@ static void send_keys_fill(const struct icms_request *request, const struct clie
         memcpy(copy.bytes, key->bytes, sizeof(copy.bytes));
         memcpy(to + i * sizeof(copy), &copy, sizeof(copy));
     }
+    if (request->estimates != NULL) /* where no reactor says anything: unknown */
+        memset(to + SHM_MATCH_BYTES(op->blocks), 0xff, op->blocks * sizeof(struct shm_estimate));
 }
 
 static enum client_step send_exists(struct icms_request *request)
@@ -613,7 +620,8 @@ static enum client_step send_exists(struct icms_request *request)
         client_block_done(request, request->next++, ICMS_MISS, ICMS_MISS_ABSENT);
         return STEP_NEXT;
     }
-    send_exists_local(request);
+    if (request->estimates == NULL) /* else the agent is asked what they have */
+        send_exists_local(request);
     if (request->next == request->count || send_key_check(request, request->next) != ICMS_OK)
         return STEP_NEXT;
     count = send_keys_count(request, SHM_MATCH_KEYS);

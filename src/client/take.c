@@ -288,6 +288,22 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
         client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
 }
 
+/* Bytes that were copied, or decrypted, since begin_ns: for estimates. Threads that do so together
+ * may lose what one of them adds. */
+static void take_timed(struct icms *icms, uint64_t bytes, uint64_t begin_ns)
+{
+    uint64_t took_ns = client_now_ns() - begin_ns;
+    uint64_t all_bytes = atomic_load_explicit(&icms->copy_bytes, memory_order_relaxed);
+    uint64_t all_ns = atomic_load_explicit(&icms->copy_ns, memory_order_relaxed);
+
+    if (all_bytes >= CLIENT_COPY_BYTES) {
+        all_bytes /= 2;
+        all_ns /= 2;
+    }
+    atomic_store_explicit(&icms->copy_bytes, all_bytes + bytes, memory_order_relaxed);
+    atomic_store_explicit(&icms->copy_ns, all_ns + took_ns, memory_order_relaxed);
+}
+
 /* The value to where the caller wants it: verified on the way, or in the arena when it is copied to
  * a device from there. */
 static enum icms_miss take_value(struct icms_request *request, size_t index, const uint8_t *value,
@@ -306,6 +322,7 @@ static enum icms_miss take_value(struct icms_request *request, size_t index, con
 void client_block_load(struct icms_request *request, size_t index, struct client_place *place,
                        enum icms_source source)
 {
+    uint64_t begin_ns = client_now_ns();
     struct icms_block *block = &request->blocks[index];
     uint32_t slot = place->slot, value_bytes = place->value_bytes;
     const struct shm_arena *shard = &request->view->shards[client_reactor(request, &block->key)];
@@ -320,6 +337,8 @@ void client_block_load(struct icms_request *request, size_t index, struct client
     block->source = source;
     if (request->volume->keys != NULL) {
         take_encrypted(request, index, value, value_bytes);
+        if (block->data != NULL)
+            take_timed(request->icms, value_bytes, begin_ns);
         return;
     }
     block->bytes = value_bytes;
@@ -332,6 +351,7 @@ void client_block_load(struct icms_request *request, size_t index, struct client
             return;
         }
         wrong = take_value(request, index, value, place);
+        take_timed(request->icms, value_bytes, begin_ns);
     }
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
@@ -444,6 +464,68 @@ static icms_err take_hint(uint8_t reason)
     }
 }
 
+/* Behind them lies what each key takes, of its reactor and entry alone; client_estimates_settle
+ * makes of it what the caller sees. */
+static void take_estimates(struct icms_request *request, const struct client_op *op)
+{
+    const uint8_t *from =
+        request->link_used->rings[0].staging + op->staging_offset + SHM_MATCH_BYTES(op->blocks);
+
+    for (uint32_t i = 0; i < op->blocks; i++) {
+        struct icms_estimate *to = &request->estimates[op->block + i];
+        struct shm_estimate said;
+
+        memcpy(&said, from + i * sizeof(said), sizeof(said));
+        to->load_us = said.us == SHM_ESTIMATE_UNKNOWN ? ICMS_ESTIMATE_UNKNOWN : said.us;
+        to->error_us = (uint64_t)said.us * said.error / 1000;
+        to->bytes = said.bytes;
+        to->source = said.source > ICMS_SOURCE_POD ? ICMS_SOURCE_NONE : said.source;
+    }
+    request->estimates[op->block].source |= ESTIMATE_BEGINS;
+}
+
+/* No sum is larger: thirty years. */
+#define ESTIMATE_US_MAX 1e15
+
+void client_estimates_init(struct icms_estimate *estimates, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        estimates[i] = (struct icms_estimate){.load_us = ICMS_ESTIMATE_UNKNOWN,
+                                              .error_us = ICMS_ESTIMATE_UNKNOWN};
+}
+
+/* Blocks arrive when the agent says, each entry's behind those of the entries before, and are
+ * copied one after the other. */
+void client_estimates_settle(const struct icms *icms, struct icms_estimate *estimates, size_t count)
+{
+    double copy_ns = (double)atomic_load_explicit(&icms->copy_ns, memory_order_relaxed);
+    double copy_bytes = (double)atomic_load_explicit(&icms->copy_bytes, memory_order_relaxed);
+    double us_a_byte = copy_bytes == 0 ? 0 : copy_ns / copy_bytes / 1000;
+    double us = 0, before_us = 0;
+    uint64_t bytes = 0, error_us = 0;
+    bool is_known = true;
+
+    for (size_t i = 0; i < count; i++) {
+        struct icms_estimate *one = &estimates[i];
+        double came_us;
+
+        if ((one->source & ESTIMATE_BEGINS) != 0)
+            before_us = us;
+        one->source &= ~(unsigned)ESTIMATE_BEGINS;
+        is_known = is_known && one->load_us != ICMS_ESTIMATE_UNKNOWN;
+        came_us = before_us + (double)one->load_us;
+        if (is_known && came_us >= us) {
+            us = came_us;
+            error_us = one->error_us;
+        }
+        us += (double)one->bytes * us_a_byte;
+        us = us > ESTIMATE_US_MAX ? ESTIMATE_US_MAX : us; /* whatever an agent says */
+        one->bytes = bytes += one->bytes;
+        one->load_us = is_known ? (uint64_t)us : ICMS_ESTIMATE_UNKNOWN;
+        one->error_us = is_known ? error_us : ICMS_ESTIMATE_UNKNOWN;
+    }
+}
+
 /* The answers lie behind the keys, a byte each, and are read once each. */
 static void take_many(struct icms_request *request, const struct client_op *op)
 {
@@ -458,6 +540,8 @@ static void take_many(struct icms_request *request, const struct client_op *op)
             status = take_hint(reason);
         client_block_done(request, op->block + i, status, (enum icms_miss)reason);
     }
+    if (request->estimates != NULL)
+        take_estimates(request, op);
 }
 
 void client_op_give_up(struct icms_request *request, const struct client_op *op, icms_err why)

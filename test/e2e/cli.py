@@ -326,6 +326,15 @@ def blocks(env, folder):
            b"2 of 4\n")
     expect("match from standard input", icms("match", "--json", data=b"greeting\n0x00ff\n",
                                              env=env), 0, b'{"matched":2,"of":2}\n')
+    result = icms("match", "--estimate", "greeting", "nobody", env=env)
+    expect("match with an estimate", result, 1)
+    assert result.stdout.startswith(b"1 of 2: ") and b" bytes" in result.stdout, result
+    estimate = json.loads(icms("match", "--estimate", "--json", "greeting", "0x00ff", env=env).stdout)
+    assert set(estimate) == {"matched", "of", "bytes", "load_seconds", "error_seconds", "blocks"}, estimate
+    assert estimate["matched"] == sum(estimate["blocks"].values()) == 2 and estimate["bytes"] > 0, estimate
+    result = icms("match", "--estimate", "--json", "nobody", env=env)
+    expect("an estimate of nothing", result, 1)
+    assert json.loads(result.stdout)["matched"] == json.loads(result.stdout)["bytes"] == 0, result
     expect("rm", icms("rm", "greeting", "nobody", env=env), 1,
            b"greeting: removed\nnobody: missing (absent)\n")
     expect("gone", icms("get", "greeting", env=env), 1)

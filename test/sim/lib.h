@@ -142,6 +142,7 @@ struct lib_call {
     void *buffer;                     /* PUT in place: of block 0                   */
     struct icms_block blocks[LIB_CALL_MANY];
     struct icms_key match_keys[LIB_CALL_MANY];
+    struct icms_estimate estimates[LIB_CALL_MANY]; /* EXISTS_MANY of an even number of keys */
     size_t matched;
     uint8_t *memory; /* [LIB_CALL_BLOCKS * POD_STAGE_BYTES] poison between calls  */
     struct icms_request *request;

@@ -94,7 +94,11 @@ static void client_call_sync(struct lib_process *process, struct lib_call *call)
         err = icms_exists(volume, call->blocks, call->count, &options);
         break;
     case SHM_OP_EXISTS_MANY:
-        err = icms_match(volume, call->match_keys, call->count, &options, &call->matched);
+        if (call->count % 2 == 0)
+            err = icms_match_estimate(volume, call->match_keys, call->count, &options,
+                                      call->estimates, &call->matched);
+        else
+            err = icms_match(volume, call->match_keys, call->count, &options, &call->matched);
         break;
     case SHM_OP_REMOVE:
         err = icms_remove(volume, call->blocks, call->count, &options);

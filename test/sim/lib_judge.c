@@ -332,6 +332,22 @@ static void judge_err(const struct lib_call *call, icms_err err)
                  call->op, icms_err_name(err), ok, call->count, down);
 }
 
+/* What a longer prefix takes is no less, and every block of it is somewhere, or nothing is known.
+ */
+static void judge_estimates(const struct lib_call *call)
+{
+    for (size_t i = 0; i < call->matched; i++) {
+        const struct icms_estimate *one = &call->estimates[i], *before = i == 0 ? one : one - 1;
+        bool is_known = one->load_us != ICMS_ESTIMATE_UNKNOWN;
+
+        if (one->load_us < before->load_us || one->bytes < before->bytes ||
+            one->source > ICMS_SOURCE_POD || (is_known && one->source == ICMS_SOURCE_NONE) ||
+            (is_known && one->load_us > (uint64_t)3600 * 1000000 * call->matched))
+            pod_fail(lib_world, POD_FAULT_ANSWER, "block %zu of a prefix of %zu: %llu us", i,
+                     call->matched, (unsigned long long)one->load_us);
+    }
+}
+
 /* A match is as long as the first key that nobody put, at most. */
 static void judge_match(const struct lib_call *call, icms_err err)
 {
@@ -341,6 +357,8 @@ static void judge_match(const struct lib_call *call, icms_err err)
         return;
     if (call->matched > call->count)
         pod_fail(lib_world, POD_FAULT_ANSWER, "%zu of %u keys match", call->matched, call->count);
+    else if (call->count % 2 == 0)
+        judge_estimates(call);
     for (size_t i = 0; i < call->matched; i++)
         if (judge_key(call->keys[i])->versions == 0)
             pod_fail(lib_world, POD_FAULT_GHOST, "key %u matches, which nobody put", call->keys[i]);
