@@ -3,9 +3,10 @@
  * prefix_cache.c: see prefix_cache.h. Called by the program that takes it over, from the thread
  * that uses the context.
  *
- * prefix_cache_begin: plan_blocks (keys) -> look_up (one batch) -> for each block in order of
- * position: load_start a few ahead, load_finish, or compute_block. prefix_cache_store: plan_blocks,
- * look_up, store_start a few at a time, store_finish. A block that moves has slot i % WINDOW from
+ * prefix_cache_begin: plan_blocks (keys) -> look_up (one batch) -> choose_part -> for each block in
+ * order of position: load_start a few ahead, load_finish, or compute_block. prefix_cache_store:
+ * plan_blocks, look_up, store_start a few at a time, store_finish. A block that moves has slot i %
+ * WINDOW from
  * ..._start to ..._finish; none is under way between calls.
  */
 #include "prefix_cache.h"
@@ -19,7 +20,14 @@
 enum {
     WINDOW = 2,             /* blocks under way: enough to overlap the tier with copying  */
     CHUNK_TOKENS_MAX = 512, /* computed at a time where a block is larger                 */
+    COMPUTED_MEMORY = 8,    /* times that it was computed, which are averaged             */
+    PROBE_MS = 10000,       /* until when a block is wanted that is loaded to be measured */
 };
+
+/* How much later than expected loads may come: of the time that they save, and in seconds at least.
+ * What has not come by then is computed. */
+#define LOAD_SLACK   0.1
+#define LOAD_FLOOR_S 1.0
 
 struct slot {
     uint8_t *buf;                 /* block_bytes_max of the cache                 */
@@ -28,25 +36,32 @@ struct slot {
 };
 
 struct prefix_cache {
-    struct llama_context *context;     /* the program's                             */
-    llama_memory_t memory;             /* the context's                             */
-    struct icms *tier;                 /* ours                                      */
-    struct icms_volume *volume;        /* ours                                      */
-    struct icms_chain begin;           /* of every prompt                           */
-    uint32_t block_tokens;             /* tokens a block                            */
-    uint32_t chunk_tokens;             /* computed at a time                        */
-    uint32_t deadline_ms;              /* of a load                                 */
-    bool store_on_flash;               /* of a store                                */
-    llama_seq_id spare;                /* where a block stands alone                */
-    uint64_t block_bytes_max;          /* a volume's largest value                  */
-    struct slot slots[WINDOW];         /* blocks under way                          */
-    struct prefix_cache_block *blocks; /* of the last call                         */
-    struct icms_block *looks;          /* of the same: is it there                  */
-    uint32_t block_count, block_room;  /* used, allocated                           */
-    uint64_t bytes;                    /* moved in the last call                    */
-    double begin_s, computing_s;       /* of the last call: its begin, what it took
-                                          to compute holes                          */
-    double end_s;                      /* and its end                               */
+    struct llama_context *context;      /* the program's                             */
+    llama_memory_t memory;              /* the context's                             */
+    struct icms *tier;                  /* ours                                      */
+    struct icms_volume *volume;         /* ours                                      */
+    struct icms_chain begin;            /* of every prompt                           */
+    uint32_t block_tokens;              /* tokens a block                            */
+    uint32_t chunk_tokens;              /* computed at a time                        */
+    uint32_t deadline_ms;               /* of a load                                 */
+    bool store_on_flash;                /* of a store                                */
+    llama_seq_id spare;                 /* where a block stands alone                */
+    uint64_t block_bytes_max;           /* a volume's largest value                  */
+    struct slot slots[WINDOW];          /* blocks under way                          */
+    struct prefix_cache_block *blocks;  /* of the last call                         */
+    struct icms_block *looks;           /* of the same: is it there                  */
+    struct icms_key *keys;              /* of the same, for estimates                */
+    struct icms_estimate *estimates;    /* of these                                  */
+    uint32_t block_count, block_room;   /* used, allocated                           */
+    double computed_tokens, computed_s; /* lately: what computing takes             */
+    uint32_t computed_count;            /* additions to these                        */
+    double place_s;                     /* to put a block into the context, lately   */
+    uint32_t until_block;               /* blocks before it are to come by until_s   */
+    double until_s;
+    uint64_t bytes;              /* moved in the last call                    */
+    double begin_s, computing_s; /* of the last call: its begin, what it took
+                                    to compute holes                          */
+    double end_s;                /* and its end                               */
 };
 
 static double now(void)
@@ -179,6 +194,8 @@ void prefix_cache_close(struct prefix_cache *cache)
         free(cache->slots[i].buf);
     free(cache->blocks);
     free(cache->looks);
+    free(cache->keys);
+    free(cache->estimates);
     free(cache);
 }
 
@@ -199,6 +216,15 @@ void prefix_cache_report(const struct prefix_cache *cache, struct prefix_cache_r
 
 /* ---- blocks --------------------------------------------------------------------------------- */
 
+static bool grow(void **array, size_t count, size_t bytes)
+{
+    void *grown = realloc(*array, count * bytes);
+
+    if (grown != NULL)
+        *array = grown;
+    return grown != NULL;
+}
+
 /* Begins a call on the whole blocks of count tokens. False: no memory. */
 static bool plan_blocks(struct prefix_cache *cache, const llama_token *tokens, uint32_t count)
 {
@@ -209,23 +235,20 @@ static bool plan_blocks(struct prefix_cache *cache, const llama_token *tokens, u
     cache->computing_s = 0;
     cache->bytes = 0;
     cache->block_count = 0;
-    if (blocks > cache->block_room) {
-        void *fates = realloc(cache->blocks, blocks * sizeof(*cache->blocks));
-        void *looks;
-
-        if (fates == NULL)
-            return false;
-        cache->blocks = fates;
-        looks = realloc(cache->looks, blocks * sizeof(*cache->looks));
-        if (looks == NULL)
-            return false;
-        cache->looks = looks;
+    cache->until_block = 0;
+    if (blocks > cache->block_room &&
+        !(grow((void **)&cache->blocks, blocks, sizeof(*cache->blocks)) &&
+          grow((void **)&cache->looks, blocks, sizeof(*cache->looks)) &&
+          grow((void **)&cache->keys, blocks, sizeof(*cache->keys)) &&
+          grow((void **)&cache->estimates, blocks, sizeof(*cache->estimates))))
+        return false;
+    if (blocks > cache->block_room)
         cache->block_room = blocks;
-    }
     for (uint32_t i = 0; i < blocks; i++) {
         cache->blocks[i] = (struct prefix_cache_block){.fate = PREFIX_CACHE_KEPT};
         icms_chain_next(&chain, tokens + (size_t)i * cache->block_tokens,
                         cache->block_tokens * sizeof(*tokens), &cache->blocks[i].key);
+        cache->keys[i] = cache->blocks[i].key;
         cache->looks[i] = (struct icms_block){.key = cache->blocks[i].key};
     }
     cache->block_count = blocks;
@@ -286,6 +309,17 @@ static void load_start(struct prefix_cache *cache, uint32_t i)
     options.deadline_ms = cache->deadline_ms;
     slot->io = (struct icms_block){
         .key = cache->blocks[i].key, .data = slot->buf, .bytes = cache->block_bytes_max};
+    if (i < cache->until_block) {
+        double left_ms = (cache->until_s - now()) * 1e3;
+
+        if (left_ms < 1) { /* it is late: computed */
+            slot->io.status = ICMS_MISS;
+            slot->io.reason = ICMS_MISS_DEADLINE;
+            return;
+        }
+        if (cache->deadline_ms == 0 || left_ms < cache->deadline_ms)
+            options.deadline_ms = (uint32_t)left_ms;
+    }
     err = icms_get_start(cache->volume, &slot->io, 1, &options, &slot->request);
     if (err != ICMS_OK)
         slot->io.status = err; /* nothing was started: as a miss */
@@ -316,9 +350,14 @@ static bool load_finish(struct prefix_cache *cache, llama_seq_id sequence, uint3
     struct slot *slot = &cache->slots[i % WINDOW];
     struct prefix_cache_block *block = &cache->blocks[i];
 
+    double begin_s;
+
     slot_wait(slot);
+    begin_s = now();
     if (slot->io.status == ICMS_OK && !block_place(cache, sequence, i, &slot->io))
         slot->io.status = ICMS_FOREIGN;
+    if (slot->io.status == ICMS_OK)
+        cache->place_s += (now() - begin_s - cache->place_s) / 4;
     if (slot->io.status != ICMS_OK) {
         block_lost(block, PREFIX_CACHE_LEFT, &slot->io);
         return false;
@@ -335,6 +374,7 @@ static bool compute(struct prefix_cache *cache, llama_seq_id sequence, const lla
                     uint32_t from, uint32_t to)
 {
     struct llama_batch batch = llama_batch_init((int32_t)cache->chunk_tokens, 0, 1);
+    uint32_t begin = from;
     double begin_s = now();
     bool ok = true;
 
@@ -353,7 +393,86 @@ static bool compute(struct prefix_cache *cache, llama_seq_id sequence, const lla
     }
     llama_batch_free(batch);
     cache->computing_s += now() - begin_s;
+    if (ok)
+        prefix_cache_computed(cache, to - begin, now() - begin_s);
     return ok;
+}
+
+/* ---- load or compute ------------------------------------------------------------------------ */
+
+void prefix_cache_computed(struct prefix_cache *cache, uint32_t tokens, double seconds)
+{
+    if (tokens < cache->block_tokens || seconds <= 0)
+        return;
+    if (cache->computed_count >= COMPUTED_MEMORY) {
+        cache->computed_count /= 2;
+        cache->computed_tokens /= 2;
+        cache->computed_s /= 2;
+    }
+    cache->computed_count++;
+    cache->computed_tokens += tokens;
+    cache->computed_s += seconds;
+}
+
+/* Loads of the blocks up to here have their expected time, and a part of what they save. */
+static void loads_until(struct prefix_cache *cache, uint32_t end, double expected_s, double saved_s)
+{
+    double slack_s = saved_s * LOAD_SLACK;
+
+    cache->until_block = end;
+    cache->until_s = now() + expected_s + (slack_s > LOAD_FLOOR_S ? slack_s : LOAD_FLOOR_S);
+}
+
+/* One block is brought into the agent's memory behind all loads, so that it goes on measuring a
+ * path that nobody uses because it is slow. */
+static void probe(struct prefix_cache *cache, uint32_t i)
+{
+    struct icms_prestage_options options;
+    icms_err err;
+
+    icms_prestage_options_init(&options);
+    options.deadline_ms = PROBE_MS;
+    err = icms_prestage(cache->volume, &cache->keys[i], 1, &options, NULL);
+    (void)err; /* a wish */
+}
+
+/* How many of the blocks [first, first + count), which are there, are loaded, so that all of them
+ * are in place first: the others are computed. All, as long as nothing is known. */
+static uint32_t choose_part(struct prefix_cache *cache, uint32_t first, uint32_t count)
+{
+    const struct icms_estimate *estimates = cache->estimates;
+    struct icms_request_options options;
+    double block_s, best_s, load_s = 0;
+    uint32_t best = 0;
+    size_t matched = 0;
+    icms_err err;
+
+    if (cache->computed_count == 0)
+        return count;
+    block_s = cache->computed_s / cache->computed_tokens * cache->block_tokens;
+    best_s = count * block_s;
+    icms_request_options_init(&options);
+    options.deadline_ms = cache->deadline_ms;
+    err = icms_match_estimate(cache->volume, cache->keys + first, count, &options, cache->estimates,
+                              &matched);
+    if (err != ICMS_OK || matched < count ||
+        estimates[count - 1].load_us == ICMS_ESTIMATE_UNKNOWN) {
+        loads_until(cache, first + count, 0, best_s); /* try */
+        return count;
+    }
+    for (uint32_t i = 1; i <= count; i++) {
+        double there_s = (double)estimates[i - 1].load_us * 1e-6 + i * cache->place_s;
+
+        if (there_s + (count - i) * block_s <= best_s) {
+            best_s = there_s + (count - i) * block_s;
+            load_s = there_s;
+            best = i;
+        }
+    }
+    loads_until(cache, first + best, load_s, best * block_s);
+    if (best < count)
+        probe(cache, first + best);
+    return best;
 }
 
 /* The block behind the last one that is said to be there. */
@@ -400,7 +519,7 @@ bool prefix_cache_begin(struct prefix_cache *cache, llama_seq_id sequence,
                         const llama_token *tokens, uint32_t count, uint32_t have,
                         uint32_t *out_done)
 {
-    uint32_t first = have / cache->block_tokens, done = 0;
+    uint32_t first = have / cache->block_tokens, there, end, done = 0;
     bool ok;
 
     /* The last token is always computed: its logits begin the answer. */
@@ -412,7 +531,13 @@ bool prefix_cache_begin(struct prefix_cache *cache, llama_seq_id sequence,
     for (uint32_t i = first; i < cache->block_count; i++)
         cache->blocks[i].fate = PREFIX_CACHE_LEFT;
     look_up(cache, first);
-    ok = fill(cache, sequence, tokens, first, last_there(cache, first), &done);
+    there = first;
+    while (there < cache->block_count && cache->looks[there].status == ICMS_OK)
+        there++;
+    end = first == there ? first : first + choose_part(cache, first, there - first);
+    if (end == there) /* behind the first hole, too */
+        end = last_there(cache, first);
+    ok = fill(cache, sequence, tokens, first, end, &done);
     cache->end_s = now();
     if (ok)
         *out_done = done * cache->block_tokens;

@@ -6,7 +6,9 @@
  * blocks that the tier has into the context and computes the ones between them; what the program
  * computes after that, prefix_cache_store gives to the tier for all servers. Whatever the tier
  * does, the context ends up as if everything had been computed: a block that does not come, comes
- * late or is not taken by llama.cpp is computed.
+ * late or is not taken by llama.cpp is computed. So is one that is faster to compute than to load:
+ * the tier says how long loads take (icms_match_estimate), and prefix_cache_computed how long the
+ * program computes.
  *
  *   prefix_cache_open -> for each prompt: prefix_cache_begin -> llama_decode of the rest, the
  * answer
@@ -58,7 +60,8 @@ enum prefix_cache_fate {
     PREFIX_CACHE_KEPT,   /* was in the sequence, or in the tier, before: nothing to do           */
     PREFIX_CACHE_LOADED, /* came from the tier                                                   */
     PREFIX_CACHE_COMPUTED, /* did not come, and was computed by the cache */
-    PREFIX_CACHE_LEFT,    /* did not come, and is the program's to compute                        */
+    PREFIX_CACHE_LEFT,     /* did not come, or (status OK) is faster to compute; the program's to
+                              compute                                                              */
     PREFIX_CACHE_STORED,  /* given to the tier                                                    */
     PREFIX_CACHE_REFUSED, /* not taken by the tier                                                */
 };
@@ -100,6 +103,11 @@ void prefix_cache_close(struct prefix_cache *cache);
 bool prefix_cache_begin(struct prefix_cache *cache, llama_seq_id sequence,
                         const llama_token *tokens, uint32_t count, uint32_t have,
                         uint32_t *out_done);
+
+/* The program has computed tokens of a prompt, at least a block of them, in so many seconds. What
+ * the cache computes itself it knows. Until one of them was computed, all that is there is loaded.
+ */
+void prefix_cache_computed(struct prefix_cache *cache, uint32_t tokens, double seconds);
 
 /* Gives the tier the whole blocks of tokens[0 .. count-1], which are in the sequence, as far as it
  * does not have them. False: llama.cpp failed to save a block; the sequence is as before. */
