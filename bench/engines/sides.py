@@ -202,7 +202,7 @@ class Icms(Side):
 
     def config(self):
         config = offloading({"type": "IcmsTier", "module_path": "icms.vllm.tier",
-                             "where": self.where(), "volume": "kv", "weights": "files"})
+                             "where": self.where(), "volume": "kv", "weights": "files", "load": "always"})
         return {**config, "kv_connector": "IcmsOffloadingConnector",
                 "kv_connector_module_path": "icms.vllm.offloading"}
 
@@ -258,7 +258,7 @@ class IcmsConnector(Icms):
     def config(self):
         return {"kv_connector": "IcmsConnector", "kv_connector_module_path": "icms.vllm.connector",
                 "kv_role": "kv_both", "kv_connector_extra_config": {
-                    "where": self.where(), "volume": "kv", "host_bytes": HOST_BYTES}}
+                    "where": self.where(), "volume": "kv", "host_bytes": HOST_BYTES, "load": "always"}}
 
 
 #: In the order of the document.

@@ -5,13 +5,16 @@ Goal: a block is ready only when the bytes of all ranks and of all blocks before
 that nobody wants any more is never ready and gives every slot back.
 Method: the class of the product with movers that answer when the test says so.
 """
+import time
 import types
 import unittest
 
 import vllm_stand_ins as stand_ins
 
 stand_ins.install()
+from icms.vllm.choice import Prefill  # noqa: E402
 from icms.vllm.matching import Match, Names  # noqa: E402
+from icms.vllm.movers import Counts  # noqa: E402
 from icms.vllm.staging import Staging  # noqa: E402
 
 SLOTS = 16
@@ -22,11 +25,21 @@ RANKS = 2
 class HeldMovers:
     """Keeps what it was asked for; the test answers."""
 
+    def __init__(self):
+        self.counts = Counts()
+        self.hinted = None
+
     def exists(self, volume, names, deadline, done):
         self.found = done
 
+    def estimate(self, volume, names, deadline, done):
+        self.asked_for, self.estimated = names, done
+
     def load(self, volume, names, rooms, deadline, done):
-        self.names, self.loaded = names, done
+        self.names, self.loaded, self.until = names, done, deadline
+
+    def prestage(self, volume, names, deadline_ms):
+        self.hinted = names
 
 
 def scheme_of(rank):
@@ -41,7 +54,9 @@ class Matches(unittest.TestCase):
         self.addCleanup(self.staging.close)
         schemes = [scheme_of(rank) for rank in range(RANKS)]
         hashes = [bytes([block]) for block in range(BLOCKS)]
-        self.match = Match(self.movers, self.staging, schemes, Names(schemes), hashes, 0, 60000)
+        self.prefill = Prefill()
+        self.match = Match(self.movers, self.staging, schemes, Names(schemes), hashes, 0, 60000, 16,
+                           self.prefill)
 
     def found(self):
         self.movers.found([True] * BLOCKS)
@@ -84,3 +99,37 @@ class Matches(unittest.TestCase):
         self.assertEqual(self.movers.names, [b"\0\0", b"\0\1"])
         self.movers.loaded([True, True])
         self.assertEqual(self.match.ready, 1)
+
+    def test_what_is_faster_to_compute_is_not_loaded(self):
+        self.prefill.add(64, 6.4)  # 1.6 s a block
+        self.movers.found([True] * BLOCKS)
+        self.assertEqual(len(self.movers.asked_for), BLOCKS * RANKS)
+        self.assertEqual(self.staging.free, SLOTS)
+        # by block and rank: two blocks take a second, the third one a minute
+        self.movers.estimated([0.4, 0.5, 0.9, 1.0, 60, 61, 62, 63])
+        self.assertEqual(self.movers.names, [b"\0\0", b"\0\1", b"\1\0", b"\1\1"])
+        self.assertEqual(self.movers.hinted, [b"\2\0"])  # so that the agent measures it
+        self.assertLess(self.movers.until - time.monotonic(), 2.1)  # and not a minute
+        self.assertEqual(self.movers.counts.take(),
+                         {("choices", "load"): 2, ("choices", "compute"): 2})
+        self.movers.loaded([True] * 4)
+        self.assertEqual(self.match.ready, 2)
+        self.assertEqual(self.staging.free, SLOTS - 2 * RANKS)
+
+    def test_nothing_is_loaded_from_a_path_that_is_too_slow(self):
+        self.prefill.add(64, 0.064)
+        self.movers.found([True] * BLOCKS)
+        self.movers.estimated([float(i + 1) for i in range(BLOCKS * RANKS)])
+        self.assertTrue(self.match.over)
+        self.assertEqual(self.match.ready, 0)
+        self.assertEqual(self.staging.free, SLOTS)
+        self.assertEqual(self.movers.hinted, [b"\0\0"])
+
+    def test_a_match_that_was_dropped_meanwhile_loads_nothing(self):
+        self.prefill.add(64, 6.4)
+        self.movers.found([True] * BLOCKS)
+        self.match.drop()
+        self.movers.estimated([0.0] * (BLOCKS * RANKS))
+        self.assertTrue(self.match.over)
+        self.assertEqual(self.staging.free, SLOTS)
+        self.assertIsNone(self.movers.hinted)

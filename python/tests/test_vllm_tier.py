@@ -203,6 +203,32 @@ class Tiers(unittest.TestCase):
                   if "loaded_bytes" in name[0]}
         self.assertEqual(sum(loaded.values()), CHUNKS * VALUE_BYTES)
 
+    def test_what_is_faster_to_compute_is_a_miss(self):
+        self.stored()
+        engine = Engine(self, self.shared.where).wait_up()
+
+        def found():
+            context, names = engine.request(self.prompt)
+            answers, _ = engine.lookup(context, names)
+            if answers[0] == HIT:
+                self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=True).success)
+            return answers
+
+        self.assertEqual(found(), [HIT] * CHUNKS)  # nothing is known of the engine
+        engine.tier._prefill.add(TOKENS, 3600.0)
+        self.assertEqual(found(), [HIT] * CHUNKS)
+        for _ in range(400):
+            engine.tier._prefill.add(TOKENS, 1e-12)
+        self.assertEqual(found(), [MISS] * CHUNKS)
+        choices = {labels: number for (name, labels), number in engine.counters().items()
+                   if "found_blocks" in name}
+        self.assertEqual(choices, {("load",): CHUNKS, ("compute",): CHUNKS})
+        engine = Engine(self, self.shared.where, load="always").wait_up()
+        engine.engine.prefill.add(TOKENS, 1e-12)
+        self.assertEqual(found(), [HIT] * CHUNKS)
+        with self.assertRaisesRegex(ValueError, "the option load is"):
+            Engine(self, self.shared.where, load="sometimes")
+
     def test_a_question_that_is_never_answered_is_a_miss_at_its_deadline(self):
         engine = Engine(self, self.shared.where, lookup_ms=50).wait_up()
         context, names = engine.request(self.prompt, 1)
@@ -497,7 +523,8 @@ class Tiers(unittest.TestCase):
         connector.set_xfer_handshake_metadata_pp_aware({(0, 0): Facts("a machine")})
         wait_for(lambda: link.up)
         before = link.schemes[0].fingerprint
-        connector.build_connector_meta(types.SimpleNamespace(total_num_scheduled_tokens=3))
+        connector.build_connector_meta(types.SimpleNamespace(total_num_scheduled_tokens=3,
+                                                             num_scheduled_tokens={"a": 3}))
         self.assertTrue(connector.reset_cache())
         self.assertFalse(link.up and link.schemes[0].fingerprint == before)
         wait_for(lambda: link.up)

@@ -112,6 +112,9 @@ class OffloadingConnector:
     def build_connector_meta(self, output):
         self.asked.append("step")
 
+    def update_connector_output(self, output):
+        self.asked.append("output")
+
     def bind_gpu_block_pool(self, pool):
         self.asked.append("pool")
 

@@ -36,6 +36,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ..keys import Scheme
 from . import configuration, metrics
+from .choice import FASTER, Prefill, compares
 from .identity import Engine, Facts, Identity, Options, Shape
 from .link import Link, WrongTier
 from .matching import Match, Names
@@ -145,7 +146,7 @@ class _Scheduler:
         self._block_tokens, self._block_bytes = _shape(config, kv_cache_config)
         known = {"where": "unix:", "volume": None, "keys": "", "tenant": "", "weights": "",
                  "variant": "", "adapters": "", "load_ms": 5000, "store_ms": 10000, "load_threads": 2,
-                 "host_bytes": 1 << 30, "prestage_ms": 5000}
+                 "host_bytes": 1 << 30, "prestage_ms": 5000, "load": FASTER}
         unknown = set(options) - set(known)
         if unknown or not options.get("volume"):
             raise WrongTier(f"icms: kv_connector_extra_config takes {', '.join(known)}, and volume "
@@ -163,6 +164,7 @@ class _Scheduler:
         self._steps: dict[int, tuple[list[int], list[_Puts], int]] = {}
         self._number = 0
         self._up_told: bool | None = None
+        self._prefill = engine.prefill if compares(said["load"]) else Prefill()
         self._identity = Identity(
             engine, Options(said["tenant"], said["weights"], said["variant"], said["adapters"]),
             Shape(_dtype(config), f"block {config.cache_config.kv_cache_layout} {self._block_bytes}",
@@ -225,7 +227,7 @@ class _Scheduler:
                 state.names = Names(schemes)
             state.match = Match(self._movers, self._staging, schemes, state.names,
                                 [bytes(name) for name in request.block_hashes[:last]], first,
-                                self._load_ms)
+                                self._load_ms, self._block_tokens, self._prefill)
         if not state.match.over:
             return None
         ready = state.match.first + state.match.ready - first
@@ -445,7 +447,7 @@ def _copy_gathered(page: torch.Tensor, host: torch.Tensor, pairs: list[tuple[int
 
 class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
     """See the file's head. Options: where, volume, keys, tenant, weights, variant, adapters, load_ms,
-    store_ms, prestage_ms, load_threads as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds
+    store_ms, prestage_ms, load_threads, load as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds
     how much moves at a time (default 1 GiB, taken as it is used)."""
 
     _cache_hit_source = CacheHitSource.DISK
@@ -496,10 +498,12 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None and self._engine is not None
         if scheduler_output.total_num_scheduled_tokens:
             self._engine.stepped()
+            self._engine.prefill.step_begun(list(scheduler_output.num_scheduled_tokens.values()))
         return self._scheduler.step(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:
-        assert self._scheduler is not None
+        assert self._scheduler is not None and self._engine is not None
+        self._engine.prefill.step_ended()
         done = connector_output.kv_connector_worker_meta
         if isinstance(done, Copied):
             self._scheduler.copied(done)

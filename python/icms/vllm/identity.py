@@ -26,6 +26,7 @@ from .. import fingerprint
 from ..canonical import Scalar
 from ..client import Layout
 from . import changes, configuration
+from .choice import Prefill
 from .link import WrongTier
 
 logger = init_logger("vllm.icms.identity")
@@ -129,6 +130,7 @@ class Engine:
         self._adapters: set[tuple[str, str]] = set()  # that were loaded: name, path
         self.pool: Any = None  # vLLM's blocks on the GPU
         self.queued: list[Callable[[Any], None]] = []  # of tiers: the engine has a request that waits
+        self.prefill = Prefill()  # what its steps take
         changes.watch(self)
 
     def close(self) -> None:

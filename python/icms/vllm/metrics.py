@@ -14,6 +14,9 @@ COUNTERS = {
                      "Bytes that the agent has accepted."),
     "hints": ("vllm:kv_offload_icms_hints", "result",
               "Blocks of queued requests that the agent was told of, by whether it took the hint."),
+    "choices": ("vllm:kv_offload_icms_found_blocks", "choice",
+                "Blocks that were found, by whether they were loaded (load), or computed because that "
+                "was expected to be faster (compute)."),
     "lookup_misses": ("vllm:kv_offload_icms_lookup_misses", "reason",
                       "Blocks that were asked for and are not there, by reason."),
     "load_misses": ("vllm:kv_offload_icms_load_misses", "reason",

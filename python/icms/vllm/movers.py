@@ -80,6 +80,22 @@ class Movers:
         """done gets whether each block is there; False for what is not known by the deadline."""
         self._begin(self._asks, self._exists, volume, names, deadline, done)
 
+    def estimate(self, volume: Volume, names: Sequence[bytes], deadline: float,
+                 done: Callable[[list[float | None]], None]) -> None:
+        """done gets the expected seconds to load each block with all before it; None where that is not
+        known, or not by the deadline, or where a block is not there any more."""
+        def run(volume: Volume, names: Sequence[bytes], deadline: float) -> list[float | None]:
+            loads: list[float | None] = [None] * len(names)
+            try:
+                for i, one in enumerate(volume.match_estimate(
+                        names, deadline_ms=max(1, left_ms(deadline)))):
+                    loads[i] = one.seconds
+            except Error:
+                pass  # the loads will say
+            return loads
+
+        self._begin(self._asks, run, volume, names, deadline, done)
+
     def load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any], deadline: float,
              done: Callable[[list[bool]], None]) -> None:
         """Fills each room exactly; done gets for which of them that succeeded, in order."""
@@ -116,14 +132,14 @@ class Movers:
 
     # ---- on the threads
 
-    def _begin(self, pool: ThreadPoolExecutor, work: Callable[..., list[bool]], volume: Volume,
+    def _begin(self, pool: ThreadPoolExecutor, work: Callable[..., list[Any]], volume: Volume,
                names: Names, *rest: Any) -> None:
         *arguments, done = rest
         with self._lock:
             self._under_way += 1
 
         def run() -> None:
-            answers: list[bool] = []
+            answers: list[Any] = []
             try:
                 made = names() if callable(names) else names
                 answers = [False] * len(made)

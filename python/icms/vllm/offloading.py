@@ -2,7 +2,7 @@
 """vLLM's own OffloadingConnector for `tier.IcmsTier`. Imported and made by vLLM, see there.
 
 It is that connector in all that it does. What it adds is what vLLM 0.32 tells no tier: the
-configuration of the engine, what its workers know of their KV, and resets. A tier of another kind
+configuration of the engine, what its workers know of their KV, what its steps take, and resets. A tier of another kind
 beside IcmsTier notices nothing.
 """
 from __future__ import annotations
@@ -62,7 +62,13 @@ class IcmsOffloadingConnector(OffloadingConnector):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         if self._engine is not None and scheduler_output.total_num_scheduled_tokens:
             self._engine.stepped()
+            self._engine.prefill.step_begun(list(scheduler_output.num_scheduled_tokens.values()))
         return super().build_connector_meta(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        if self._engine is not None:
+            self._engine.prefill.step_ended()
+        super().update_connector_output(connector_output)
 
     def reset_cache(self) -> bool | None:
         done: bool | None = super().reset_cache()  # ends all jobs first, under the keys of before

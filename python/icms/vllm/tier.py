@@ -15,8 +15,11 @@ Every method runs on the scheduler's thread and returns at once; the work is don
 
 While a request waits for its turn the agent knows its chunks, and brings them nearer (`_queued`).
 
+Of the chunks of a request that are there, those count that are faster to load than to compute
+(`choice`); the others are a MISS.
+
 Life cycle of a chunk that is asked for: lookup (RETRY) -> on_schedule_end: one question for all of
-the step -> lookup (HIT or MISS) -> submit_load -> get_finished_jobs. A question without an answer
+the step -> [an estimate for each request that has some] -> lookup (HIT or MISS) -> submit_load -> get_finished_jobs. A question without an answer
 by its deadline is a MISS; so is, for this request, a chunk whose load failed, for otherwise vLLM
 would ask for it forever.
 """
@@ -35,6 +38,7 @@ from vllm.v1.kv_offload.base import (LookupResult, Medium, OffloadingCounterMeta
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from ..keys import Prompt, Scheme
+from .choice import FASTER, PROBE_MS, Prefill, choose, compares, patience
 from .identity import Engine, Identity, Options, Shape
 from .link import Link, WrongTier
 from .metrics import COUNTERS, UP, UP_TEXT
@@ -56,9 +60,10 @@ class _Question:
 class _Request:
     """What the tier knows of a request of the engine; the scheduler's thread alone."""
 
-    __slots__ = ("questions", "names", "hinted", "_prompts", "_ends", "_seen")
+    __slots__ = ("questions", "names", "hinted", "load_seconds", "_prompts", "_ends", "_seen")
 
     def __init__(self) -> None:
+        self.load_seconds: float | None = None  # that its loads may take; None: the deadline of loads
         self.forget()
 
     def forget(self) -> None:
@@ -116,6 +121,7 @@ class IcmsTier(SecondaryTierManager):
     prestage_ms  a request that is queued is begun within this: the agent is told which chunks it has, and
                 brings those that the pod has into its memory meanwhile; 0: it is told nothing
     load_threads  threads that load
+    load        "faster": of what is there, what is faster to load than to compute; "always": all of it
     """
 
     medium = Medium.STORAGE
@@ -124,7 +130,7 @@ class IcmsTier(SecondaryTierManager):
                  where: str = "unix:", volume: str, keys: str = "", tenant: str = "",
                  weights: str = "", variant: str = "", adapters: str = "", lookup_ms: int = 0,
                  load_ms: int = 5000, store_ms: int = 10000, prestage_ms: int = 5000,
-                 load_threads: int = 2,
+                 load_threads: int = 2, load: str = FASTER,
                  backpressure_detector: Any = None) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if not hasattr(ReqContext(req_id=""), "_offload_key_positions"):
@@ -139,11 +145,12 @@ class IcmsTier(SecondaryTierManager):
                             '"kv_connector": "IcmsOffloadingConnector" and "kv_connector_module_path": '
                             '"icms.vllm.offloading"')
         self._deadlines_ms = (lookup_ms or load_ms, load_ms, store_ms)
+        self._prefill = engine.prefill if compares(load) else Prefill()
         self._prestage_ms = prestage_ms
         self._memory = primary_kv_view.cast("B")
         self._requests: dict[str, _Request] = {}
         self._up_told: bool | None = None  # what the metric said last
-        self._asked: list[tuple[bytes, _Question]] = []  # in this step, not yet sent
+        self._asked: list[tuple[_Request, bytes, _Question]] = []  # in this step, not yet sent
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[tuple[TransferJob, JobResult, Collection[bytes]]] = (
             queue.SimpleQueue())
@@ -197,8 +204,8 @@ class IcmsTier(SecondaryTierManager):
             if name is None:
                 return LookupResult.MISS
             question = request.questions[key] = _Question(
-                soon(self._deadlines_ms[0] + GRACE_MS))
-            self._asked.append((name, question))
+                soon(2 * self._deadlines_ms[0] + GRACE_MS))  # what is there, and what that takes
+            self._asked.append((request, name, question))
         if question.answer is None:
             if time.monotonic() < question.until:
                 return LookupResult.RETRY
@@ -211,13 +218,48 @@ class IcmsTier(SecondaryTierManager):
         schemes = self._link.schemes
         if not asked or not schemes:
             return
-        questions = [question for _, question in asked]
+        volume = schemes[0].volume
+        tokens = len(asked) * max(self._chunk_tokens.values())
+        wait = patience(tokens, self._prefill, self._deadlines_ms[0] / 1000)
+        lookup_ms = max(1, int(wait * 1000))
 
         def done(there: list[bool]) -> None:
-            self._answers.put(lambda: _answer(questions, there))
+            by_request: dict[int, list[int]] = {}
+            for i, (request, _, _) in enumerate(asked):
+                by_request.setdefault(id(request), []).append(i)
+            for places in by_request.values():
+                self._found(volume, [asked[i] for i in places], [there[i] for i in places],
+                            lookup_ms)
 
-        self._movers.exists(schemes[0].volume, [name for name, _ in asked],
-                            soon(self._deadlines_ms[0]), done)
+        self._movers.exists(volume, [name for _, name, _ in asked], soon(lookup_ms), done)
+
+    def _found(self, volume: Any, asked: list[tuple[_Request, bytes, _Question]],
+               there: list[bool], lookup_ms: int) -> None:
+        """What is there of the chunks of one request, in order. On a thread of Movers."""
+        request, questions = asked[0][0], [question for _, _, question in asked]
+        names = [name for (_, name, _), one in zip(asked, there) if one]
+        if not names or len(self._chunk_tokens) != 1 or self._prefill.seconds(1) is None:
+            self._answers.put(lambda: _answer(questions, there))
+            return
+        limit = self._deadlines_ms[1] / 1000
+        (tokens,) = self._chunk_tokens.values()
+
+        def estimated(loads: list[float | None]) -> None:
+            choice = choose(loads, tokens, self._prefill, limit)
+            self._movers.counts.add("choices", "load", choice.load)
+            self._movers.counts.add("choices", "compute", len(names) - choice.load)
+            if choice.load < len(names):  # so that the agent knows when that changes
+                self._movers.prestage(volume, names[choice.load:choice.load + 1], PROBE_MS)
+            left = itertools.count()
+            chosen = [one and next(left) < choice.load for one in there]
+
+            def answer() -> None:
+                request.load_seconds = choice.seconds
+                _answer(questions, chosen)
+
+            self._answers.put(answer)
+
+        self._movers.estimate(volume, names, soon(lookup_ms), estimated)
 
     def _forget(self) -> None:
         """Chunks of before are not those of from now on. Jobs that are outstanding go on under the
@@ -263,6 +305,8 @@ class IcmsTier(SecondaryTierManager):
             self._finished.put((job, result, fine))
 
         _, load_ms, store_ms = self._deadlines_ms
+        if request.load_seconds is not None:
+            load_ms = max(1, int(request.load_seconds * 1000))
         if is_store:
             self._movers.store(schemes[0].volume, names, rooms, soon(store_ms), done)
         else:

@@ -179,7 +179,7 @@ def tier(agent, **extra):
                 "spec_name": "CpuTieringSpec", "spec_module_path": "cpu_spec",
                 "cpu_bytes_to_use": 256 << 20,
                 "secondary_tiers": [{"type": "IcmsTier", "module_path": "icms.vllm.tier",
-                                     **{"where": where, "volume": "kv", **extra}}]}}
+                                     **{"where": where, "volume": "kv", "load": "always", **extra}}]}}
 
 
 def connector(agent, **extra):
@@ -187,7 +187,7 @@ def connector(agent, **extra):
     where = agent if isinstance(agent, str) else f"unix:{agent.socket}"
     return {"kv_connector": "IcmsConnector", "kv_connector_module_path": "icms.vllm.connector",
             "kv_role": "kv_both",
-            "kv_connector_extra_config": {**{"where": where, "volume": "kv"}, **extra}}
+            "kv_connector_extra_config": {**{"where": where, "volume": "kv", "load": "always"}, **extra}}
 
 
 def status(agent):
