@@ -41,8 +41,8 @@ static double pace(uint64_t first_ns, uint64_t first_bytes, uint64_t rate_ns, ui
 
 uint64_t estimate_ns(const struct estimate *estimate, uint64_t bytes, uint64_t now_ns)
 {
-    double ns_a_byte = pace(estimate->first_ns, estimate->first_bytes, estimate->rate_ns,
-                            estimate->rate_bytes);
+    double ns_a_byte =
+        pace(estimate->first_ns, estimate->first_bytes, estimate->rate_ns, estimate->rate_bytes);
     double total = (double)estimate->in_flight_bytes + (double)bytes;
     double ns = total * ns_a_byte;
     bool is_busy = estimate->in_flight != 0;
@@ -209,9 +209,8 @@ uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *l
     check(now_ns >= load->asked_ns);
     estimate->in_flight--;
     estimate->in_flight_bytes -= load->bytes;
-    if (end == ESTIMATE_NOTHING ||
-        (end == ESTIMATE_LATE && load->expected_ns != ESTIMATE_UNKNOWN &&
-         took_ns <= load->expected_ns))
+    if (end == ESTIMATE_NOTHING || (end == ESTIMATE_LATE && load->expected_ns != ESTIMATE_UNKNOWN &&
+                                    took_ns <= load->expected_ns))
         return error;
     if (load->expected_ns != ESTIMATE_UNKNOWN) {
         error = error_of(load->expected_ns, took_ns);
@@ -233,7 +232,8 @@ bool estimate_tell(const struct estimate *estimate, struct estimate_told *out_to
     if (ns_a_byte == 0)
         return false;
     *out_told = (struct estimate_told){
-        .bytes_per_s = (uint64_t)(1e9 / ns_a_byte),
+        .bytes_per_s = 1e9 / ns_a_byte < (double)ESTIMATE_BYTES_MAX ? (uint64_t)(1e9 / ns_a_byte)
+                                                                    : ESTIMATE_BYTES_MAX,
         .first_ns = counter_get(&estimate->first_ns),
         .error = counter_get(&estimate->error_told),
     };
