@@ -116,7 +116,7 @@ void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint6
     };
     if (estimate->in_flight == 0) {
         estimate->busy_ns = now_ns;
-        estimate->came_ns = 0;
+        estimate->came_ns = estimate->came_bytes = 0;
     }
     estimate->in_flight++;
     estimate->in_flight_bytes += bytes;
@@ -150,13 +150,19 @@ static void rate_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns
                 u64_min(estimate->rate_bytes + bytes, ESTIMATE_BYTES_MAX * ESTIMATE_MEMORY));
 }
 
-/* Took so long with all that was ahead of it: that is all that is known from now on. */
-static void begin_anew(struct estimate *estimate, uint64_t ahead_bytes, uint64_t took_ns,
+/* What this load says is all that is known from now on: it took so long with all that was ahead of
+ * it. Behind one that did not come all of that may still come: what came since the server became
+ * busy counts, and this one as if it had come now. */
+static void begin_anew(struct estimate *estimate, const struct estimate_load *load, bool came,
                        uint64_t now_ns)
 {
     estimate_forget(estimate);
     estimate->dropped_ns = now_ns;
-    rate_add(estimate, ahead_bytes, u64_max(took_ns, 1));
+    if (came)
+        rate_add(estimate, load->ahead_bytes, u64_max(now_ns - load->asked_ns, 1));
+    else
+        rate_add(estimate, estimate->came_bytes + load->bytes,
+                 u64_max(now_ns - estimate->busy_ns, 1));
 }
 
 /* What a load says of the server. */
@@ -188,11 +194,11 @@ static void learn(struct estimate *estimate, const struct estimate_load *load, b
     enum verdict verdict = judge(estimate, load, took_ns);
 
     if (verdict == CHANGED)
-        begin_anew(estimate, load->ahead_bytes, took_ns, now_ns);
+        begin_anew(estimate, load, came, now_ns);
     else if (verdict == SURPRISE)
         return;
     else if (!came && estimate->first_ns + estimate->rate_ns == 0)
-        rate_add(estimate, load->ahead_bytes, u64_max(took_ns, 1)); /* it is no faster */
+        begin_anew(estimate, load, false, now_ns);
     else if (came && estimate->came_ns == 0)
         first_add(estimate, came_bytes, took_ns);
     else if (came)
@@ -217,8 +223,10 @@ uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *l
         error_add(estimate, error);
     }
     learn(estimate, load, end == ESTIMATE_CAME, u64_min(came_bytes, ESTIMATE_BYTES_MAX), now_ns);
-    if (end == ESTIMATE_CAME)
+    if (end == ESTIMATE_CAME) {
         estimate->came_ns = now_ns;
+        estimate->came_bytes += u64_min(came_bytes, ESTIMATE_BYTES_MAX);
+    }
     return error;
 }
 

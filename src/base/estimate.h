@@ -19,7 +19,8 @@
  * was.
  *
  * What counts. A load that ended with its value. One that ended at its deadline took longer than
- * that: it counts when more was expected of the server. Misses, refusals and what ended with the
+ * that: it counts when more was expected of the server, which then is as fast as if the value had
+ * come at that moment, behind those that did come. Misses, refusals and what ended with the
  * connection say nothing of how long a value takes.
  *
  * Error. What the last ESTIMATE_ERRORS loads took against what was expected when they were asked
@@ -54,12 +55,13 @@ struct estimate {
     uint64_t in_flight, in_flight_bytes; /* loads, and what they are expected to bring         */
     uint64_t busy_ns;                    /* in_flight > 0: since when                          */
     uint64_t came_ns;                    /* when a value came last since then; 0: none did     */
+    uint64_t came_bytes;                 /* that came since then                               */
     /* learnt */
-    uint64_t first_ns, first_bytes; /* averages of first loads; counters; first_ns 0: none     */
-    uint64_t rate_ns, rate_bytes;   /* sums of what followed them; counters; rate_ns 0: none   */
-    uint32_t firsts, rates;         /* how many there are in them                              */
-    uint32_t surprises;             /* in a row                                                */
-    uint64_t dropped_ns;            /* when all was dropped last                               */
+    uint64_t first_ns, first_bytes;   /* averages of first loads; counters; first_ns 0: none     */
+    uint64_t rate_ns, rate_bytes;     /* sums of what followed them; counters; rate_ns 0: none   */
+    uint32_t firsts, rates;           /* how many there are in them                              */
+    uint32_t surprises;               /* in a row                                                */
+    uint64_t dropped_ns;              /* when all was dropped last                               */
     uint16_t errors[ESTIMATE_ERRORS]; /* of the last loads, in any order                       */
     uint32_t error_count;             /* of them; those before are overwritten in turn         */
     uint32_t error_next;
@@ -99,8 +101,8 @@ void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint6
 uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *load,
                         enum estimate_end end, uint64_t came_bytes, uint64_t now_ns);
 
-/* Any thread: bytes in a second, the time of a first load, and the error, as of a moment ago; false:
- * nothing is known. */
+/* Any thread: bytes in a second, the time of a first load, and the error, as of a moment ago;
+ * false: nothing is known. */
 struct estimate_told {
     uint64_t bytes_per_s; /* 0: not known */
     uint64_t first_ns;    /* 0: not known */

@@ -325,6 +325,36 @@ static void deadlines_count_and_misses_do_not(void **state)
     assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) >= 10 * S);
 }
 
+/* A batch on a path that is very slow: a part of it comes, or nothing, and the rest ends at its
+ * deadline. What came says how fast the path is, and not what was asked for. */
+static void a_batch_that_is_cut_short_says_how_fast_it_was(void **state)
+{
+    (void)state;
+    for (uint32_t came = 0; came <= 7; came += 7)
+        for (int is_known = 0; is_known < 2; is_known++) {
+            struct server server;
+
+            server_init(&server, MS, (uint64_t)1000 * 1000 * 1000, 5);
+            if (is_known)
+                batch(&server, 32, MIB);
+            server.bytes_per_s = came == 0 ? 1000 * 1000 : 10 * 1000 * 1000;
+            for (uint32_t i = 0; i < 32; i++) {
+                ask(&server, i, MIB, ESTIMATE_CAME);
+                if (i >= came) {
+                    server.loads[i].end = ESTIMATE_LATE;
+                    server.loads[i].done_ns = server.now_ns + 800 * MS;
+                }
+            }
+            while (next_over(&server) != LOADS)
+                ;
+            if (came != 0)
+                is_within(estimate_ns(&server.estimate, 32 * MIB, server.now_ns), 32 * MIB * 100,
+                          25);
+            else
+                assert_true(estimate_ns(&server.estimate, 32 * MIB, server.now_ns) >= 20 * S);
+        }
+}
+
 /* Sizes and times that nobody can have: no sum wraps, and no estimate is beyond its bound. */
 static void numbers_are_bounded(void **state)
 {
@@ -385,6 +415,7 @@ int main(void)
         cmocka_unit_test(one_pause_is_no_change),
         cmocka_unit_test(what_was_away_is_unknown),
         cmocka_unit_test(deadlines_count_and_misses_do_not),
+        cmocka_unit_test(a_batch_that_is_cut_short_says_how_fast_it_was),
         cmocka_unit_test(numbers_are_bounded),
         cmocka_unit_test(small_values_make_nobody_fast),
     };
