@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep check-engines mutants faults replay bench bench-peers bench-engines bench-prestage bench-hot demo demo-pod install format clean help deps deps-check
+.PHONY: all test check check-deep check-engines mutants faults replay bench bench-peers bench-engines bench-prestage bench-choice bench-hot demo demo-pod install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -60,6 +60,11 @@ bench-prestage: all
 # Eight clients on one block beside eight on different ones, and gets of a pod that is gone.
 bench-hot: all
 	@bench/bench_hot.py --build $(BUILD) --json $(BUILD)/hot.json $(if $(BENCH_DIR),--dir $(BENCH_DIR))
+
+# Load or compute, on throttled paths to a real pod, by a model of an engine.
+bench-choice: all
+	@bench/bench_choice.py --build $(BUILD) --json $(BUILD)/choice.json \
+		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(CHOICE)
 
 bench-engines: ROUNDS = 7
 bench-engines: all
@@ -120,6 +125,8 @@ help:
 	@echo '               engine; PRESTAGE="--leads 2 --requests 80" are its options, BENCH_DIR as above'
 	@echo 'make bench-hot  eight clients that ask for one block, beside as many that ask for different ones, and'
 	@echo '               gets of a pod that is gone; BENCH_DIR as above'
+	@echo 'make bench-choice  load or compute, on paths of several bandwidths, by a model of an engine;'
+	@echo '               CHOICE="--paths 1000000 --rounds 2" are its options, BENCH_DIR as above'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers; SECURE=1: with'
 	@echo '               authentication, TLS and an encrypted volume'
 	@echo 'make demo-pod  a pod of four enclosures and six servers, each a network namespace, that changes, fails and'
