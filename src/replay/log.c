@@ -18,17 +18,11 @@
 #include "base/list.h"
 #include "policy/policy.h"
 #include "replay/replay_int.h"
+#include "store/layout.h"
 
-/* Sizes on flash, as in src/store/layout.h: pages, record headers (one in front, one behind), what
- * a segment's life costs besides its records: header, dead map, footer without records, copy of the
- * header, one summary page a hundred records, footer. */
-#define PAGE_BYTES       4096
-#define HEADER_BYTES     64
-#define SUMMARY_ENTRIES  102
-#define PIECE_BYTES      (256 << 10)
-#define INDEX_UNITS      512
-#define MAP_SECTOR_PAGES 4000 /* pages that a sector of the dead map tells of */
-#define MAP_SECTOR_BYTES 512
+/* What a life of a segment writes besides its records, dead map and summary: header, footer without
+ * records, copy of the header, footer. */
+#define LIFE_PAGES 4
 
 #define SEGMENTS_MIN 32
 
@@ -71,37 +65,15 @@ static void log_free(void *cache)
     free(log);
 }
 
-/* Of a value: its headers, a CRC for each piece, and what the index rounds large records up to. */
-static uint64_t log_record_bytes(uint64_t value_bytes)
-{
-    uint64_t pieces = (value_bytes + PIECE_BYTES - 1) / PIECE_BYTES, unit = PAGE_BYTES;
-    uint64_t bytes = value_bytes + 2 * (uint64_t)HEADER_BYTES + 4 * pieces;
-
-    while (bytes_align(bytes, PAGE_BYTES) / unit >= INDEX_UNITS)
-        unit *= 2;
-    return bytes_align(bytes, unit);
-}
-
-/* A map has its sectors twice. */
-static uint32_t log_map_pages(const struct replay_setup *setup)
-{
-    uint64_t pages = setup->segment_bytes / PAGE_BYTES;
-    uint64_t sectors = (pages + MAP_SECTOR_PAGES - 1) / MAP_SECTOR_PAGES;
-
-    return (uint32_t)((2 * sectors * MAP_SECTOR_BYTES + PAGE_BYTES - 1) / PAGE_BYTES);
-}
-
 icms_err replay_drive_sizes(const struct replay_setup *setup, struct err_why *why,
                             struct replay_drive *out_drive)
 {
-    uint64_t pages = setup->segment_bytes / PAGE_BYTES, record_bytes, record, blocks, segments;
+    uint32_t pages = (uint32_t)(setup->segment_bytes / STORE_PAGE_BYTES);
+    uint32_t record = store_record_pages((uint32_t)setup->block_bytes), blocks = pages / record;
+    uint64_t segments;
 
-    record_bytes = log_record_bytes(setup->block_bytes);
-    record = record_bytes / PAGE_BYTES;
-    blocks = pages / record;
-    while (blocks > 0 && 1 + log_map_pages(setup) + blocks * record +
-                                 (blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES + 1 >
-                             pages)
+    while (blocks > 0 &&
+           store_first_page(pages) + blocks * record + store_summary_pages(blocks) + 1 > pages)
         blocks--;
     if (blocks == 0)
         return err_set(why, ICMS_INVALID, "a block of %llu bytes does not fit into a segment",
@@ -113,8 +85,8 @@ icms_err replay_drive_sizes(const struct replay_setup *setup, struct err_why *wh
                        "smaller segments (--segment) or a larger capacity give more",
                        (unsigned long long)setup->capacity_blocks, (unsigned long long)segments,
                        SEGMENTS_MIN);
-    *out_drive = (struct replay_drive){.record_bytes = record_bytes,
-                                       .segment_blocks = (uint32_t)blocks,
+    *out_drive = (struct replay_drive){.record_bytes = (uint64_t)record * STORE_PAGE_BYTES,
+                                       .segment_blocks = blocks,
                                        .segment_count = (uint32_t)segments,
                                        .reserve = (uint32_t)u64_min(segments / 16, 2)};
     return ICMS_OK;
@@ -129,7 +101,7 @@ static icms_err log_sizes(struct log *log, const struct replay_setup *setup, str
         return err;
     log->record_bytes = drive.record_bytes;
     log->segment_blocks = drive.segment_blocks;
-    log->map_pages = log_map_pages(setup);
+    log->map_pages = store_dead_map_pages((uint32_t)(setup->segment_bytes / STORE_PAGE_BYTES));
     log->segment_count = drive.segment_count;
     log->reserve = drive.reserve;
     return ICMS_OK;
@@ -182,9 +154,8 @@ static uint32_t log_number(const struct log *log, const struct log_segment *segm
 static void log_open(struct log *log, struct replay *replay)
 {
     struct list *link = list_pop(&log->free);
-    uint64_t bytes =
-        (uint64_t)PAGE_BYTES *
-        (4 + log->map_pages + (log->segment_blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES);
+    uint64_t bytes = (uint64_t)STORE_PAGE_BYTES *
+                     (LIFE_PAGES + log->map_pages + store_summary_pages(log->segment_blocks));
 
     check(link != NULL);
     log->free_count--;
