@@ -181,6 +181,9 @@ static void page_tiers(struct ctl_page *page, const struct agent_stats *stats)
     for (size_t i = 0; i < sizeof(evictions) / sizeof(evictions[0]); i++)
         ctl_sample(page, "icms_agent_drive_evictions_total", evictions[i].label,
                    (double)evictions[i].count);
+    ctl_family(page, "icms_agent_drive_prestaged_total", "counter",
+               "Blocks that were written to the own drive beside a pod for hints.");
+    ctl_sample(page, "icms_agent_drive_prestaged_total", "", (double)tier->prestaged);
     ctl_family(page, "icms_agent_drive_loads_total", "counter",
                "Loads of blocks that the own drive beside a pod had, by what became of them.");
     for (size_t i = 0; i < sizeof(loads) / sizeof(loads[0]); i++)

@@ -154,16 +154,21 @@ static icms_err order_read(json_t *root, struct err_why *why, char out_volume[LI
 {
     const json_t *volume = json_object_get(root, "volume"), *tier = json_object_get(root, "tier");
     icms_err err = members_check(root, why);
+    bool is_local = false;
 
     if (err != ICMS_OK)
         return err;
     if (!json_is_string(volume) || json_string_length(volume) >= LIMIT_NAME_BYTES)
         return err_set(why, ICMS_INVALID, "volume: the name of a volume");
-    if (tier != NULL && (!json_is_string(tier) || strcmp(json_string_value(tier), "dram") != 0))
-        return err_set(why, ICMS_UNSUPPORTED, "tier: \"dram\" is the only one");
+    if (tier != NULL) {
+        is_local = json_is_string(tier) && strcmp(json_string_value(tier), "local") == 0;
+        if (!is_local && (!json_is_string(tier) || strcmp(json_string_value(tier), "dram") != 0))
+            return err_set(why, ICMS_INVALID, "tier: \"dram\" or \"local\"");
+    }
     memcpy(out_volume, json_string_value(volume), json_string_length(volume) + 1);
-    *out_hints = (struct agent_hints){
-        .volume = out_volume, .deadline_ms = PRESTAGE_DEADLINE_MS, .tier = ICMS_TIER_DRAM};
+    *out_hints = (struct agent_hints){.volume = out_volume,
+                                      .deadline_ms = PRESTAGE_DEADLINE_MS,
+                                      .tier = is_local ? ICMS_TIER_LOCAL : ICMS_TIER_DRAM};
     err =
         number_read(root, "deadline_ms", 1, PRESTAGE_DEADLINE_MS_MAX, why, &out_hints->deadline_ms);
     if (err == ICMS_OK)

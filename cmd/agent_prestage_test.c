@@ -52,6 +52,10 @@ static void what_is_right_is_read(void **state)
     assert_int_equal(read_text("{\"volume\": \"kv\", \"names\": [\"a\"]}"), ICMS_OK);
     assert_int_equal(hints.deadline_ms, 1000);
     assert_int_equal(hints.priority, 0);
+    assert_int_equal(hints.tier, ICMS_TIER_DRAM);
+    assert_int_equal(read_text("{\"volume\": \"kv\", \"names\": [\"a\"], \"tier\": \"local\"}"),
+                     ICMS_OK);
+    assert_int_equal(hints.tier, ICMS_TIER_LOCAL);
 }
 
 static void what_is_wrong_is_named(void **state)
@@ -89,7 +93,8 @@ static void what_is_wrong_is_named(void **state)
          ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"priority\": -1}", "priority", ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"priority\": 4}", "priority", ICMS_INVALID},
-        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"tier\": \"local\"}", "tier", ICMS_UNSUPPORTED},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"tier\": \"pod\"}", "dram", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"tier\": 1}", "dram", ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"dead\": 1}", "unknown member", ICMS_INVALID},
         {"{\"model\": \"m\", \"tokens\": [1, 2]}", "send keys", ICMS_UNSUPPORTED},
     };

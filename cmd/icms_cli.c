@@ -47,13 +47,13 @@ enum option_code {
     OPTION_FORMAT,
     OPTION_POD,
     OPTION_PRIORITY,
+    OPTION_TIER,
     OPTION_CANCEL,
     OPTION_ESTIMATE,
 };
 
 static const struct option option_table[] = {
     {"open", required_argument, NULL, 'o'},
-    {"tier", required_argument, NULL, 'o'},
     {"volume", required_argument, NULL, 'v'},
     {"deadline", required_argument, NULL, 'd'},
     {"json", no_argument, NULL, OPTION_JSON},
@@ -83,6 +83,7 @@ static const struct option option_table[] = {
     {"format", no_argument, NULL, OPTION_FORMAT},
     {"pod", required_argument, NULL, OPTION_POD},
     {"priority", required_argument, NULL, OPTION_PRIORITY},
+    {"tier", required_argument, NULL, OPTION_TIER},
     {"cancel", no_argument, NULL, OPTION_CANCEL},
     {"estimate", no_argument, NULL, OPTION_ESTIMATE},
     {"help", no_argument, NULL, 'h'},
@@ -139,6 +140,7 @@ static unsigned option_taken_by(int code)
     case OPTION_TARGET:
         return CLI_TAKES_TARGET;
     case OPTION_PRIORITY:
+    case OPTION_TIER:
     case OPTION_CANCEL:
         return CLI_TAKES_HINT;
     case OPTION_ESTIMATE:
@@ -170,6 +172,11 @@ static int option_number(struct cli *cli, int code)
             return cli_usage(cli, "--priority %s: it is a number from 0 to %d", optarg,
                              ICMS_PRIORITY_MAX);
         cli->priority = (uint32_t)(optarg[0] - '0');
+    }
+    if (code == OPTION_TIER) {
+        if (strcmp(optarg, "dram") != 0 && strcmp(optarg, "local") != 0)
+            return cli_usage(cli, "--tier %s: it is dram or local", optarg);
+        cli->tier = strcmp(optarg, "local") == 0 ? ICMS_TIER_LOCAL : ICMS_TIER_DRAM;
     }
     return -1;
 }

@@ -77,6 +77,7 @@ struct cli {
     const char *file;                     /* --input, --output, --file; NULL        */
     const char *dir;                      /* dev: --dir; NULL: a temporary one      */
     uint64_t size;                        /* dev: of the drive                      */
+    uint32_t tier;                        /* prestage: --tier, enum icms_tier       */
     unsigned port;                        /* dev: of the target; 0: a free one      */
     const char *type;                     /* key: --type; NULL: the default         */
     const char *hash;                     /* key: --hash; NULL: the default         */

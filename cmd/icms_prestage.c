@@ -17,6 +17,7 @@ static icms_err prestage_call(const struct cli *cli, const struct icms_key *keys
         return icms_prestage_cancel(cli->handle, keys, count, out_count);
     icms_prestage_options_init(&options);
     options.priority = cli->priority;
+    options.tier = cli->tier;
     if (cli->deadline_ms != 0)
         options.deadline_ms = cli->deadline_ms;
     return icms_prestage(cli->handle, keys, count, &options, out_count);
@@ -35,6 +36,12 @@ static int prestage_keys(const struct cli *cli, const struct cli_blocks *blocks)
         keys[i] = blocks->blocks[i].key;
     err = prestage_call(cli, keys, blocks->count, &count);
     free(keys);
+    if (err == ICMS_UNSUPPORTED && cli->tier == ICMS_TIER_LOCAL)
+        return cli_fail(
+            cli, err,
+            "volume %s: cannot prestage to tier local: this agent has no drive of its own "
+            "beside the pod; use --tier dram, or give the agent one (local:)",
+            cli->volume);
     if (err != ICMS_OK && err != ICMS_BUSY && err != ICMS_MISS)
         return cli_fail(cli, err, "volume %s: %s", cli->volume, icms_err_text(err));
     if (cli->json)
@@ -74,12 +81,15 @@ const struct cli_command cli_prestage = {
     .help =
         "usage: icms prestage [options] [KEY ...]\n"
         "Give the agent hints that these blocks will be asked for by a deadline. It brings them\n"
-        "into its memory behind all loads, or drops the hints; see `icms status`. Without\n"
-        "arguments keys are read from standard input, one a line.\n\n"
+        "into its memory, or to its own drive, behind all loads, or drops the hints; see\n"
+        "`icms status`. Without arguments keys are read from standard input, one a line.\n\n"
         "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n"
         "  -d, --deadline TIME  by when they will be asked for: 500ms, 2s; default 1s, 600s at\n"
         "                       most\n"
         "      --priority N     0 (the default) to 3: the larger goes first\n"
+        "      --tier TIER      where to: dram (the default), the agent's memory; or local, its "
+        "own\n"
+        "                       drive beside the pod\n"
         "      --cancel         take hints back instead\n"
         "  -o, --open WHERE     unix:SOCKET; default $ICMS_OPEN, else the agent at $ICMS_SOCKET\n"
         "                       or at the default socket\n"

@@ -188,18 +188,19 @@ static void status_prestage(const json_t *prestage)
             status_number(prestage, "refused_passed") ==
         0)
         return;
-    (void)printf("%-20s hints: in time %.0f, late %.0f, dropped %.0f, unused %.0f, absent %.0f, "
-                 "failed %.0f, canceled %.0f, refused %.0f; waiting %.0f; loaded %s, unused %s\n",
-                 "", status_number(prestage, "in_time"), status_number(prestage, "late"),
-                 status_number(prestage, "dropped"), status_number(prestage, "unused"),
-                 status_number(prestage, "absent"), status_number(prestage, "failed"),
-                 status_number(prestage, "canceled"),
-                 status_number(prestage, "refused_full") +
-                     status_number(prestage, "refused_passed"),
-                 status_number(prestage, "queued") + status_number(prestage, "loading") +
-                     status_number(prestage, "waiting"),
-                 status_bytes(status_number(prestage, "load_bytes"), loaded),
-                 status_bytes(status_number(prestage, "unused_bytes"), unused));
+    (void)printf(
+        "%-20s hints: in time %.0f, late %.0f, dropped %.0f, unused %.0f, absent %.0f, "
+        "failed %.0f, over the write budget %.0f, canceled %.0f, refused %.0f; waiting %.0f; "
+        "loaded %s, unused %s\n",
+        "", status_number(prestage, "in_time"), status_number(prestage, "late"),
+        status_number(prestage, "dropped"), status_number(prestage, "unused"),
+        status_number(prestage, "absent"), status_number(prestage, "failed"),
+        status_number(prestage, "over_budget"), status_number(prestage, "canceled"),
+        status_number(prestage, "refused_full") + status_number(prestage, "refused_passed"),
+        status_number(prestage, "queued") + status_number(prestage, "loading") +
+            status_number(prestage, "waiting"),
+        status_bytes(status_number(prestage, "load_bytes"), loaded),
+        status_bytes(status_number(prestage, "unused_bytes"), unused));
 }
 
 static void status_volumes(const json_t *volumes)
@@ -271,6 +272,10 @@ static void status_tiers(const json_t *tiers)
         status_number(local, "kept"), status_number(local, "unread"),
         status_number(local, "refused"), status_number(local, "shed"),
         status_number(local, "failed_writes"));
+    if (status_number(local, "prestaged") > 0)
+        (void)printf("local: blocks brought for hints: %.0f, %s\n",
+                     status_number(local, "prestaged"),
+                     status_bytes(status_number(local, "prestaged_bytes"), bytes));
     if (status_number(local, "stored") > 0)
         (void)printf("local: stores that it has instead of the pod: %.0f, %s\n",
                      status_number(local, "stored"),

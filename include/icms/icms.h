@@ -406,15 +406,17 @@ ICMS_API icms_err icms_request_end(struct icms_request **request);
  *
  * Limits. An agent remembers a bounded number of hints. A user may have as many as are free; what
  * is more is refused and counted. Blocks that wait to be read take half of a volume's memory at
- * most, of which users of the volume have equal parts; the hints of a user that has its part
- * wait. When loads or stores find no other space, such blocks are evicted.
+ * most, of which users of the volume have equal parts. A hint for which there is no place takes
+ * that of a user with more than its part, or of a later hint of the same user, or waits. When loads
+ * or stores find no other space, such blocks are evicted. To the agent's own drive blocks go within
+ * its write budget, behind those for memory.
  *
  * What became of hints is counted (icms-metrics(7), icms_status): arrived before the block was
  * asked for, late and by how much, never asked for and its bytes. */
 
 enum icms_tier {
     ICMS_TIER_DRAM = 0,  /* the agent's memory                                      */
-    ICMS_TIER_LOCAL = 1, /* a drive of this host: UNSUPPORTED, no agent prestages into one yet */
+    ICMS_TIER_LOCAL = 1, /* its own drive beside the pod: UNSUPPORTED where it has none */
 };
 
 #define ICMS_PRIORITY_MAX 3
@@ -454,9 +456,9 @@ ICMS_API icms_err icms_prestage_start(struct icms_volume *volume, const struct i
                                       size_t count, const struct icms_prestage_options *options,
                                       struct icms_request **out_request) ICMS_MUST_CHECK;
 
-/* Takes hints back: once for each time that the user of this process has hinted a key. What is
- * being loaded arrives all the same, and is not kept. *out_canceled (may be NULL): how many hints
- * there were. OK: one for each key; MISS: fewer. */
+/* Takes hints back: once for each time that the user of this process has hinted a key to a tier.
+ * What is being loaded arrives all the same, and is not kept. *out_canceled (may be NULL): how many
+ * hints there were. OK: one for each key; MISS: fewer. */
 ICMS_API icms_err icms_prestage_cancel(struct icms_volume *volume, const struct icms_key *keys,
                                        size_t count, size_t *out_canceled) ICMS_MUST_CHECK;
 

@@ -152,9 +152,9 @@ class Volume:
         return await asyncio.to_thread(self.volume.match_estimate, keys, deadline_ms=deadline_ms)
 
     async def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
-                       timeout_ms: int = 0) -> int:
+                       timeout_ms: int = 0, tier: str = "dram") -> int:
         return await asyncio.to_thread(self.volume.prestage, keys, deadline_ms=deadline_ms,
-                                       priority=priority, timeout_ms=timeout_ms)
+                                       priority=priority, timeout_ms=timeout_ms, tier=tier)
 
     async def prestage_cancel(self, keys: Sequence[Key]) -> int:
         return await asyncio.to_thread(self.volume.prestage_cancel, keys)

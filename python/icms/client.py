@@ -521,20 +521,23 @@ class Volume:
                 in self._volume.match_estimate(keys, deadline_ms)]
 
     def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
-                 timeout_ms: int = 0) -> int:
+                 timeout_ms: int = 0, tier: str = "dram") -> int:
         """Hints that blocks will be asked for within deadline_ms; how many hints the agent took.
 
-        The agent brings the blocks into its memory in time, behind all loads, or drops the hints; it
+        The agent brings the blocks into its memory (tier "dram"), or to its own drive beside the pod
+        ("local"; Error without one), in time, behind all loads, or drops the hints; it
         does so after this call, which waits for the agent's answer alone, for timeout_ms at most. Of
         any number of keys. Of the hints of one user the higher priority (0 to 3) goes first, then the
         earlier deadline. `Client.status` tells what became of them: volumes[].prestage.
         """
+        if tier not in _TIERS:
+            raise ValueError(f"tier {tier!r}: it is \"dram\" or \"local\"")
         if not _some(keys):
             return 0
-        return self._volume.prestage(keys, deadline_ms, priority, timeout_ms)
+        return self._volume.prestage(keys, deadline_ms, priority, timeout_ms, _TIERS.index(tier))
 
     def prestage_cancel(self, keys: Sequence[Key]) -> int:
-        """Takes hints back, one for each key; how many there were."""
+        """Takes hints back, one for each key and tier; of how many keys there were any."""
         return self._volume.prestage_cancel(keys) if _some(keys) else 0
 
     @overload
@@ -685,6 +688,10 @@ def _stream(stream: Stream) -> int:
 
 def _put_flags(on_flash: bool, if_absent: bool) -> int:
     return (_icms.ON_FLASH if on_flash else 0) | (_icms.IF_ABSENT if if_absent else 0)
+
+
+# Of hints, by enum icms_tier.
+_TIERS = ("dram", "local")
 
 
 def _get_flags(prestage: bool) -> int:

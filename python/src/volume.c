@@ -218,7 +218,7 @@ static PyObject *volume_hints(icms_err err, size_t count)
     return PyLong_FromSize_t(count);
 }
 
-/* prestage(keys, deadline_ms, priority, timeout_ms) -> how many hints were taken */
+/* prestage(keys, deadline_ms, priority, timeout_ms, tier) -> how many hints were taken */
 static PyObject *volume_prestage(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
@@ -229,9 +229,9 @@ static PyObject *volume_prestage(PyObject *self, PyObject *args)
     icms_err err;
 
     icms_prestage_options_init(&options);
-    if (!PyArg_ParseTuple(args, "OO&O&O&", &given, module_number_u32, &options.deadline_ms,
+    if (!PyArg_ParseTuple(args, "OO&O&O&O&", &given, module_number_u32, &options.deadline_ms,
                           module_number_u32, &options.priority, module_number_u32,
-                          &options.timeout_ms) ||
+                          &options.timeout_ms, module_number_u32, &options.tier) ||
         !volume_keys_begin(volume, given, &keys))
         return NULL;
     Py_BEGIN_ALLOW_THREADS;

@@ -120,6 +120,11 @@ class Calls(TestCase):
         for wrong in ({"priority": 4}, {"deadline_ms": 600001}):
             with self.assertRaises(icms.Error):
                 self.volume.prestage(names, **wrong)
+        with self.assertRaises(ValueError):
+            self.volume.prestage(names, tier="pod")
+        with self.assertRaises(icms.Error) as caught:  # this agent has no drive
+            self.volume.prestage(names, tier="local")
+        self.assertEqual(caught.exception.status, icms.Status.UNSUPPORTED)
 
     def test_what_is_removed_is_gone(self):
         names, _ = self.put(3)

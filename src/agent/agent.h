@@ -228,7 +228,7 @@ struct agent_hints {
     const struct key *keys; /* [count]; copied                         */
     size_t count;
     uint32_t deadline_ms;
-    uint32_t tier;     /* enum icms_tier                                */
+    uint32_t tier;     /* enum icms_tier: LOCAL with a drive beside the pod */
     uint32_t priority; /* up to ICMS_PRIORITY_MAX                       */
 };
 icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints,
@@ -329,12 +329,13 @@ struct agent_enclosure_stats {
 /* What became of a hint (icms_prestage). AGENT_HINT_JOINED: it was one for a key that the same user
  * has a hint for. */
 #define AGENT_HINT_END_MAP(XX)                                                                     \
-    XX(IN_TIME, "in_time")   /* read, after it had arrived                                      */ \
-    XX(LATE, "late")         /* asked for before it had arrived, or arrived after its deadline  */ \
-    XX(DROPPED, "dropped")   /* it could not arrive by its deadline                             */ \
-    XX(UNUSED, "unused")     /* evicted unread, or not asked for until after its deadline       */ \
-    XX(ABSENT, "absent")     /* there is no such block                                          */ \
-    XX(FAILED, "failed")     /* a miss for another reason                                       */ \
+    XX(IN_TIME, "in_time") /* read, after it had arrived                                      */   \
+    XX(LATE, "late")       /* asked for before it had arrived, or arrived after its deadline  */   \
+    XX(DROPPED, "dropped") /* it could not arrive by its deadline                             */   \
+    XX(UNUSED, "unused")   /* evicted unread, or not asked for until after its deadline       */   \
+    XX(ABSENT, "absent")   /* there is no such block                                          */   \
+    XX(FAILED, "failed")   /* a miss for another reason                                       */   \
+    XX(OVER_BUDGET, "over_budget") /* the write budget of the own drive refused it              */ \
     XX(CANCELED, "canceled") /* taken back                                                      */ \
     XX(JOINED, "joined")
 
@@ -349,12 +350,13 @@ enum agent_hint_end {
 const char *agent_hint_end_name(enum agent_hint_end end);
 
 struct agent_prestage_stats {
-    uint64_t taken;                    /* hints                                                */
-    uint64_t full;                     /* that were refused, because there were too many       */
-    uint64_t passed;                   /* that were refused, because their deadline had passed */
-    uint64_t ended[AGENT_HINT_ENDS];   /* of those taken, by enum agent_hint_end               */
-    uint64_t load_bytes;               /* loaded for hints alone                               */
-    uint64_t unused_bytes;             /* of them, unused or canceled                          */
+    uint64_t taken;                  /* hints                                                */
+    uint64_t full;                   /* that were refused, because there were too many       */
+    uint64_t passed;                 /* that were refused, because their deadline had passed */
+    uint64_t ended[AGENT_HINT_ENDS]; /* of those taken, by enum agent_hint_end               */
+    uint64_t load_bytes;             /* loaded for hints alone                               */
+    uint64_t unused_bytes;           /* of blocks that were brought for hints, and unused, canceled
+                                        or loaded twice                                       */
     uint64_t queued, loading, waiting; /* now: that are not begun, are being loaded, wait to be
                                          read                                                 */
     uint64_t kept_bytes;               /* of memory, for these                                 */
@@ -420,16 +422,17 @@ struct agent_tier_stats {
     char why[LIMIT_REASON_BYTES]; /* it is not UP, or was not lately; a sentence               */
     const char *emptied; /* why it was formatted at the start, static; NULL: it was not        */
     uint64_t blocks, bytes, bytes_max;
-    uint64_t promoted, promoted_bytes; /* loads that it answered                               */
-    uint64_t given_up;                 /* loads that went on with the pod: late                */
-    uint64_t passed;                   /* and: it had too much to do                           */
-    uint64_t failed_reads;             /* and: what it had was damaged, or gone                */
-    uint64_t stored, stored_bytes;     /* stores that it has instead of the pod                */
-    uint64_t demoted, demoted_bytes;   /* evicted blocks that were written                     */
-    uint64_t kept;                     /* that it had already                                  */
-    uint64_t unread;                   /* that nobody had read                                 */
-    uint64_t refused;                  /* that the write budget refused                        */
-    uint64_t shed;                     /* when it had too much to do                           */
+    uint64_t promoted, promoted_bytes;   /* loads that it answered                               */
+    uint64_t given_up;                   /* loads that went on with the pod: late                */
+    uint64_t passed;                     /* and: it had too much to do                           */
+    uint64_t failed_reads;               /* and: what it had was damaged, or gone                */
+    uint64_t stored, stored_bytes;       /* stores that it has instead of the pod                */
+    uint64_t demoted, demoted_bytes;     /* evicted blocks that were written                     */
+    uint64_t prestaged, prestaged_bytes; /* blocks that were written for hints                 */
+    uint64_t kept;                       /* that it had already                                  */
+    uint64_t unread;                     /* that nobody had read                                 */
+    uint64_t refused;                    /* that the write budget refused                        */
+    uint64_t shed;                       /* when it had too much to do                           */
     uint64_t failed_writes;
     uint64_t evicted;    /* blocks that it evicted since it was formatted                      */
     uint64_t forgotten;  /* deleted for puts and removes                                       */

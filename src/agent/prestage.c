@@ -7,8 +7,10 @@
  *
  * Life of a hint: FREE -> agent_hint_take -> QUEUED -> prestage_run -> LOADING, with an operation
  * of its own or another's -> hint_wake -> READY -> hint_end -> FREE. A block that is in the arena
- * makes it READY at once; a get that comes first makes it LOADING with the load of the get. What
- * ends it earlier: its deadline (hint_timer), agent_hint_cancel, and misses.
+ * makes it READY at once; a get that comes first makes it LOADING with the load of the get. With
+ * tier LOCAL: LOADING -> hint_write -> WRITING -> hint_written -> READY; what is in memory is not
+ * loaded, and what the drive has is READY. What ends it earlier: its deadline (hint_timer),
+ * agent_hint_cancel, and misses.
  *
  * Whose turn it is: each user of a volume (struct hint_share) has a heap of its hints, and waits in
  * the line with one link while the heap is not empty. One that cannot go on is held until the retry
@@ -23,10 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/due.h"
-
-/* Lists of hints by key, of a reactor. */
-#define HINT_KEY_LISTS 4096
+#include "agent/prestage_int.h"
 
 /* Hints that are looked at before others have their turn. */
 #define HINT_RUN_MAX 32
@@ -41,70 +40,11 @@
 /* How soon it is looked again for what hints wait for. */
 #define HINT_RETRY_NS ((uint64_t)2 * 1000 * 1000)
 
+/* Nothing is brought to the drive for so long after its write budget refused a block. */
+#define HINT_BUDGET_NS ((uint64_t)100 * 1000 * 1000)
+
 /* The time that a load takes is an average of so many. */
 #define HINT_AVERAGE 8
-
-enum hint_state {
-    HINT_FREE,    /* holds nothing                                                                */
-    HINT_QUEUED,  /* in its share's heap; woken by prestage_run                                   */
-    HINT_LOADING, /* waits for a load; woken by op_done                                           */
-    HINT_READY,   /* its block is in a slot; woken by hint_read, hint_gone, its timer             */
-};
-
-/* A user of a volume. */
-struct hint_share {
-    struct list link;      /* in the line, while something is QUEUED                            */
-    struct list held_link; /* in prestage->held, while it cannot go on                          */
-    struct due queue;      /* of its hints                                                      */
-    uint32_t number;       /* of the share in the line                                          */
-    uint32_t count;        /* hints, in any state                                               */
-    uint64_t kept_bytes;   /* of the arena                                                      */
-};
-
-struct agent_hint {
-    enum hint_state state;
-    bool is_own;    /* LOADING: its load was begun for it                                */
-    bool is_loaded; /* READY: the block was loaded for it                                */
-    struct agent_shard *shard;
-    struct agent_user_share *user;
-    struct hint_share *share;
-    struct key key;
-    uint32_t identity;       /* the shard's, when it was taken                                    */
-    uint32_t wanted;         /* how often it was taken and not canceled                           */
-    uint32_t slot;           /* READY                                                             */
-    uint64_t need_ns;        /* the deadline: the latest of all who want it */
-    uint64_t first_ns;       /* the earliest of theirs, by which it has its turn */
-    uint64_t asked_ns;       /* when a get came before the block; 0: none did                     */
-    uint64_t begun_ns;       /* LOADING, is_own: when                                             */
-    uint64_t late_ns;        /* READY: it arrived so long after its deadline                      */
-    uint64_t space;          /* bytes that the stored block needs; 0: nobody said                 */
-    uint64_t window_bytes;   /* LOADING, is_own: of the window                                    */
-    uint64_t kept_bytes;     /* of the arena: reserved, LOADING; or kept, READY                   */
-    struct agent_hint *also; /* READY: the next one with this slot                                */
-    struct due_member due;   /* QUEUED                                                            */
-    struct list link;        /* in a list of prestage->keys, or prestage->free                    */
-    struct agent_waiter waiter; /* LOADING: in op->waiters                                        */
-    struct loop_timer timer; /* QUEUED: deadline; READY: until when it is kept                    */
-};
-
-struct agent_prestage {
-    struct agent_reactor *reactor;
-    struct agent_hint *hints; /* [AGENT_HINTS]                                                   */
-    uint32_t made;            /* hints from this one on were never used, and are not in free     */
-    uint32_t used;            /* not FREE                                                        */
-    uint32_t user_counts[AGENT_MEMBERS]; /* of them, by user: of all volumes                    */
-    struct list free;
-    struct list keys[HINT_KEY_LISTS];
-    struct hint_share *shares; /* [volumes * AGENT_MEMBERS]                                       */
-    struct line line;          /* shares that have something QUEUED                               */
-    void *line_memory;
-    struct list held;      /* shares that cannot go on                                        */
-    uint64_t window_bytes; /* of loads in flight                                              */
-    uint64_t load_ns;      /* about what a load takes                                         */
-    struct loop_msg run;
-    bool run_sent; /* it is in flight                                                 */
-    struct loop_timer retry;
-};
 
 const char *agent_hint_end_name(enum agent_hint_end end)
 {
@@ -123,7 +63,8 @@ static void prestage_run(struct loop_msg *msg);
 
 static void prestage_run_send(struct agent_prestage *prestage)
 {
-    if (prestage->run_sent || line_first(&prestage->line) == NULL)
+    if (prestage->run_sent || (line_first(&prestage->lines[ICMS_TIER_DRAM]) == NULL &&
+                               line_first(&prestage->lines[ICMS_TIER_LOCAL]) == NULL))
         return;
     prestage->run_sent = true;
     loop_send(prestage->reactor->loop, &prestage->run, prestage_run);
@@ -138,7 +79,7 @@ static void prestage_retry_arm(struct agent_prestage *prestage)
 
 static void share_hold(struct agent_prestage *prestage, struct hint_share *share)
 {
-    line_hold(&prestage->line, share->number);
+    line_hold(&prestage->lines[share->tier], share->number);
     list_push(&prestage->held, &share->held_link);
     prestage_retry_arm(prestage);
 }
@@ -148,7 +89,7 @@ static void share_release(struct agent_prestage *prestage, struct hint_share *sh
     if (list_empty(&share->held_link))
         return;
     list_remove(&share->held_link);
-    line_release(&prestage->line, share->number);
+    line_release(&prestage->lines[share->tier], share->number);
 }
 
 static void prestage_retry(struct loop_timer *timer)
@@ -158,44 +99,6 @@ static void prestage_retry(struct loop_timer *timer)
 
     while ((link = list_first(&prestage->held)) != NULL)
         share_release(prestage, container_of(link, struct hint_share, held_link));
-    prestage_run_send(prestage);
-}
-
-/* ---- memory that is kept -------------------------------------------------------------------- */
-
-/* Whether a share may keep so many bytes more. One block is always possible. */
-static bool share_may_keep(const struct agent_shard *shard, const struct hint_share *share,
-                           uint64_t bytes)
-{
-    uint64_t kept_bytes = counter_get(&shard->prestage.kept_bytes);
-    uint64_t bytes_max = counter_get(&shard->bytes) / AGENT_KEPT_SHARE;
-
-    if (kept_bytes == 0)
-        return true;
-    if (kept_bytes + bytes > bytes_max)
-        return false;
-    return share->kept_bytes == 0 || share->kept_bytes + bytes <= bytes_max / shard->hint_users;
-}
-
-static void hint_keep(struct agent_hint *hint, uint64_t bytes)
-{
-    check(hint->kept_bytes == 0);
-    hint->kept_bytes = bytes;
-    hint->share->kept_bytes += bytes;
-    counter_add(&hint->shard->prestage.kept_bytes, bytes);
-}
-
-static void hint_keep_no_more(struct agent_hint *hint)
-{
-    struct agent_prestage *prestage = hint->shard->reactor->prestage;
-
-    if (hint->kept_bytes == 0)
-        return;
-    check(hint->share->kept_bytes >= hint->kept_bytes);
-    hint->share->kept_bytes -= hint->kept_bytes;
-    counter_add(&hint->shard->prestage.kept_bytes, -hint->kept_bytes);
-    hint->kept_bytes = 0;
-    share_release(prestage, hint->share);
     prestage_run_send(prestage);
 }
 
@@ -230,9 +133,9 @@ static uint64_t *hint_state_count(struct agent_hint *hint)
 {
     struct agent_prestage_stats *stats = &hint->shard->prestage;
 
-    return hint->state == HINT_QUEUED    ? &stats->queued
-           : hint->state == HINT_LOADING ? &stats->loading
-                                         : &stats->waiting;
+    return hint->state == HINT_QUEUED  ? &stats->queued
+           : hint->state == HINT_READY ? &stats->waiting
+                                       : &stats->loading;
 }
 
 static void hint_state_set(struct agent_hint *hint, enum hint_state state)
@@ -250,10 +153,11 @@ static void hint_queue(struct agent_hint *hint)
     struct hint_share *share = hint->share;
 
     hint_state_set(hint, HINT_QUEUED);
+    hint->due.rank = hint->rank;
     hint->due.at_ns = hint->first_ns;
     due_push(&share->queue, &hint->due);
     if (list_empty(&share->link))
-        line_push(&prestage->line, share->number, &share->link);
+        line_push(&prestage->lines[share->tier], share->number, &share->link);
     loop_timer_start(prestage->reactor->loop, &hint->timer, hint->need_ns);
     prestage_run_send(prestage);
 }
@@ -263,33 +167,59 @@ static void hint_dequeue(struct agent_hint *hint)
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
     struct hint_share *share = hint->share;
 
-    if (!hint->due.link.queued)
+    if (hint->state != HINT_QUEUED || !hint->due.link.queued)
         return;
     loop_timer_stop(prestage->reactor->loop, &hint->timer);
     due_remove(&share->queue, &hint->due);
     if (due_first(&share->queue) != NULL)
         return;
     share_release(prestage, share);
-    line_leave(&prestage->line, share->number, &share->link);
+    line_leave(&prestage->lines[share->tier], share->number, &share->link);
+}
+
+/* What it kept is for others of its share. */
+static void hint_give_place(struct agent_hint *hint)
+{
+    struct agent_prestage *prestage = hint->shard->reactor->prestage;
+
+    if (hint->kept_bytes == 0)
+        return;
+    agent_hint_keep_no_more(hint);
+    share_release(prestage, hint->share);
+    prestage_run_send(prestage);
 }
 
 /* Takes it out of its slot's chain. */
 static void hint_leave_slot(struct agent_hint *hint)
 {
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
-    struct agent_slot *meta = &hint->shard->meta[hint->slot];
-    struct agent_hint *first = &prestage->hints[meta->hint - 1], **from = &first;
+    struct agent_slot *meta;
+    struct agent_hint *first, **from = &first;
 
-    check(hint->state == HINT_READY && meta->hint != 0);
-    loop_timer_stop(prestage->reactor->loop, &hint->timer);
-    hint_keep_no_more(hint);
+    check(hint->state == HINT_READY || hint->state == HINT_WRITING);
+    hint_give_place(hint);
+    if (hint->slot == SHM_SLOT_NONE)
+        return;
+    meta = &hint->shard->meta[hint->slot];
+    check(meta->hint != 0);
+    first = &prestage->hints[meta->hint - 1];
     while (*from != hint)
         from = &(*from)->also;
     *from = hint->also;
     meta->hint = first == NULL ? 0 : (uint32_t)(first - prestage->hints) + 1;
-    meta->kept = false;
-    for (; first != NULL; first = first->also)
-        meta->kept = meta->kept || first->kept_bytes != 0;
+    agent_hint_slot_set(hint->shard, hint->slot);
+    hint->slot = SHM_SLOT_NONE;
+}
+
+static void hint_enter_slot(struct agent_hint *hint, uint32_t slot)
+{
+    struct agent_prestage *prestage = hint->shard->reactor->prestage;
+    struct agent_slot *meta = &hint->shard->meta[slot];
+
+    check(hint->slot == SHM_SLOT_NONE && meta->state == AGENT_SLOT_LIVE);
+    hint->slot = slot;
+    hint->also = meta->hint == 0 ? NULL : &prestage->hints[meta->hint - 1];
+    meta->hint = (uint32_t)(hint - prestage->hints) + 1;
 }
 
 static void hint_end(struct agent_hint *hint, enum agent_hint_end end)
@@ -299,14 +229,15 @@ static void hint_end(struct agent_hint *hint, enum agent_hint_end end)
 
     if (hint->state == HINT_QUEUED)
         hint_dequeue(hint);
-    else if (hint->state == HINT_READY)
+    else if (hint->state != HINT_LOADING)
         hint_leave_slot(hint);
-    check(hint->kept_bytes == 0 && list_empty(&hint->waiter.link));
+    loop_timer_stop(prestage->reactor->loop, &hint->timer);
+    check(hint->copy.io == NULL && hint->kept_bytes == 0 && list_empty(&hint->waiter.link));
     counter_add(&shard->prestage.ended[end], 1);
     hint_state_set(hint, HINT_FREE);
     hint->share->count--;
     prestage->user_counts[hint->share->number % AGENT_MEMBERS]--;
-    shard->hint_users -= hint->share->count == 0;
+    shard->hint_users -= hint->share->tier == ICMS_TIER_DRAM && hint->share->count == 0;
     list_remove(&hint->link);
     list_push(&prestage->free, &hint->link);
     prestage->used--;
@@ -315,8 +246,8 @@ static void hint_end(struct agent_hint *hint, enum agent_hint_end end)
 /* Its block will not be read in time, though it was brought for it. */
 static void hint_end_wasted(struct agent_hint *hint, enum agent_hint_end end)
 {
-    if (hint->state == HINT_READY && hint->is_loaded)
-        counter_add(&hint->shard->prestage.unused_bytes, hint->shard->meta[hint->slot].value_bytes);
+    if (hint->state == HINT_READY)
+        counter_add(&hint->shard->prestage.unused_bytes, hint->brought_bytes);
     hint_end(hint, end);
 }
 
@@ -326,44 +257,62 @@ static void hint_end_late(struct agent_hint *hint, uint64_t late_ns)
     hint_end(hint, AGENT_HINT_LATE);
 }
 
-/* The block is in this slot. */
-static void hint_ready(struct agent_hint *hint, uint32_t slot, bool is_loaded)
+/* It was read. */
+static void hint_end_read(struct agent_hint *hint)
 {
-    struct agent_prestage *prestage = hint->shard->reactor->prestage;
+    if (hint->late_ns != 0)
+        hint_end_late(hint, hint->late_ns);
+    else
+        hint_end(hint, AGENT_HINT_IN_TIME);
+}
+
+/* The block is where it was to be: in this slot, or on the drive and in this slot, unless NONE. So
+ * many bytes of it were brought for this hint. */
+static void hint_ready(struct agent_hint *hint, uint32_t slot, uint64_t brought_bytes)
+{
     struct agent_shard *shard = hint->shard;
-    struct agent_slot *meta = &shard->meta[slot];
-    uint64_t now_ns = reactor_now_ns(shard->reactor);
-    uint64_t bytes = agent_shard_slot_bytes(shard, slot);
+    uint64_t now_ns = reactor_now_ns(shard->reactor), bytes;
 
     if (hint->asked_ns != 0) {
         hint_end_late(hint, now_ns - hint->asked_ns);
         return;
     }
     hint_state_set(hint, HINT_READY);
-    hint->slot = slot;
-    hint->is_loaded = is_loaded;
+    hint->brought_bytes = brought_bytes;
     hint->late_ns = now_ns > hint->need_ns ? now_ns - hint->need_ns : 0;
-    hint->also = meta->hint == 0 ? NULL : &prestage->hints[meta->hint - 1];
-    meta->hint = (uint32_t)(hint - prestage->hints) + 1;
-    if (share_may_keep(shard, hint->share, bytes)) {
-        hint_keep(hint, bytes);
-        meta->kept = true;
+    if (slot != SHM_SLOT_NONE)
+        hint_enter_slot(hint, slot);
+    if (hint->share->tier == ICMS_TIER_DRAM) {
+        bytes = agent_shard_slot_bytes(shard, slot);
+        if (agent_hint_may_keep(hint, bytes)) {
+            agent_hint_keep(hint, bytes);
+            agent_hint_kept_push(hint);
+            shard->meta[slot].kept = true;
+        }
     }
-    loop_timer_start(prestage->reactor->loop, &hint->timer,
+    loop_timer_start(shard->reactor->loop, &hint->timer,
                      u64_max(hint->need_ns, now_ns) + AGENT_HINT_GRACE_NS);
     if (hint->wanted == 0)
         hint_end_wasted(hint, AGENT_HINT_CANCELED);
 }
 
-/* QUEUED: too late. READY: nobody asked for it. */
+static void hint_leave_write(struct agent_hint *hint)
+{
+    agent_tier_copy_leave(&hint->copy);
+    hint->shard->reactor->prestage->drive_writes--;
+}
+
+/* QUEUED, WRITING: too late. READY: nobody asked for it. */
 static void hint_timer(struct loop_timer *timer)
 {
     struct agent_hint *hint = container_of(timer, struct agent_hint, timer);
 
-    if (hint->state == HINT_QUEUED)
-        hint_end(hint, AGENT_HINT_DROPPED);
-    else
+    if (hint->state == HINT_WRITING)
+        hint_leave_write(hint);
+    if (hint->state == HINT_READY)
         hint_end_wasted(hint, AGENT_HINT_UNUSED);
+    else
+        hint_end(hint, AGENT_HINT_DROPPED);
 }
 
 static void shard_hint_read(struct agent_shard *shard, uint32_t slot)
@@ -371,18 +320,144 @@ static void shard_hint_read(struct agent_shard *shard, uint32_t slot)
     while (shard->meta[slot].hint != 0) {
         struct agent_hint *hint = &shard->reactor->prestage->hints[shard->meta[slot].hint - 1];
 
-        if (hint->late_ns != 0)
-            hint_end_late(hint, hint->late_ns);
-        else
-            hint_end(hint, AGENT_HINT_IN_TIME);
+        if (hint->state == HINT_READY) {
+            hint_end_read(hint);
+        } else { /* before it was on the drive */
+            hint->asked_ns = reactor_now_ns(shard->reactor);
+            hint_leave_slot(hint);
+        }
     }
 }
 
+/* A block that was kept went for a load. One for which there was no place is loaded when there is
+ * one, and kept then. */
 static void shard_hint_gone(struct agent_shard *shard, uint32_t slot)
 {
-    while (shard->meta[slot].hint != 0)
-        hint_end_wasted(&shard->reactor->prestage->hints[shard->meta[slot].hint - 1],
-                        AGENT_HINT_UNUSED);
+    struct agent_prestage *prestage = shard->reactor->prestage;
+    uint64_t by_ns = reactor_now_ns(shard->reactor) + prestage->load_ns;
+
+    while (shard->meta[slot].hint != 0) {
+        struct agent_hint *hint = &prestage->hints[shard->meta[slot].hint - 1];
+
+        if (hint->share->tier == ICMS_TIER_LOCAL) {
+            hint_leave_slot(hint);
+        } else if (hint->kept_bytes != 0 || by_ns >= hint->need_ns) {
+            hint_end_wasted(hint, AGENT_HINT_UNUSED);
+        } else {
+            counter_add(&shard->prestage.unused_bytes, hint->brought_bytes);
+            hint_leave_slot(hint);
+            loop_timer_stop(shard->reactor->loop, &hint->timer);
+            hint_queue(hint);
+        }
+    }
+}
+
+/* ---- the drive ------------------------------------------------------------------------------ */
+
+bool agent_hint_has_tier(const struct agent *agent, uint32_t tier)
+{
+    return tier == ICMS_TIER_DRAM || (tier == ICMS_TIER_LOCAL && agent->tier != NULL);
+}
+
+/* The copy is over. */
+static void hint_written(struct agent_tier_copy *copy, icms_err err)
+{
+    struct agent_hint *hint = container_of(copy, struct agent_hint, copy);
+    struct agent_shard *shard = hint->shard;
+    struct agent_prestage *prestage = shard->reactor->prestage;
+    uint64_t brought_bytes = err == ICMS_OK ? hint->brought_bytes : 0;
+
+    check(hint->state == HINT_WRITING);
+    prestage->drive_writes--;
+    prestage->drive_refused = err == ICMS_BUSY;
+    if (err == ICMS_BUSY)
+        prestage->drive_from_ns = reactor_now_ns(shard->reactor) + HINT_BUDGET_NS;
+    loop_timer_stop(shard->reactor->loop, &hint->timer);
+    hint_leave_slot(hint);
+    if (hint->identity != shard->identity || (err != ICMS_OK && err != ICMS_EXISTS))
+        hint_end(hint, err == ICMS_BUSY ? AGENT_HINT_OVER_BUDGET : AGENT_HINT_FAILED);
+    else
+        hint_ready(hint, agent_shard_find(shard, &hint->key), brought_bytes);
+    prestage_run_send(prestage);
+}
+
+/* The block is in memory: it is copied to the drive, or will be when that has a buffer. */
+static void hint_write(struct agent_hint *hint, uint32_t slot)
+{
+    struct agent_prestage *prestage = hint->shard->reactor->prestage;
+    icms_err err = ICMS_OK;
+
+    if (hint->asked_ns != 0) {
+        hint_end_late(hint, reactor_now_ns(prestage->reactor) - hint->asked_ns);
+        return;
+    }
+    if (hint->wanted == 0) {
+        hint_end(hint, AGENT_HINT_CANCELED);
+        return;
+    }
+    hint->copy.done = hint_written;
+    err = agent_tier_copy(hint->shard, slot, &hint->copy);
+    if (err == ICMS_OK) {
+        hint_dequeue(hint);
+        hint_state_set(hint, HINT_WRITING);
+        hint->brought_bytes = hint->shard->meta[slot].value_bytes;
+        hint_enter_slot(hint, slot);
+        prestage->drive_writes++;
+        loop_timer_start(prestage->reactor->loop, &hint->timer,
+                         hint->need_ns + AGENT_HINT_GRACE_NS);
+    } else if (err != ICMS_BUSY) {
+        hint_end(hint, AGENT_HINT_FAILED);
+    } else if (hint->state != HINT_QUEUED) {
+        hint_queue(hint); /* its turn finds it in memory, and the drive without a buffer */
+    }
+}
+
+/* Whether one more may be begun: the drive has a buffer that no load in flight is for. */
+static bool prestage_drive_takes(const struct agent_prestage *prestage)
+{
+    if (prestage->drive_refused && (prestage->drive_loads + prestage->drive_writes > 0 ||
+                                    reactor_now_ns(prestage->reactor) < prestage->drive_from_ns))
+        return false;
+    return agent_tier_copies_left(prestage->reactor->agent->tier) > prestage->drive_loads;
+}
+
+/* The turn of a hint for the drive; its block is in this slot, unless NONE. False: there is a load
+ * to wait for, or to begin. */
+static bool hint_run_drive(struct agent_prestage *prestage, struct agent_hint *hint, uint32_t slot)
+{
+    struct agent_shard *shard = hint->shard;
+
+    if (!agent_tier_is_up(shard)) {
+        hint_end(hint, AGENT_HINT_FAILED);
+    } else if (agent_tier_has(shard, &hint->key)) {
+        agent_tier_touch(shard, &hint->key);
+        hint_dequeue(hint);
+        hint_ready(hint, slot, 0);
+    } else if (!prestage_drive_takes(prestage)) {
+        share_hold(prestage, hint->share);
+    } else if (slot != SHM_SLOT_NONE) {
+        hint_write(hint, slot);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* The block is asked for, and is not in memory: of those that are on the drive it is known now
+ * whether that was of use. */
+static void hint_drive_read(const struct agent_shard *shard, const struct key *key)
+{
+    list_for_each_safe (link, hint_key_list(shard, key)) {
+        struct agent_hint *hint = container_of(link, struct agent_hint, link);
+
+        if (hint->state != HINT_READY || hint->slot != SHM_SLOT_NONE ||
+            !hint_is_for(hint, shard, key))
+            continue;
+        if (agent_tier_has(shard, key))
+            hint_end_read(hint);
+        else
+            hint_end_wasted(hint, AGENT_HINT_UNUSED);
+    }
 }
 
 /* ---- loading -------------------------------------------------------------------------------- */
@@ -425,8 +500,9 @@ static uint64_t hint_wake(struct agent_waiter *waiter, struct agent_op *op)
     uint64_t took_ns = reactor_now_ns(shard->reactor) - hint->begun_ns;
 
     check(hint->state == HINT_LOADING && op != NULL);
-    hint_keep_no_more(hint);
+    hint_give_place(hint);
     if (hint->is_own) {
+        prestage->drive_loads -= hint->share->tier == ICMS_TIER_LOCAL;
         check(prestage->window_bytes >= hint->window_bytes);
         prestage->window_bytes -= hint->window_bytes;
         if (op->err == ICMS_OK) {
@@ -438,7 +514,10 @@ static uint64_t hint_wake(struct agent_waiter *waiter, struct agent_op *op)
         hint->space = op->space;
     if (op->err == ICMS_OK && !op->drop && op->slot != SHM_SLOT_NONE) {
         check(shard->meta[op->slot].state == AGENT_SLOT_LIVE);
-        hint_ready(hint, op->slot, hint->is_own);
+        if (hint->share->tier == ICMS_TIER_LOCAL)
+            hint_write(hint, op->slot);
+        else
+            hint_ready(hint, op->slot, hint->is_own ? op->value_bytes : 0);
     } else {
         hint_missed(hint, op);
     }
@@ -462,6 +541,7 @@ static bool prestage_has_credit(const struct agent_prestage *prestage, uint64_t 
 static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
 {
     struct agent_shard *shard = hint->shard;
+    bool is_kept = hint->share->tier == ICMS_TIER_DRAM;
     uint64_t space = hint->space != 0 ? hint->space : agent_shard_load_bytes(shard, &hint->key);
     uint64_t bytes = agent_shard_extent_bytes(shard, space);
     uint64_t window_bytes = u64_max(bytes, HINT_LOAD_BYTES);
@@ -471,7 +551,7 @@ static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
     if (!prestage_has_credit(prestage, window_bytes))
         return false;
     slot = SHM_SLOT_NONE;
-    if (share_may_keep(shard, hint->share, bytes) && line_first(&shard->wait_slot) == NULL)
+    if (line_first(&shard->wait_slot) == NULL && (!is_kept || agent_hint_may_keep(hint, bytes)))
         slot = agent_shard_slot_take_hint(shard, space);
     if (slot == SHM_SLOT_NONE) {
         share_hold(prestage, hint->share);
@@ -491,8 +571,13 @@ static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
     hint->window_bytes = window_bytes;
     prestage->window_bytes += window_bytes;
     hint_wait(hint, op, true);
-    hint_keep(hint, agent_shard_slot_bytes(shard, slot));
-    line_charge(&prestage->line, hint->share->number, bytes);
+    if (is_kept) {
+        agent_hint_keep(hint, agent_shard_slot_bytes(shard, slot));
+        hint_drive_read(shard, &hint->key);
+    } else {
+        prestage->drive_loads++;
+    }
+    line_charge(&prestage->lines[hint->share->tier], hint->share->number, bytes);
     agent_op_start(op);
     return true;
 }
@@ -509,14 +594,17 @@ static bool share_run(struct agent_prestage *prestage, struct hint_share *share)
         hint_end(hint, AGENT_HINT_FAILED);
         return true;
     }
-    slot = agent_shard_find(shard, &hint->key);
-    if (slot != SHM_SLOT_NONE) {
-        hint_dequeue(hint);
-        hint_ready(hint, slot, false);
-        return true;
-    }
     if (agent_op_find(shard, &hint->key, AGENT_OP_DELETE) != NULL) {
         hint_end(hint, AGENT_HINT_ABSENT);
+        return true;
+    }
+    slot = agent_shard_find(shard, &hint->key);
+    if (share->tier == ICMS_TIER_LOCAL) {
+        if (hint_run_drive(prestage, hint, slot))
+            return true;
+    } else if (slot != SHM_SLOT_NONE) {
+        hint_dequeue(hint);
+        hint_ready(hint, slot, 0);
         return true;
     }
     op = agent_op_find(shard, &hint->key, AGENT_OP_LOAD);
@@ -538,11 +626,13 @@ static void prestage_run(struct loop_msg *msg)
     struct list *link;
 
     prestage->run_sent = false;
-    for (int i = 0; i < HINT_RUN_MAX && (link = line_first(&prestage->line)) != NULL; i++)
-        if (!share_run(prestage, container_of(link, struct hint_share, link))) {
-            prestage_retry_arm(prestage);
-            return;
-        }
+    for (int tier = 0; tier < HINT_TIERS; tier++)
+        for (int i = 0; i < HINT_RUN_MAX && (link = line_first(&prestage->lines[tier])) != NULL;
+             i++)
+            if (!share_run(prestage, container_of(link, struct hint_share, link))) {
+                prestage_retry_arm(prestage);
+                return;
+            }
     prestage_run_send(prestage);
 }
 
@@ -565,29 +655,41 @@ static void hint_join(struct agent_hint *hint, uint64_t need_ns, uint32_t rank)
     hint->wanted++;
     hint->first_ns = u64_min(hint->first_ns, need_ns);
     hint->need_ns = u64_max(hint->need_ns, need_ns);
-    if (hint->state == HINT_READY) {
+    hint->rank = rank < hint->rank ? rank : hint->rank;
+    if (hint->state == HINT_READY || hint->state == HINT_WRITING) {
         loop_timer_start(hint->shard->reactor->loop, &hint->timer,
                          hint->need_ns + AGENT_HINT_GRACE_NS);
-        return;
+        if (hint->kept_bytes == 0)
+            return;
+        due_remove(&hint->share->kept, &hint->due);
+        agent_hint_kept_push(hint);
     }
     if (hint->state != HINT_QUEUED)
         return;
     hint_dequeue(hint);
-    hint->due.rank = rank < hint->due.rank ? rank : hint->due.rank;
     hint_queue(hint);
 }
 
-enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_share *user,
-                               const struct key *key, uint64_t need_ns, uint32_t priority)
+static struct hint_share *hint_share_of(const struct agent_shard *shard,
+                                        const struct agent_user_share *user, uint32_t tier)
 {
     struct agent_prestage *prestage = shard->reactor->prestage;
-    struct hint_share *share = &prestage->shares[agent_share(shard, user)];
+
+    return &prestage->shares[tier * prestage->share_count + agent_share(shard, user)];
+}
+
+enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_share *user,
+                               const struct key *key, uint64_t need_ns, uint32_t priority,
+                               uint32_t tier)
+{
+    struct agent_prestage *prestage = shard->reactor->prestage;
+    struct hint_share *share = hint_share_of(shard, user, tier);
     struct agent_hint *hint = hint_find(shard, share, key);
     uint64_t now_ns = reactor_now_ns(shard->reactor);
     uint32_t *user_count = &prestage->user_counts[share->number % AGENT_MEMBERS];
     uint32_t slot;
 
-    check(priority <= ICMS_PRIORITY_MAX);
+    check(priority <= ICMS_PRIORITY_MAX && agent_hint_has_tier(shard->agent, tier));
     if (need_ns <= now_ns) {
         counter_add(&shard->prestage.passed, 1);
         return ICMS_MISS_DEADLINE;
@@ -610,19 +712,21 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
                                 .key = *key,
                                 .identity = shard->identity,
                                 .wanted = 1,
+                                .slot = SHM_SLOT_NONE,
                                 .need_ns = need_ns,
                                 .first_ns = need_ns,
-                                .due = {.rank = ICMS_PRIORITY_MAX - priority},
+                                .rank = ICMS_PRIORITY_MAX - priority,
                                 .waiter = {.wake = hint_wake}};
     list_init(&hint->waiter.link);
     list_init(&hint->link);
     list_push(hint_key_list(shard, key), &hint->link);
     loop_timer_init(&hint->timer, hint_timer);
-    shard->hint_users += share->count++ == 0;
+    shard->hint_users += tier == ICMS_TIER_DRAM && share->count == 0;
+    share->count++;
     (*user_count)++;
-    slot = agent_shard_find(shard, key);
+    slot = tier == ICMS_TIER_DRAM ? agent_shard_find(shard, key) : SHM_SLOT_NONE;
     if (slot != SHM_SLOT_NONE)
-        hint_ready(hint, slot, false);
+        hint_ready(hint, slot, 0);
     else
         hint_queue(hint);
     return ICMS_MISS_NONE;
@@ -631,20 +735,25 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
 enum icms_miss agent_hint_cancel(struct agent_shard *shard, const struct agent_user_share *user,
                                  const struct key *key)
 {
-    const struct hint_share *share = &shard->reactor->prestage->shares[agent_share(shard, user)];
-    struct agent_hint *hint = hint_find(shard, share, key);
+    enum icms_miss reason = ICMS_MISS_ABSENT;
 
-    if (hint == NULL || hint->wanted == 0)
-        return ICMS_MISS_ABSENT;
-    if (--hint->wanted == 0 && hint->state != HINT_LOADING)
-        hint_end_wasted(hint, AGENT_HINT_CANCELED);
-    return ICMS_MISS_NONE;
+    for (uint32_t tier = 0; tier < HINT_TIERS; tier++) {
+        struct agent_hint *hint = hint_find(shard, hint_share_of(shard, user, tier), key);
+
+        if (hint == NULL || hint->wanted == 0)
+            continue;
+        reason = ICMS_MISS_NONE;
+        if (--hint->wanted == 0 && (hint->state == HINT_QUEUED || hint->state == HINT_READY))
+            hint_end_wasted(hint, AGENT_HINT_CANCELED);
+    }
+    return reason;
 }
 
 void agent_hint_asked(struct agent_shard *shard, const struct key *key, struct agent_op *op)
 {
     if (shard->reactor->prestage->used == 0)
         return;
+    hint_drive_read(shard, key);
     list_for_each (link, hint_key_list(shard, key)) {
         struct agent_hint *hint = container_of(link, struct agent_hint, link);
 
@@ -686,7 +795,7 @@ struct hint_batch {
     _Atomic uint32_t left; /* parts that are not over   */
     struct hint_part parts[LIMIT_LOOPS];
     uint64_t need_ns;
-    uint32_t priority;
+    uint32_t priority, tier;
     size_t count;
     struct key keys[];
 };
@@ -707,7 +816,7 @@ static void hint_part_run(struct loop_msg *msg)
     for (; part->next < end; part->next++)
         if (agent_shard_owns(part->shard, &batch->keys[part->next]))
             (void)agent_hint_take(part->shard, &batch->agent->users[0], &batch->keys[part->next],
-                                  batch->need_ns, batch->priority);
+                                  batch->need_ns, batch->priority, batch->tier);
     if (part->next < batch->count)
         loop_send(part->shard->reactor->loop, &part->msg, hint_part_run);
     else if (atomic_fetch_sub(&batch->left, 1) == 1)
@@ -733,8 +842,11 @@ static icms_err hints_check(const struct agent *agent, const struct agent_hints 
     if (hints->deadline_ms == 0 || hints->deadline_ms > AGENT_DEADLINE_MAX_NS / 1000000)
         return err_set(why, ICMS_INVALID, "a deadline of %u ms: 1 to %llu are possible",
                        hints->deadline_ms, (unsigned long long)AGENT_DEADLINE_MAX_NS / 1000000);
-    if (hints->tier != ICMS_TIER_DRAM)
-        return err_set(why, ICMS_UNSUPPORTED, "this agent prestages into its memory (dram) alone");
+    if (!agent_hint_has_tier(agent, hints->tier))
+        return err_set(
+            why, ICMS_UNSUPPORTED,
+            "this agent has no drive of its own beside the pod; ask for tier dram, or give "
+            "it one (local:)");
     while (volume < agent->volume_count &&
            ((volumes >> volume & 1) == 0 ||
             strcmp(agent->volumes[volume].spec.name, hints->volume) != 0))
@@ -774,6 +886,7 @@ icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints, st
     batch->left = reactor_count;
     batch->need_ns = loop_env_now_ns(agent->env) + (uint64_t)hints->deadline_ms * 1000000;
     batch->priority = hints->priority;
+    batch->tier = hints->tier;
     batch->count = hints->count;
     memcpy(batch->keys, hints->keys, hints->count * sizeof(hints->keys[0]));
     for (uint32_t i = 0; i < reactor_count; i++)
@@ -808,20 +921,28 @@ icms_err agent_prestage_init(struct agent_reactor *reactor)
         return ICMS_NO_MEMORY;
     prestage->reactor = reactor;
     prestage->hints = calloc(AGENT_HINTS, sizeof(prestage->hints[0]));
-    prestage->shares = calloc(share_count, sizeof(prestage->shares[0]));
-    prestage->line_memory = malloc(line_bytes(agent->volume_count, AGENT_MEMBERS));
-    if (prestage->hints == NULL || prestage->shares == NULL || prestage->line_memory == NULL)
+    prestage->shares = calloc((size_t)HINT_TIERS * share_count, sizeof(prestage->shares[0]));
+    prestage->share_count = share_count;
+    if (prestage->hints == NULL || prestage->shares == NULL)
         return ICMS_NO_MEMORY;
-    line_init(&prestage->line, prestage->line_memory, agent->volume_count, AGENT_MEMBERS,
-              agent->weights);
+    for (int tier = 0; tier < HINT_TIERS; tier++) {
+        void *memory = malloc(line_bytes(agent->volume_count, AGENT_MEMBERS));
+
+        if (memory == NULL)
+            return ICMS_NO_MEMORY;
+        prestage->line_memory[tier] = memory;
+        line_init(&prestage->lines[tier], memory, agent->volume_count, AGENT_MEMBERS,
+                  agent->weights);
+    }
     list_init(&prestage->free);
     list_init(&prestage->held);
     for (int i = 0; i < HINT_KEY_LISTS; i++)
         list_init(&prestage->keys[i]);
-    for (uint32_t i = 0; i < share_count; i++) {
+    for (uint32_t i = 0; i < HINT_TIERS * share_count; i++) {
         list_init(&prestage->shares[i].link);
         list_init(&prestage->shares[i].held_link);
-        prestage->shares[i].number = i;
+        prestage->shares[i].tier = i / share_count;
+        prestage->shares[i].number = i % share_count;
     }
     loop_timer_init(&prestage->retry, prestage_retry);
     for (uint32_t i = 0; i < agent->volume_count; i++) {
@@ -839,7 +960,8 @@ void agent_prestage_fini(struct agent_reactor *reactor)
         return;
     free(prestage->hints);
     free(prestage->shares);
-    free(prestage->line_memory);
+    for (int tier = 0; tier < HINT_TIERS; tier++)
+        free(prestage->line_memory[tier]);
     free(prestage);
     reactor->prestage = NULL;
 }

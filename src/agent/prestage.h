@@ -3,7 +3,8 @@
  * agent/prestage.h: hints that blocks will be asked for soon, and what becomes of them.
  *
  * A hint belongs to a user of a volume, and has a key, a time by which the block will be asked for,
- * and a priority. On a reactor's loop, but for agent_prestage.
+ * a priority, and a tier where the block is to be by then: the agent's memory, or the own drive
+ * under it. On a reactor's loop, but for agent_prestage.
  *
  * Order. Users of volumes take turns by the weights of volumes and by bytes (base/line.h); of one
  * user the hint with the highest priority goes first, then the one with the earliest deadline.
@@ -15,8 +16,17 @@
  *
  * Kept. A block that arrived is not evicted until it is read, or until AGENT_HINT_GRACE_NS after
  * its deadline. Such blocks take 1 / AGENT_KEPT_SHARE of the shard's memory at most, its users with
- * hints equal parts; hints of a user that has its part wait. A load or a store that finds no other
- * space evicts them.
+ * hints equal parts. A hint for which there is no place takes that of a user with more than its
+ * part, or of one of the same user that has its turn later; else it waits. Who gave its place stays
+ * in memory while nothing else needs it, and is loaded again after that. A load or a store that
+ * finds no other space evicts also what is kept.
+ *
+ * To the own drive (tier.h). Such hints have turns of their own, behind those for memory, and
+ * within the same window. The block is loaded into memory, where a get finds it and where nothing
+ * keeps it, and is copied to the drive from there. No more are begun than the drive has buffers
+ * for. When its write budget refuses one, nothing is begun for HINT_BUDGET_NS, and one at a time
+ * until one is taken. Such a hint was in time when a get, or a hint for memory, finds the block
+ * there or still in memory. Without the drive, or while it is down or slow, such hints fail.
  *
  * Limits. A reactor has AGENT_HINTS. A user may have as many as are free, so one alone may have
  * half of them, and who comes later finds some. What is more is refused and counted.
@@ -50,11 +60,15 @@ void agent_prestage_fini(struct agent_reactor *reactor);
 /* Frees what agent_prestage left with loops that were stopped. */
 void agent_prestage_forget(struct agent *agent);
 
+/* Whether there is such a tier (enum icms_tier). */
+bool agent_hint_has_tier(const struct agent *agent, uint32_t tier);
+
 /* Takes a hint. NONE: taken; SHED: there are too many; DEADLINE: its time has passed. */
 enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_share *user,
-                               const struct key *key, uint64_t need_ns, uint32_t priority);
+                               const struct key *key, uint64_t need_ns, uint32_t priority,
+                               uint32_t tier);
 
-/* Takes one hint of a user back. NONE: there was one; ABSENT: there was none. */
+/* Takes one hint of a user back for each tier. NONE: there was one; ABSENT: there was none. */
 enum icms_miss agent_hint_cancel(struct agent_shard *shard, const struct agent_user_share *user,
                                  const struct key *key);
 

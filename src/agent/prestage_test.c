@@ -330,6 +330,27 @@ static void late_blocks_are_counted_with_how_much(void **state)
     rig_free(rig);
 }
 
+/* It was asked for, and a put overtook the load: its turn comes again, and finds the block. */
+static void a_hint_that_a_put_overtakes_ends(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+
+    rig_flash(rig, 0, KV, 1, BYTES);
+    rig->fake[0]->delay_ns = 20 * MS;
+    hint(client, 1, 5000 * MS);
+    rig_run(rig, 5 * MS);
+    (void)rig_get(client, KV, 1, 5, 1000 * MS);
+    rig_run(rig, MS);
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 1, BYTES, 0, 1000 * MS))->status,
+                     ICMS_OK);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_LATE], 1);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* While a load waits for an operation no hint is begun; a get overtakes the hint of its own key. */
 static void a_get_of_a_queued_hint_loads_at_once(void **state)
 {
@@ -542,6 +563,113 @@ static void hints_are_joined_and_taken_back(void **state)
     rig_free(rig);
 }
 
+/* Fills the part of memory that is kept with keys from 0 on, and returns how many are there. */
+static uint32_t kept_fill(struct rig_client *client, uint32_t count, uint64_t need_ns)
+{
+    const struct hints many = {.first = 0, .count = count, .need_ns = need_ns};
+    uint32_t there = 0;
+
+    for (uint32_t n = 0; n < count; n++)
+        rig_flash(client->rig, 0, KV, n, BYTES);
+    assert_int_equal(hints_taken(client, &many, ICMS_MISS_NONE), count);
+    rig_run(client->rig, 50 * MS);
+    for (uint32_t n = 0; n < count; n++)
+        there += in_arena(client, n);
+    assert_true(stats_of(client->rig)->queued > 0);
+    return there;
+}
+
+/* What was asked for first does not hold the place of what is needed first. */
+static void an_earlier_deadline_takes_the_place_of_a_later_one(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 16, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    const struct hints urgent = {
+        .first = 101, .count = 1, .need_ns = 20000 * MS, .hint = shm_hint(ICMS_TIER_DRAM, 1)};
+    uint32_t kept = kept_fill(client, 16, 9000 * MS);
+
+    assert_in_range(kept, 4, 12);
+    for (uint32_t n = 100; n < 103; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    hint(client, 102, 19000 * MS); /* later than all: waits */
+    hint(client, 100, 500 * MS);
+    rig_run(rig, 50 * MS);
+    assert_true(in_arena(client, 100));
+    assert_false(in_arena(client, 102));
+    assert_int_equal(hints_taken(client, &urgent, ICMS_MISS_NONE), 1);
+    rig_run(rig, 50 * MS);
+    assert_true(in_arena(client, 101));
+    assert_true(stats_of(rig)->kept_bytes <=
+                rig_stats(rig)->volumes[KV].arena_bytes / AGENT_KEPT_SHARE);
+    assert_true(rig_load(client, KV, 100, BYTES));
+    assert_true(rig_load(client, KV, 101, BYTES));
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 2);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Also when it was evicted meanwhile: all are in time. */
+static void what_gave_its_place_is_loaded_again(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 16, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t kept = kept_fill(client, 16, 9000 * MS), gone = 0;
+
+    for (uint32_t n = 100; n < 100 + kept; n++) {
+        rig_flash(rig, 0, KV, n, BYTES);
+        hint(client, n, 2000 * MS);
+    }
+    rig_run(rig, 50 * MS);
+    for (uint32_t n = 100; n < 100 + kept; n++)
+        assert_true(in_arena(client, n));
+    for (uint32_t n = 200; n < 230; n++) { /* memory is needed for others */
+        rig_flash(rig, 0, KV, n, BYTES);
+        assert_false(rig_load(client, KV, n, BYTES));
+    }
+    for (uint32_t n = 0; n < 16; n++)
+        gone += !in_arena(client, n);
+    assert_true(gone == 16);
+    assert_true(stats_of(rig)->unused_bytes >= kept * BYTES);
+    for (uint32_t n = 100; n < 100 + kept; n++)
+        assert_true(rig_load(client, KV, n, BYTES));
+    for (uint32_t n = 0; n < 16; n++) {
+        rig_run(rig, 20 * MS);
+        (void)rig_load(client, KV, n, BYTES);
+    }
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 0);
+    assert_true(stats_of(rig)->ended[AGENT_HINT_IN_TIME] >= 2 * kept);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Who came first and says that it needs all in ten minutes has its part, and no more, once another
+ * user has hints. */
+static void a_user_over_its_part_gives_places_to_another(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 32, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *hoarder = client_of(rig, USER), *other = client_of(rig, OTHERS);
+    uint32_t kept = kept_fill(hoarder, 32, 1000 * MS), there = 0, still = 0;
+
+    for (uint32_t n = 100; n < 100 + kept; n++) {
+        rig_flash(rig, 0, KV, n, BYTES);
+        hint(other, n, 600000 * MS); /* even later */
+    }
+    rig_run(rig, 100 * MS);
+    for (uint32_t n = 100; n < 100 + kept; n++)
+        there += in_arena(other, n);
+    assert_in_range(there, kept / 2 - 1, kept / 2 + 1);
+    for (uint32_t n = 0; n < 32; n++)
+        still += rig_load(hoarder, KV, n, BYTES);
+    assert_true(still >= kept / 2 - 1);
+    rig_client_free(hoarder);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
 /* What a client writes is bounded before it is looked at. */
 static void nonsense_is_refused(void **state)
 {
@@ -719,6 +847,7 @@ int main(void)
         cmocka_unit_test(the_earliest_deadline_goes_first_and_priority_before_that),
         cmocka_unit_test(hints_that_cannot_be_served_are_refused_or_dropped),
         cmocka_unit_test(late_blocks_are_counted_with_how_much),
+        cmocka_unit_test(a_hint_that_a_put_overtakes_ends),
         cmocka_unit_test(a_hint_holds_no_load_for_long),
         cmocka_unit_test(the_latest_of_two_hints_counts),
         cmocka_unit_test(a_flood_of_two_volumes_is_one_flood),
@@ -726,6 +855,9 @@ int main(void)
         cmocka_unit_test(blocks_are_kept_within_a_part_of_the_memory),
         cmocka_unit_test(loads_evict_what_is_kept_when_there_is_nothing_else),
         cmocka_unit_test(a_flood_of_hints_is_refused),
+        cmocka_unit_test(an_earlier_deadline_takes_the_place_of_a_later_one),
+        cmocka_unit_test(what_gave_its_place_is_loaded_again),
+        cmocka_unit_test(a_user_over_its_part_gives_places_to_another),
         cmocka_unit_test(hints_are_joined_and_taken_back),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(hints_of_the_owner_need_no_client),

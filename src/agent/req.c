@@ -613,7 +613,8 @@ static enum icms_miss req_hint(const struct agent_req *req, const struct key *ke
     return (req->flags & SHM_FLAG_FORGET) != 0
                ? agent_hint_cancel(req->shard, user, key)
                : agent_hint_take(req->shard, user, key, req->aside,
-                                 req->lease & ((1u << SHM_HINT_BITS) - 1));
+                                 req->lease & ((1u << SHM_HINT_BITS) - 1),
+                                 req->lease >> SHM_HINT_BITS);
 }
 
 /* Hints are remembered, or not, and answered at once. */
@@ -621,7 +622,7 @@ static enum step req_new_prestage(struct agent_req *req)
 {
     uint8_t *out = req_match_out(req);
 
-    if (req->lease >> SHM_HINT_BITS != ICMS_TIER_DRAM)
+    if (!agent_hint_has_tier(req->shard->agent, req->lease >> SHM_HINT_BITS))
         return req_answer(req, ICMS_UNSUPPORTED, ICMS_MISS_NONE);
     if ((req->lease & ((1u << SHM_HINT_BITS) - 1)) > ICMS_PRIORITY_MAX)
         return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);

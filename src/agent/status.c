@@ -455,7 +455,9 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
         estimate_stats_add(&agent->tier->estimate, &agent->tier->estimate_error,
                            &out_stats->tier.estimate);
         out_stats->local_load_bytes = out_stats->tier.promoted_bytes;
-        out_stats->local_store_bytes = out_stats->tier.demoted_bytes + out_stats->tier.stored_bytes;
+        out_stats->local_store_bytes = out_stats->tier.demoted_bytes +
+                                       out_stats->tier.stored_bytes +
+                                       out_stats->tier.prestaged_bytes;
     }
 }
 
@@ -775,6 +777,8 @@ static void status_tier(struct json *json, const struct agent_tier_stats *tier)
     json_put_uint(json, "stored_bytes", tier->stored_bytes);
     json_put_uint(json, "demoted", tier->demoted);
     json_put_uint(json, "demoted_bytes", tier->demoted_bytes);
+    json_put_uint(json, "prestaged", tier->prestaged);
+    json_put_uint(json, "prestaged_bytes", tier->prestaged_bytes);
     json_put_uint(json, "kept", tier->kept);
     json_put_uint(json, "unread", tier->unread);
     json_put_uint(json, "refused", tier->refused);

@@ -125,7 +125,9 @@ static struct agent_tier_io *tier_io_take(struct agent_tier *tier, struct agent_
     io->shard = shard;
     io->volume = tier_number(tier, shard);
     io->key = *key;
+    io->copy = NULL;
     io->is_write = false;
+    io->is_copy = false;
     return io;
 }
 
@@ -383,12 +385,33 @@ static uint64_t tier_half_of(const struct agent_tier *tier, const struct agent_o
     return op->deadline_ns > now_ns ? now_ns + (op->deadline_ns - now_ns) / 2 : now_ns;
 }
 
+/* A hint's write is over. */
+static void tier_copied(struct agent_tier_io *io, icms_err err)
+{
+    struct agent_tier *tier = io->tier;
+    struct agent_tier_copy *copy = io->copy;
+
+    if (err == ICMS_OK) {
+        counter_add(&tier->prestaged, 1);
+        counter_add(&tier->prestaged_bytes, io->bytes);
+    }
+    tier_io_give(io);
+    if (copy == NULL)
+        return;
+    copy->io = NULL;
+    copy->done(copy, err);
+}
+
 static void tier_write_done(struct store_write *write)
 {
     struct agent_tier_io *io = container_of(write, struct agent_tier_io, u.write);
     struct agent_tier *tier = io->tier;
     struct agent_op *op = io->op;
 
+    if (io->is_copy) {
+        tier_copied(io, write->err);
+        return;
+    }
     if (op != NULL && write->err == ICMS_OK) {
         counter_add(&tier->stored, 1);
         counter_add(&tier->stored_bytes, io->bytes);
@@ -493,6 +516,54 @@ void agent_tier_evicted(struct agent_shard *shard, uint32_t slot)
         (void)tier_write(tier, shard, slot, &meta->key,
                          meta->value_bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0), NULL);
     }
+}
+
+/* ---- hints ---------------------------------------------------------------------------------- */
+
+bool agent_tier_is_up(const struct agent_shard *shard)
+{
+    const struct agent_tier *tier = shard->agent->tier;
+
+    return tier != NULL && tier_state(tier) == AGENT_TIER_UP &&
+           tier_number(tier, shard) != NO_NUMBER;
+}
+
+uint32_t agent_tier_copies_left(const struct agent_tier *tier)
+{
+    return tier_may_write(tier) ? tier->io_count / 2 - tier->writes : 0;
+}
+
+icms_err agent_tier_copy(struct agent_shard *shard, uint32_t slot, struct agent_tier_copy *copy)
+{
+    struct agent_tier *tier = shard->agent->tier;
+    const struct agent_slot *meta = &shard->meta[slot];
+    uint32_t stored_bytes = meta->value_bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+
+    check(meta->state == AGENT_SLOT_LIVE && copy->io == NULL);
+    if (!agent_tier_is_up(shard))
+        return ICMS_DRIVE_DOWN;
+    if (!tier_may_write(tier))
+        return ICMS_BUSY;
+    copy->io = tier_write(tier, shard, slot, &meta->key, stored_bytes, NULL);
+    if (copy->io == NULL)
+        return ICMS_DRIVE_DOWN;
+    copy->io->is_copy = true;
+    copy->io->copy = copy;
+    return ICMS_OK;
+}
+
+void agent_tier_copy_leave(struct agent_tier_copy *copy)
+{
+    if (copy->io != NULL)
+        copy->io->copy = NULL;
+    copy->io = NULL;
+}
+
+void agent_tier_touch(const struct agent_shard *shard, const struct key *key)
+{
+    struct agent_tier *tier = shard->agent->tier;
+
+    store_touch(tier->store, tier_number(tier, shard), key);
 }
 
 /* ---- writers -------------------------------------------------------------------------------- */
@@ -795,82 +866,6 @@ static icms_err tier_buffers(struct agent_tier *tier, struct err_why *why)
     return ICMS_OK;
 }
 
-static bool note_has(const struct agent_tier_note_df *note, const struct uuid *enclosure)
-{
-    for (uint32_t i = 0; i < LIMIT_ENCLOSURES && !uuid_is_nil(&note->enclosures[i]); i++)
-        if (uuid_equal(&note->enclosures[i], enclosure))
-            return true;
-    return false;
-}
-
-/* Why what it holds is not to be used; NULL: it is. */
-static const char *note_doubt(const struct agent_tier_note_df *found, const struct agent_opts *opts)
-{
-    if (le64_get(found->state) != AGENT_TIER_NOTE_CLEAN)
-        return "it was not closed by the agent that used it, so it may hold blocks that were "
-               "replaced";
-    for (uint32_t i = 0; i < opts->enclosure_count; i++)
-        if (note_has(found, &opts->enclosures[i].uuid))
-            return NULL;
-    return "it holds blocks of another pod";
-}
-
-/* What is a drive of an agent beside a pod is used, or formatted; all else is not ours. */
-static icms_err tier_owner(struct agent_tier *tier, const struct agent_opts *opts,
-                           const struct store_opts *store, struct err_why *why)
-{
-    struct agent_tier_note_df found;
-    struct uuid drive;
-    bool lost = false;
-    icms_err err = store_note_read(tier->agent->env, store->path, why, &drive, &found, &lost);
-
-    if (err != ICMS_OK)
-        return err;
-    if (memcmp(found.kind, AGENT_TIER_NOTE_KIND, sizeof(found.kind)) != 0)
-        return err_set(why, ICMS_FOREIGN,
-                       "%s is a drive of an enclosure, or of an agent without a pod, or its "
-                       "beginning is damaged; give the agent another one, or erase it if what it "
-                       "holds is not needed",
-                       store->path);
-    tier->emptied = note_doubt(&found, opts);
-    return tier->emptied == NULL ? ICMS_OK : store_format(tier->agent->env, store, true, why);
-}
-
-static void tier_note_make(struct agent_tier *tier, const struct agent_opts *opts)
-{
-    memcpy(tier->note.kind, AGENT_TIER_NOTE_KIND, sizeof(tier->note.kind));
-    tier->note.state = le64_of(AGENT_TIER_NOTE_IN_USE);
-    for (uint32_t i = 0; i < opts->enclosure_count; i++)
-        tier->note.enclosures[i] = opts->enclosures[i].uuid;
-}
-
-static icms_err tier_open(struct agent_tier *tier, const struct agent_opts *opts,
-                          struct err_why *why)
-{
-    struct store_opts store;
-    icms_err err;
-
-    agent_local_store_opts(opts, &store);
-    store.writes_max = AGENT_TIER_IOS / 2;
-    store.volumes = tier->uuids;
-    store.volume_count = tier->uuid_count;
-    tier_note_make(tier, opts);
-    store.note = &tier->note;
-    err = store_format(tier->agent->env, &store, false, why);
-    if (err == ICMS_EXISTS)
-        err = tier_owner(tier, opts, &store, why);
-    if (err == ICMS_OK)
-        err = store_open(tier->reactor->loop, &store, why, &tier->store);
-    if (err == ICMS_OK)
-        err = store_note_put_now(tier->store, 0, &tier->note, why);
-    for (uint32_t i = 0; i < opts->volume_count && err == ICMS_OK; i++)
-        if (!uuid_is_nil(&opts->volumes[i].uuid))
-            err = store_volume_limit(tier->store,
-                                     atomic_load_explicit(&tier->numbers[i], memory_order_relaxed),
-                                     opts->volumes[i].quota_bytes, NULL, why);
-    return err;
-}
-
 uint32_t agent_tier_volume(const struct agent_tier *tier, uint32_t number)
 {
     for (uint32_t i = 0; number != NO_NUMBER && i < tier->agent->volume_count; i++)
@@ -895,6 +890,8 @@ void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out)
         .stored_bytes = counter_get(&tier->stored_bytes),
         .demoted = counter_get(&tier->demoted),
         .demoted_bytes = counter_get(&tier->demoted_bytes),
+        .prestaged = counter_get(&tier->prestaged),
+        .prestaged_bytes = counter_get(&tier->prestaged_bytes),
         .kept = counter_get(&tier->kept),
         .unread = counter_get(&tier->unread),
         .refused = counter_get(&tier->refused),
@@ -965,7 +962,7 @@ icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts, stru
     err = tier_buffers(tier, why);
     if (err != ICMS_OK)
         return err;
-    err = tier_open(tier, opts, why);
+    err = agent_tier_open(tier, opts, why);
     if (err == ICMS_NO_MEMORY)
         return err;
     if (err != ICMS_OK) {

@@ -33,6 +33,9 @@
  * while a load waits. The store's write budget decides which blocks are written when it is short.
  * What is not written is counted by its reason, and lost to this tier alone.
  *
+ * Hints. A hint for the drive (prestage.h) copies a block that is in memory there: a write like
+ * that of an eviction, within the same half of the buffers and the same write budget.
+ *
  * Exclusive. With a share (local_share) the blocks of such a part of the runs are stored here and
  * not in the pod, and evictions write nothing: a block takes space in one of the two. A store is
  * taken when the pod says that it does not have the key: what the pod has it goes on to have, so
@@ -98,7 +101,9 @@ struct agent_tier_io {
     struct agent_op *op; /* who waits; NULL: gave up, or it is a write of what was evicted      */
     struct agent_shard *shard; /* of its volume                                                 */
     struct key key;
+    struct agent_tier_copy *copy; /* of a hint; NULL: it left, or it is none                    */
     bool is_write;
+    bool is_copy;      /* a write for a hint                                                  */
     uint32_t volume;   /* its number in the store                                             */
     uint8_t *buffer;   /* a record                                                            */
     uint64_t begun_ns; /* read: when                                                          */
@@ -109,6 +114,12 @@ struct agent_tier_io {
         struct store_read read;
         struct store_write write;
     } u;
+};
+
+/* A block in memory that is written to the drive for a hint. Embedded by its owner. */
+struct agent_tier_copy {
+    struct agent_tier_io *io; /* NULL: not in flight                                            */
+    void (*done)(struct agent_tier_copy *copy, icms_err err);
 };
 
 #define AGENT_TIER_NOTE_KIND   "icmstier"
@@ -176,16 +187,17 @@ struct agent_tier {
     struct estimate estimate;      /* of reads                                                   */
     struct hist estimate_error;    /* of them, in thousandths of what was expected               */
     /* counters */
-    uint64_t promoted, promoted_bytes; /* loads that it answered                                */
-    uint64_t given_up;                 /* loads that went on with the pod: late                 */
-    uint64_t passed;                   /* and: no buffer                                        */
-    uint64_t failed_reads;             /* and: it was not what the index said                   */
-    uint64_t stored, stored_bytes;     /* stores that it has instead of the pod                 */
-    uint64_t demoted, demoted_bytes;   /* evicted blocks that were written                      */
-    uint64_t kept;                     /* that were there already                               */
-    uint64_t unread;                   /* that nobody had read                                  */
-    uint64_t refused;                  /* that the write budget refused                         */
-    uint64_t shed;                     /* for which there was no buffer                         */
+    uint64_t promoted, promoted_bytes;   /* loads that it answered                                */
+    uint64_t given_up;                   /* loads that went on with the pod: late                 */
+    uint64_t passed;                     /* and: no buffer                                        */
+    uint64_t failed_reads;               /* and: it was not what the index said                   */
+    uint64_t stored, stored_bytes;       /* stores that it has instead of the pod                 */
+    uint64_t demoted, demoted_bytes;     /* evicted blocks that were written                      */
+    uint64_t prestaged, prestaged_bytes; /* blocks that were written for hints                  */
+    uint64_t kept;                       /* that were there already                               */
+    uint64_t unread;                     /* that nobody had read                                  */
+    uint64_t refused;                    /* that the write budget refused                         */
+    uint64_t shed;                       /* for which there was no buffer                         */
     uint64_t failed_writes;
     uint64_t forgotten; /* records deleted for puts and removes                                 */
     uint64_t slow_total;
@@ -195,6 +207,11 @@ struct agent_tier {
 icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts,
                         struct err_why *why) ICMS_MUST_CHECK;
 void agent_tier_free(struct agent_tier **tier);
+
+/* tier_open.c: opens the store: one that is new, one of this agent, or a formatted one. Its own
+ * errors (a drive of others, none), each with a sentence. */
+icms_err agent_tier_open(struct agent_tier *tier, const struct agent_opts *opts,
+                         struct err_why *why) ICMS_MUST_CHECK;
 
 /* Any thread, again and again once nothing is asked of the agent any more: ends the use of the
  * drive, cleanly if it can. True: that is over. */
@@ -226,6 +243,24 @@ void agent_tier_forget(struct agent_shard *shard, const struct key *key);
 
 /* The arena evicts this slot, which is LIVE. */
 void agent_tier_evicted(struct agent_shard *shard, uint32_t slot);
+
+/* Whether blocks can be brought there for hints: it is UP, and has the volume. */
+bool agent_tier_is_up(const struct agent_shard *shard);
+
+/* How many more copies it takes now. */
+uint32_t agent_tier_copies_left(const struct agent_tier *tier);
+
+/* Copies the block of a LIVE slot. OK: done is called exactly once, later, on the same loop, even
+ * on failure, unless the owner leaves: with OK, EXISTS (the drive has it), BUSY (its write budget),
+ * or what the store says. Anything else: done is never called; BUSY: there is no buffer now. */
+icms_err agent_tier_copy(struct agent_shard *shard, uint32_t slot,
+                         struct agent_tier_copy *copy) ICMS_MUST_CHECK;
+
+/* The copy, if it is in flight, goes on for nobody. */
+void agent_tier_copy_leave(struct agent_tier_copy *copy);
+
+/* An access to a block that agent_tier_has. */
+void agent_tier_touch(const struct agent_shard *shard, const struct key *key);
 
 /* The volume has another UUID. */
 void agent_tier_volume_set(struct agent_shard *shard);

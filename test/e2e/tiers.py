@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -82,11 +83,45 @@ def hits_and_restart(p, target, folder):
     return agent
 
 
-def removed(p, agent):
-    """Blocks that icms stores and loads by name."""
+def command(p, agent):
     def icms(*words, value=None):
         return subprocess.run([p.build / "cmd/icms", words[0], "--open", f"unix:{agent.socket}", *words[1:]],
                               input=value, capture_output=True, text=True, timeout=30)
+    return icms
+
+
+def prestaged(p, first, agent):
+    """Blocks that are on the drive before anybody on this server has read them: from a shell, over HTTP."""
+    names = [f"session {i}" for i in range(24)]
+    for name in names:
+        expect("put", command(p, first)("put", "--on-flash", name, value=name * 1000).returncode == 0)
+    icms = command(p, agent)
+    before = tiers(agent)["local"]["prestaged"]
+    refused = command(p, first)("prestage", "--tier", "local", *names)
+    expect("without a drive it is said", refused.returncode != 0 and "no drive of its own" in refused.stderr, refused)
+    typo = icms("prestage", "--tier", "flash", *names)
+    expect("and what a tier is", typo.returncode == 2 and "dram or local" in typo.stderr, typo)
+    taken = icms("prestage", "--tier", "local", "--deadline", "120s", *names[:12])
+    expect("hints for the drive are taken", taken.stdout == "12 of 12 taken\n", taken)
+    body = json.dumps({"volume": "kv", "names": names[12:], "tier": "local", "deadline_ms": 120000})
+    request = urllib.request.Request(f"http://127.0.0.1:{agent.http_port}/v1/prestage", data=body.encode(),
+                                     headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        expect("also over HTTP", answer.status == 202, answer.status)
+    wait_until("blocks come to the drive", lambda: tiers(agent)["local"]["prestaged"] - before == 24,
+               seen=lambda: tiers(agent)["local"])
+    Probe(p.build, f"unix:{agent.socket}", COUNT, BYTES).ask("get 20000")
+    sources = [json.loads(icms("get", "--json", "--output", "/dev/null", name).stdout)["source"] for name in names]
+    expect("and are read there", sources.count("local") >= 20, sources)
+    hints = json.loads(agent.get("/status")[1])["volumes"][0]["prestage"]
+    wait_until("in time", lambda: json.loads(agent.get("/status")[1])["volumes"][0]["prestage"]["in_time"] == 24,
+               seen=lambda: hints)
+    expect("status says so", "brought for hints: 24" in icms("status").stdout, icms("status").stdout)
+
+
+def removed(p, agent):
+    """Blocks that icms stores and loads by name."""
+    icms = command(p, agent)
     expect("put", icms("put", "--on-flash", "one", value="first").returncode == 0)
     icms("get", "one")
     probe = Probe(p.build, f"unix:{agent.socket}", COUNT, BYTES)
@@ -166,8 +201,9 @@ def main():
         first = p.add_agent("first", [target], [VOLUME])
         first.wait_ready()
         expect("all are stored", Probe(build, f"unix:{first.socket}", COUNT, BYTES).ask("put")["ok"] == COUNT)
-        first.stop()
         agent = hits_and_restart(p, target, folder)
+        prestaged(p, first, agent)
+        first.stop()
         removed(p, agent)
         not_opened(p, target, folder, "in-use", folder / "hits", "use")
         failed(p, target, folder)

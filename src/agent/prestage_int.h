@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/prestage_int.h: hints of a reactor, for prestage.c and prestage_kept.c.
+ */
+#ifndef AGENT_PRESTAGE_INT_H
+#define AGENT_PRESTAGE_INT_H
+
+#include "agent/agent_int.h"
+#include "base/due.h"
+
+/* Lists of hints by key, of a reactor. */
+#define HINT_KEY_LISTS 4096
+
+/* Tiers that blocks are brought to: enum icms_tier. */
+#define HINT_TIERS (ICMS_TIER_LOCAL + 1)
+
+enum hint_state {
+    HINT_FREE,    /* holds nothing                                                                */
+    HINT_QUEUED,  /* in its share's heap; woken by prestage_run                                   */
+    HINT_LOADING, /* waits for a load; woken by op_done                                           */
+    HINT_WRITING, /* LOCAL: is copied to the drive; woken by hint_written, its timer              */
+    HINT_READY,   /* its block is in a slot, or on the drive; woken by hint_read, hint_gone,
+                   * hint_drive_read, its timer                                                   */
+};
+
+/* A user of a volume, with a tier. */
+struct hint_share {
+    uint32_t tier;         /* enum icms_tier                                                     */
+    struct list link;      /* in the line, while something is QUEUED                            */
+    struct list held_link; /* in prestage->held, while it cannot go on                          */
+    struct due queue;      /* of its hints that are QUEUED: the first goes next                  */
+    struct due kept;       /* of those that are READY and keep bytes: the first gives its place  */
+    uint32_t number;       /* of the share in the line                                          */
+    uint32_t count;        /* hints, in any state                                               */
+    uint64_t kept_bytes;   /* of the arena                                                      */
+};
+
+struct agent_hint {
+    enum hint_state state;
+    bool is_own; /* LOADING: its load was begun for it                                */
+    struct agent_shard *shard;
+    struct agent_user_share *user;
+    struct hint_share *share;
+    struct key key;
+    uint32_t identity;       /* the shard's, when it was taken                                    */
+    uint32_t wanted;         /* how often it was taken and not canceled                           */
+    uint32_t rank;           /* the smallest goes first                                           */
+    uint32_t slot;           /* WRITING, READY; NONE: on the drive alone                          */
+    uint64_t brought_bytes;  /* READY: of the block, if it was brought for it; else 0             */
+    uint64_t need_ns;        /* the deadline: the latest of all who want it */
+    uint64_t first_ns;       /* the earliest of theirs, by which it has its turn */
+    uint64_t asked_ns;       /* when a get came before the block; 0: none did                     */
+    uint64_t begun_ns;       /* LOADING, is_own: when                                             */
+    uint64_t late_ns;        /* READY: it arrived so long after its deadline                      */
+    uint64_t space;          /* bytes that the stored block needs; 0: nobody said                 */
+    uint64_t window_bytes;   /* LOADING, is_own: of the window                                    */
+    uint64_t kept_bytes;     /* of the arena: reserved, LOADING; or kept, READY                   */
+    struct agent_hint *also; /* with a slot: the next one with it                                 */
+    struct due_member due;   /* QUEUED: in share->queue; READY, with kept bytes: in share->kept   */
+    struct list link;        /* in a list of prestage->keys, or prestage->free                    */
+    struct agent_waiter waiter; /* LOADING: in op->waiters                                        */
+    struct agent_tier_copy copy; /* WRITING                                                       */
+    struct loop_timer timer; /* QUEUED: deadline; WRITING, READY: until when it is kept           */
+};
+
+struct agent_prestage {
+    struct agent_reactor *reactor;
+    struct agent_hint *hints; /* [AGENT_HINTS]                                                   */
+    uint32_t made;            /* hints from this one on were never used, and are not in free     */
+    uint32_t used;            /* not FREE                                                        */
+    uint32_t user_counts[AGENT_MEMBERS]; /* of them, by user: of all volumes                    */
+    struct list free;
+    struct list keys[HINT_KEY_LISTS];
+    struct hint_share *shares; /* [HINT_TIERS * share_count]                                      */
+    uint32_t share_count;      /* volumes * AGENT_MEMBERS                                         */
+    struct line lines[HINT_TIERS]; /* shares of a tier that have something QUEUED                 */
+    void *line_memory[HINT_TIERS];
+    struct list held;       /* shares that cannot go on                                        */
+    uint64_t window_bytes;  /* of loads in flight                                              */
+    uint64_t load_ns;       /* about what a load takes                                         */
+    uint32_t drive_loads;   /* in flight, for the drive                                        */
+    uint32_t drive_writes;  /* hints that are WRITING                                          */
+    bool drive_refused;     /* the write budget refused the last one                           */
+    uint64_t drive_from_ns; /* and nothing is begun before that                               */
+    struct loop_msg run;
+    bool run_sent; /* it is in flight                                                 */
+    struct loop_timer retry;
+};
+
+/* Whether a hint may keep so many bytes. What gives its place to it stays until it is evicted as
+ * any other block, and is loaded again when there is a place. */
+bool agent_hint_may_keep(const struct agent_hint *hint, uint64_t bytes);
+
+/* It keeps so many bytes, and none before. */
+void agent_hint_keep(struct agent_hint *hint, uint64_t bytes);
+
+/* READY, and keeps bytes: the latest one is the first of its share to give its place. */
+void agent_hint_kept_push(struct agent_hint *hint);
+
+/* Harmless when it keeps none. */
+void agent_hint_keep_no_more(struct agent_hint *hint);
+
+/* The slot's block is kept while one of the hints that wait for it keeps bytes. */
+void agent_hint_slot_set(struct agent_shard *shard, uint32_t slot);
+
+#endif
