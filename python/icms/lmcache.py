@@ -14,7 +14,7 @@ not there, or not stored.
 LMCache calls submit_... from its controllers' threads and drain_completions from one that polls the
 descriptor. A batch is a generator that yields what the tier has to do and gets the answer;
 drain_completions steps those whose answers have come. The one thread here opens a tier that comes
-later, and compares this server's identity with those of others. What the tier refuses is a chunk that
+later, and compares this server's identity with those of others; another one gives hints. What the tier refuses is a chunk that
 is not there, or not stored; it is counted and logged.
 
 A value larger than the volume's is cut into parts, beside each other, and a note under its own key
@@ -24,6 +24,7 @@ submit_... and drain_completions -> close.
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import dataclasses
 import logging
 import os
@@ -69,6 +70,14 @@ class Options(_engines.TierOptions):
     #: and its scales, attention back end, tensor and pipeline sizes, options such as --hf-overrides,
     #: versions of engine and LMCache. All servers that share must say the same.
     layout: str
+    #: Milliseconds within which LMCache loads chunks that it found: the agent is told, and brings them into
+    #: its memory meanwhile; 0: it is told nothing.
+    prestage_ms: int = 5000
+
+
+#: Milliseconds that the agent has to answer a hint, and how many calls may wait for that.
+_HINT_MS = 100
+_HINT_CALLS = 16
 
 
 @dataclasses.dataclass
@@ -78,6 +87,8 @@ class Counters(_engines.Reasons):
     #: Chunks looked up, and how many were there.
     looked_up: int = 0
     found: int = 0
+    #: Hints that the agent took, of blocks of chunks that were found.
+    hinted: int = 0
     #: Chunks asked for, and how many came.
     wanted: int = 0
     loaded: int = 0
@@ -132,6 +143,9 @@ class IcmsConnector:
         self._starting = False                              # somebody is in _start
         self._done: list[tuple[int, bool, str, list[bool] | None]] = []
         self._closed = False
+        self._cut_bytes = 0     # of the last value that moved, if it is cut into parts
+        self._hints = 0         # calls of _hinter that are not over
+        self._hinter = concurrent.futures.ThreadPoolExecutor(1, "icms-hints")
         self._is_open = False  # the tier has come; from then on there are
         self.client: Client
         self.volume: Volume
@@ -145,6 +159,7 @@ class IcmsConnector:
                 self.options.where, self.options.volume, keys=self.options.keys,
                 load_ms=self.options.load_ms, store_ms=self.options.store_ms, opened=self._opened, log=log)
         except BaseException:
+            self._hinter.shutdown()
             self._epoll.close()
             os.close(self._bell)
             raise
@@ -227,6 +242,7 @@ class IcmsConnector:
             self._closed = True
             self._calls.clear()
         log.info("icms: closed after %s", self.counters)
+        self._hinter.shutdown(cancel_futures=True)
         self._opener.close()
         self._epoll.close()
         os.close(self._bell)
@@ -279,11 +295,35 @@ class IcmsConnector:
         return took
 
     def _exists(self, names: list[str]) -> _Steps:
-        blocks = yield ("start_exists", self._scheme.keys(names), [])
+        keys = self._scheme.keys(names)
+        blocks = yield ("start_exists", keys, [])
         found = [block.status == Status.OK for block in blocks]
         self._counters.looked_up += len(names)
         self._counters.found += sum(found)
+        self._hint([key for key, is_in in zip(keys, found) if is_in])
         return found
+
+    def _hint(self, keys: list[bytes]) -> None:
+        """LMCache looks up chunks before it loads them: until then the agent brings them into its memory. In
+        a thread of its own, since the one here does not wait. Of parts it is not known how large their
+        chunk is: as the last one."""
+        if not keys or not self.options.prestage_ms or self._closed or self._hints == _HINT_CALLS:
+            return
+        if self._cut_bytes:
+            keys = [part for key in keys for part in self._part_keys(key, self._cut_bytes)]
+        self._hints += 1
+        self._hinter.submit(self._hint_now, keys)
+
+    def _hint_now(self, keys: list[bytes]) -> None:
+        taken = 0
+        try:
+            taken = self.volume.prestage(keys, deadline_ms=self.options.prestage_ms, timeout_ms=_HINT_MS)
+        except errors.Error as error:
+            self._sayer.warn("hint", f"the agent takes no hints: {error}")
+        finally:
+            with self._lock:
+                self._hints -= 1
+                self._counters.hinted += taken
 
     def _delete(self, names: list[str]) -> _Steps:
         keys = self._scheme.keys(names)
@@ -309,6 +349,7 @@ class IcmsConnector:
     def _parts(self, key: bytes, memory: memoryview) -> list[tuple[bytes, memoryview]]:
         """The blocks of a value."""
         cuts = _engines.cut(len(memory), self.volume.value_bytes_max)
+        self._cut_bytes = len(memory) if len(cuts) > 1 else 0
         return [(part, memory[offset:offset + size]) for part, (offset, size)
                 in zip(self._part_keys(key, len(memory)), cuts)]
 

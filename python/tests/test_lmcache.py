@@ -93,6 +93,38 @@ class Batches(Case):
                          (5, 5, 5, 5, 100010))
         self.assertEqual((one.counters.stored, one.counters.bytes_stored), (5, 100010))
 
+    def test_a_lookup_gives_hints_of_what_is_there(self):
+        one, other, silent = self.connector(), self.connector(), self.connector(prestage_ms=0)
+        keys, values = names(5), [value(i, 20000 + i) for i in range(5)]
+        self.put(one, keys, values)
+        self.assertEqual(self.exist(other, names(2) + keys), [False] * 2 + [True] * 5)
+        wait_for(lambda: other.counters.hinted == 5)
+        cut = names(2)
+        self.put(one, cut, [value(i, 2 * VALUE_BYTES + 7) for i in range(2)])
+        self.assertEqual(self.exist(one, cut), [True] * 2)  # it has seen how large they are: 3 blocks each
+        wait_for(lambda: one.counters.hinted == 6)
+        self.assertEqual(self.exist(silent, keys), [True] * 5)
+        self.assertEqual(self.exist(other, keys), [True] * 5)  # behind the silent one's
+        wait_for(lambda: other.counters.hinted == 10)
+        self.assertEqual(silent.counters.hinted, 0)
+
+    def test_hints_do_not_wait_for_an_agent_that_stands_still(self):
+        connector = self.connector()
+        keys = names(1)
+        self.put(connector, keys, [value(0, 3000)])
+        asked, answers = threading.Event(), threading.Event()
+
+        def prestage(*_, **__):
+            asked.set()
+            answers.wait(20)
+            raise icms.PeerDownError("it stands still")
+        with unittest.mock.patch.object(type(connector.volume), "prestage", prestage):
+            for _ in range(30):  # more than may wait
+                self.assertEqual(self.exist(connector, keys), [True])
+            self.assertTrue(asked.wait(20))
+            answers.set()
+        self.assertEqual(connector.counters.hinted, 0)
+
     def test_some_of_a_batch(self):
         connector = self.connector()
         keys, values = names(4), [value(i, 3000) for i in range(4)]
