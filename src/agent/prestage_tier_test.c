@@ -365,6 +365,53 @@ static void a_drive_that_fails_costs_hints_alone(void **state)
     rig_free(rig);
 }
 
+/* Something that is no store lies where the drive should be. */
+static void foreign_prepare(struct sim_node *node)
+{
+    struct loop_file_opts opts = {.path = RIG_DRIVE, .create = true, .write = true, .bytes = DRIVE};
+    static uint8_t page[4096] = {'x'};
+    struct loop_file *file;
+
+    assert_int_equal(loop_file_open(sim_node_env(node), &opts, NULL, &file), ICMS_OK);
+    assert_int_equal(loop_file_write_now(file, 0, page, sizeof(page)), ICMS_OK);
+    loop_file_close(&file);
+}
+
+/* Hints for a drive that is not used fail, and load nothing. */
+static void a_foreign_drive_costs_hints_alone(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){.prepare = foreign_prepare});
+    struct rig_client *client = rig_client_new(rig);
+
+    to_drive(client, 1, 40, 60000 * MS);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(ended(rig, AGENT_HINT_FAILED), 40);
+    assert_int_equal(rig->fake[0]->retrieves, 0);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+static void tiers_that_are_none_are_refused(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+    static const uint32_t tiers[] = {ICMS_TIER_LOCAL + 1, UINT32_MAX >> SHM_HINT_BITS};
+    struct shm_submit entry = {.op = SHM_OP_PRESTAGE, .bytes = 1};
+
+    for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++) {
+        entry.lease = shm_hint(tiers[i], 0);
+        assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_UNSUPPORTED);
+    }
+    entry.lease = shm_hint(ICMS_TIER_LOCAL, ICMS_PRIORITY_MAX + 1);
+    assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_INVALID);
+    assert_int_equal(hints_flags(client, 1, 500, 0, ICMS_TIER_LOCAL, 0), 0); /* it has passed */
+    assert_int_equal(stats_of(rig)->passed, 500);
+    assert_int_equal(stats_of(rig)->taken, 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* What was replaced or removed meanwhile does not come back from there. */
 static void what_is_replaced_or_removed_does_not_come_back(void **state)
 {
@@ -491,6 +538,8 @@ int main(void)
         cmocka_unit_test(the_write_budget_is_kept),
         cmocka_unit_test(a_full_drive_costs_no_block),
         cmocka_unit_test(a_drive_that_fails_costs_hints_alone),
+        cmocka_unit_test(a_foreign_drive_costs_hints_alone),
+        cmocka_unit_test(tiers_that_are_none_are_refused),
         cmocka_unit_test(what_is_replaced_or_removed_does_not_come_back),
         cmocka_unit_test(a_flood_of_lies_harms_nobody),
         cmocka_unit_test(every_hint_has_one_end),
