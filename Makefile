@@ -54,8 +54,7 @@ bench-peers: all
 
 # Conversations with hints and without: arrived in time, stalls, bytes for nothing, others' latency.
 bench-prestage: all
-	@bench/bench_prestage.py --build $(BUILD) --json $(BUILD)/prestage.json \
-		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PRESTAGE)
+	@bench/bench_prestage.py --build $(BUILD) $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PRESTAGE)
 
 # Eight clients on one block beside eight on different ones, and gets of a pod that is gone.
 bench-hot: all

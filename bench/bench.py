@@ -6,7 +6,8 @@ Each bench leaves its rows in bench/results/NAME.jsonl: first a line that says w
 measured, then the rows as `icms bench --json` prints them. The document is made of all these files,
 so a part can be measured again alone. bench/results/reasons.md is written by hand: why a goal is
 missed; a heading there names rows as the document does, * stands for anything. The section on engines
-comes from bench/bench_engines.py.
+comes from bench/bench_engines.py, that on hints from bench/bench_prestage.py, and that on tiers from
+test/replay/tiers.py.
 
 usage: bench.py [--slices N] [--slice TIME] [--space SIZE] [--dir DIRECTORY] [NAME ...]
        bench.py --report    only write the document
@@ -22,6 +23,7 @@ import subprocess
 import sys
 
 import engines.report
+import tiers_report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
@@ -30,7 +32,7 @@ REASONS = RESULTS / "reasons.md"
 
 HEAD = """# Benchmarks
 
-Made by `make bench` and `make bench-engines` (`bench/bench.py`); do not edit. What cannot be read off
+Made by `make bench`, `make bench-prestage` and `make bench-engines` (`bench/bench.py`); do not edit. What cannot be read off
 a number stands in `bench/results/reasons.md`.
 
 ## Method
@@ -281,6 +283,11 @@ def report():
             continue
         if path.stem.startswith("engines-"):  # of bench/bench_engines.py
             matches[path.stem.removeprefix("engines-")] = (head, rows)
+            continue
+        if path.stem in tiers_report.SECTIONS:
+            found, good, bad = tiers_report.SECTIONS[path.stem](head, rows, note)
+            lines += found
+            held, missed = held + good, missed + bad
             continue
         lines += section(path.stem, head, rows, note)
         for row in rows:

@@ -17,6 +17,7 @@ and not used; latency of the others.
 Bars at 2 s: 95 % in time, stalls down 5 times, 10 % of bytes wasted, others 5 % slower.
 """
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -30,8 +31,11 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "bench"))
+import bench  # noqa: E402
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
+import tiers_report  # noqa: E402
 
 QUEUED_MS = 5000  # what IcmsTier says of a request that waits for its turn
 
@@ -55,7 +59,8 @@ def options():
     parser.add_argument("--drive-ms", type=int, default=0,
                         help="each read of a drive takes so much longer (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path, help="where the rows go, too")
+    parser.add_argument("--results", type=pathlib.Path, default=bench.RESULTS, help="folder for the rows")
+    parser.add_argument("--said", default="", help="a sentence about the conditions, for the document")
     return parser.parse_args()
 
 
@@ -284,15 +289,10 @@ def show(row):
 
 def compare(rows):
     """What the bars are about, of each lead beside the mean of the sides without hints."""
-    none = [row for row in rows if row["lead_s"] is None]
-    mean = lambda name: sum(row[name] for row in none) / len(none)  # noqa: E731
-    for row in rows:
-        if row["lead_s"] is not None:
-            row["stalls_down"] = mean("stall_ms_mean") / row["stall_ms_mean"]
-            row["others_slower"] = row["others_ms_mean"] / mean("others_ms_mean") - 1
-            print(f"{row['lead_s']:>4} s: in time {100 * (row['in_time'] or 0):.1f} %, stalls down "
-                  f"{row['stalls_down']:.1f} times, wasted {100 * (row['wasted'] or 0):.1f} %, others slower by "
-                  f"{100 * row['others_slower']:.1f} %")
+    for row in tiers_report.compared(rows)[1]:
+        print(f"{row['lead_s']:>4} s: in time {100 * (row['in_time'] or 0):.1f} %, stalls down "
+              f"{row['stalls_down']:.1f} times, wasted {100 * (row['wasted'] or 0):.1f} %, others slower by "
+              f"{100 * row['others_slower']:.1f} %")
 
 
 def main():
@@ -302,11 +302,20 @@ def main():
         python = icms_wheel.interpreter()
         site = icms_wheel.make(python, given.build, given.build / "bench-prestage-wheel")
         os.execve(python, [python, *sys.argv], {**os.environ, "PYTHONPATH": str(site), "ICMS_BENCH_SITE": str(site)})
+    head = {
+        "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": bench.said("git", "describe", "--always", "--dirty"), "said": given.said,
+        "machine": bench.machine(given.dir), "load_before": os.getloadavg()[0],
+        "options": {name: getattr(given, name) for name in
+                    ("requests", "load", "prefill", "block_tokens", "block_kib", "memory", "others", "drive_ms",
+                     "seed")},
+    }
     rows = run(given)
     compare(rows)
-    if given.json:
-        given.json.write_text(json.dumps({"options": {name: str(value) for name, value in vars(given).items()},
-                                          "rows": rows}, indent=1) + "\n")
+    head["load_after"] = os.getloadavg()[0]
+    lines = [json.dumps(line) for line in (head, *rows)]
+    (given.results / "prestage.jsonl").write_text("\n".join(lines) + "\n")
+    bench.report()
 
 
 main()

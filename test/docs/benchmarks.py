@@ -22,6 +22,30 @@ def verdicts(**changed):
     return {verdict for _, _, verdict in bench.goals({**ROW, **changed})}
 
 
+def hints_and_tiers():
+    """Each bar of hints and tiers, held and missed by the least that shows."""
+    wrong = []
+    head = {"measured": "", "commit": "", "load_before": 0, "load_after": 0,
+            "machine": {"processor": "", "cores": 1, "memory_gib": 1, "virtual": False, "kernel": "", "drive": ""},
+            "options": {"requests": 1, "load": 0.8, "prefill": 1, "block_tokens": 1, "block_kib": 1, "memory": 1}}
+    none = {"lead_s": None, "stall_ms_mean": 50.0, "others_ms_mean": 1.0}
+    good = {"lead_s": 2.0, "stall_ms_mean": 10.0, "others_ms_mean": 1.04, "in_time": 0.95, "wasted": 0.1}
+    sections = bench.tiers_report.SECTIONS
+    for missed, row in ((0, good), (1, {**good, "in_time": 0.949}), (1, {**good, "stall_ms_mean": 10.1}),
+                        (1, {**good, "wasted": 0.101}), (1, {**good, "others_ms_mean": 1.06}),
+                        (3, {**good, "in_time": None, "stall_ms_mean": 50.0, "others_ms_mean": 2.0})):
+        found = sections["prestage"](head, [none, row, none], lambda *_: "")[1:]
+        if found != (4 - missed, missed):
+            wrong.append(f"hints: {row}: {found}")
+    good = {"trace": "t", "sizes": [1, 2, 3], "lru": 0.5, "none": 0.4, "inclusive": 0.4, "exclusive": 0.47}
+    for missed, row in ((0, good), (1, {**good, "exclusive": 0.46}), (1, {**good, "none": 0.48}),
+                        (2, {**good, "none": 0.48, "exclusive": 0.3})):
+        found = sections["tiers"](head, [row], lambda *_: "")[1:]
+        if found != (2 - missed, missed):
+            wrong.append(f"tiers: {row}: {found}")
+    return wrong
+
+
 def main():
     wrong = []
     for expected, changed in (({"holds"}, {}),
@@ -29,9 +53,10 @@ def main():
                               ({"not judged, 5 loads from memory"}, {"from_memory": 5})):
         if verdicts(**changed) != expected:
             wrong.append(f"{changed}: {verdicts(**changed)} is not {expected}")
+    wrong += hints_and_tiers()
     shown = bench.DOCUMENT.read_text()
     for path in bench.RESULTS.glob("*.jsonl"):
-        if path.stem.startswith(("peers-", "engines-")):
+        if path.stem.startswith(("peers-", "engines-")) or path.stem in bench.tiers_report.SECTIONS:
             continue
         for line in path.read_text().splitlines()[1:]:
             row = json.loads(line)

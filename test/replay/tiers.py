@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds the tiers of a server (memory, own drive, pod) against one LRU of their summed size.
 
-tiers.py ICMS [--seeds N,...] [--only NAME,...] [FORMAT:TRACE ...]
+tiers.py ICMS [--seeds N,...] [--only NAME,...] [--results FOLDER] [FORMAT:TRACE ...]
 
 Each mixture of mixtures.py, with each seed, and each trace goes through `icms replay --tiers` with and
-without an own drive, inclusive and exclusive. A table is printed. What falls below a bar is an error:
+without an own drive, inclusive and exclusive. A table is printed, and kept as tiers.jsonl in a folder: that of
+bench/results makes the section *tiers* of doc/benchmarks.md. What falls below a bar is an error:
 
     exclusive    at least 0.93 of the tokens that one LRU of all blocks hits, and no fewer than without
                  the drive, to a thousandth
@@ -13,13 +14,19 @@ without an own drive, inclusive and exclusive. A table is printed. What falls be
                  pod does not see, and evicts a little earlier
 """
 import argparse
+import datetime
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 import mixtures
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+import bench  # noqa: E402
 
 #: Memory, own drive and pod, in parts of the footprint.
 SIZES = ((2, 10, 20), (1, 20, 10), (5, 20, 20), (2, 10, 50))
@@ -51,14 +58,27 @@ def inputs_of(options, folder):
     return inputs
 
 
+def keep(rows, load_before, folder):
+    head = {
+        "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": bench.said("git", "describe", "--always", "--dirty"), "machine": bench.machine(ROOT),
+        "load_before": load_before, "load_after": os.getloadavg()[0],
+        "said": "Nothing here depends on the machine.",
+    }
+    lines = [json.dumps(line) for line in (head, *rows)]
+    (folder / "tiers.jsonl").write_text("\n".join(lines) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("icms")
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--only", default=",".join(mixtures.MIXTURES))
+    parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("traces", nargs="*", metavar="FORMAT:TRACE")
     options = parser.parse_args()
     wrong = count = 0
+    rows, load_before = [], os.getloadavg()[0]
     print(f"{'trace':24} {'tiers':>9}    LRU  none/LRU  inclusive/LRU  exclusive/LRU")
     with tempfile.TemporaryDirectory(prefix="icms-tiers-") as folder:
         for name, trace, form in inputs_of(options, folder):
@@ -69,8 +89,12 @@ def main():
                 if none is None or inclusive is None or exclusive is None:
                     continue
                 count += 1
-                lru = exclusive["lru_token_hit_ratio"] or 1.0
+                lru = exclusive["lru_token_hit_ratio"]
+                if lru == 0:  # nothing is asked for twice
+                    continue
                 hits = [one["token_hit_ratio"] for one in (none, inclusive, exclusive)]
+                rows.append({"trace": name, "sizes": sizes, "lru": lru,
+                             "none": hits[0], "inclusive": hits[1], "exclusive": hits[2]})
                 print(f"{name:24} {'+'.join(map(str, sizes)):>9} {lru:6.3f} {hits[0] / lru:9.3f} "
                       f"{hits[1] / lru:14.3f} {hits[2] / lru:14.3f}", flush=True)
                 for what, is_broken in (
@@ -81,6 +105,8 @@ def main():
                     if is_broken:
                         wrong += 1
                         print(f"    below a bar: {what}")
+    if options.results:
+        keep(rows, load_before, options.results)
     if count == 0:
         sys.exit("tiers.py: nothing was replayed: every drive would have too few segments")
     sys.exit(f"tiers.py: {wrong} bars are broken in {count} rows" if wrong else 0)
