@@ -8,6 +8,8 @@
  *   store  computes everything and gives each whole block to the tier (server A)
  *   load   takes from the tier what it has and computes the rest (server B)
  *   serve  the same, and gives the tier what it had to compute: what a server does
+ * With --think the user has not sent the prompt yet: the engine tells the tier that it will come,
+ * says so, and begins when there is a line on its standard input.
  *
  * One thread. All that concerns the tier is examples/llama/prefix_cache.h; what it promises shows
  * here: the tokens and logits are those of mode none, whatever the tier answers.
@@ -25,6 +27,7 @@ enum {
     BLOCKS_MAX = MODEL_TOKENS_MAX / MODEL_BLOCK_TOKENS,
     PROMPT_BYTES_MAX = 1 << 20,
     DEADLINE_MS = 4000, /* of a load: less than computing half of the prompt         */
+    THINK_MS = 20000,   /* a user who thinks sends the prompt within this             */
 };
 
 enum mode {
@@ -46,6 +49,7 @@ struct engine {
     const char *volume_name;
     int generate_count; /* tokens to generate                                      */
     int tokens_max;     /* of the prompt; the rest is cut                          */
+    bool thinks;        /* the prompt will be sent when there is a line to read    */
 
     struct model *model;
     struct prefix_cache *cache; /* NULL in mode none                           */
@@ -131,6 +135,22 @@ static bool run_prompt(struct engine *engine)
     return model_decode(engine->model, (int)done, engine->token_count - 1);
 }
 
+/* The user thinks: what will be asked for is told, and the prompt comes with a line. */
+static bool wait_for_user(struct engine *engine)
+{
+    uint32_t hints = prefix_cache_prestage(engine->cache, model_tokens(engine->model),
+                                           (uint32_t)engine->token_count, THINK_MS);
+    int byte;
+
+    printf("{\"hints\":%u}\n", hints);
+    if (fflush(stdout) != 0)
+        return false;
+    do
+        byte = getchar();
+    while (byte != '\n' && byte != EOF);
+    return byte == '\n';
+}
+
 /* A server answers its user first and stores afterwards: nobody waits for a store. */
 static bool store_blocks(struct engine *engine)
 {
@@ -152,6 +172,10 @@ static bool run(struct engine *engine)
         return false;
     if (engine->mode != MODE_NONE && !open_cache(engine))
         return false;
+    if (engine->thinks && !wait_for_user(engine)) {
+        fprintf(stderr, "engine: the user has gone\n");
+        return false;
+    }
     engine->begin_s = model_now();
     if (!run_prompt(engine) ||
         !model_generate(engine->model, engine->generate_count, &engine->output)) {
@@ -184,6 +208,12 @@ static void print_block(const struct prefix_cache_block *block)
         [PREFIX_CACHE_COMPUTED] = "miss", [PREFIX_CACHE_LEFT] = "miss",
         [PREFIX_CACHE_STORED] = "stored", [PREFIX_CACHE_REFUSED] = "not_stored",
     };
+    static const char *const sources[] = {
+        [ICMS_SOURCE_NONE] = "none",
+        [ICMS_SOURCE_DRAM] = "dram",
+        [ICMS_SOURCE_LOCAL] = "local",
+        [ICMS_SOURCE_POD] = "pod",
+    };
     const char *reason = block->status == ICMS_OK || block->status == ICMS_MISS
                              ? icms_miss_name(block->reason)
                              : icms_err_name(block->status);
@@ -193,9 +223,8 @@ static void print_block(const struct prefix_cache_block *block)
         printf("%02x", block->key.bytes[i]);
     for (int i = 0; i < ICMS_DIGEST_BYTES; i++)
         printf("%02x", block->key.digest[i]);
-    printf("\",\"status\":\"%s\",\"reason\":\"%s\",\"bytes\":%llu,\"over_network\":%s}",
-           fates[block->fate], reason, (unsigned long long)block->bytes,
-           block->source == ICMS_SOURCE_POD ? "true" : "false");
+    printf("\",\"status\":\"%s\",\"reason\":\"%s\",\"bytes\":%llu,\"source\":\"%s\"}",
+           fates[block->fate], reason, (unsigned long long)block->bytes, sources[block->source]);
 }
 
 static void print_result(const struct engine *engine)
@@ -227,18 +256,25 @@ static void print_result(const struct engine *engine)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: engine --mode none|store|load|serve --model FILE --prompt FILE\n"
-                    "              [--tier WHERE --volume NAME] [--generate N] [--tokens-max N]\n");
+    fprintf(
+        stderr,
+        "usage: engine --mode none|store|load|serve --model FILE --prompt FILE\n"
+        "              [--tier WHERE --volume NAME [--think]] [--generate N] [--tokens-max N]\n");
     return 2;
 }
 
 static bool parse(struct engine *engine, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"mode", required_argument, NULL, 'm'},       {"model", required_argument, NULL, 'f'},
-        {"prompt", required_argument, NULL, 'p'},     {"tier", required_argument, NULL, 'u'},
-        {"volume", required_argument, NULL, 'v'},     {"generate", required_argument, NULL, 'g'},
-        {"tokens-max", required_argument, NULL, 't'}, {NULL, 0, NULL, 0},
+        {"mode", required_argument, NULL, 'm'},
+        {"model", required_argument, NULL, 'f'},
+        {"prompt", required_argument, NULL, 'p'},
+        {"tier", required_argument, NULL, 'u'},
+        {"volume", required_argument, NULL, 'v'},
+        {"generate", required_argument, NULL, 'g'},
+        {"tokens-max", required_argument, NULL, 't'},
+        {"think", no_argument, NULL, 'w'},
+        {NULL, 0, NULL, 0},
     };
     int option;
 
@@ -267,10 +303,15 @@ static bool parse(struct engine *engine, int argc, char **argv)
         case 't':
             engine->tokens_max = atoi(optarg);
             break;
+        case 'w':
+            engine->thinks = true;
+            break;
         default:
             return false;
         }
     }
+    if (engine->thinks && engine->mode != MODE_LOAD && engine->mode != MODE_SERVE)
+        return false;
     return engine->mode != MODE_COUNT && engine->model_path != NULL &&
            engine->prompt_path != NULL &&
            (engine->mode == MODE_NONE ||

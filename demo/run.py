@@ -6,15 +6,16 @@ Starts two enclosures (icms-target, two drives each) and two GPU servers (an icm
 engine process each) on loopback. Server A computes a long prompt and stores its KV; server B loads
 it and must say exactly what an engine without a tier says. Then blocks are removed and a fresh server fills
 the holes, and a fresh server B loads once more while an enclosure is killed under it: both must still
-say the same.
+say the same. A third server has a drive of its own: blocks come from the pod, from memory and from that
+drive, and a session is brought into memory while its user thinks.
 
 With --secure everything is turned on: each server has keys of its own, and proves itself and has the
 enclosures prove themselves with DH-HMAC-CHAP, connections are TLS, and the volume is encrypted by the
 engines.
 
 Prints a table and writes the figures to demo.json in the build folder. Exits with 0 only when every
-answer was identical, blocks were reused, and the kill left both hits and misses that say
-enclosure_down.
+answer was identical, blocks were reused and came from where they were, and the kill left both hits and
+misses that say enclosure_down.
 """
 import argparse
 import json
@@ -35,7 +36,8 @@ VOLUME = {"name": "chat", "value_max": "8MiB", "run_blocks": 1, "memory_max": "1
 PROMPTS = ["flash-handbook.txt", "the-tide-clerk.txt"]
 SHORT_TOKENS = 2100  # eight blocks, four runs: the fewest that leave something to lose
 KILL_AFTER = 3       # blocks that server B has received when the enclosure dies
-SERVERS = ["server-a", "server-b", "server-b2", "server-c", "prober"]
+SERVERS = ["server-a", "server-b", "server-b2", "server-c", "server-d", "prober"]
+THINK_SECONDS = 1    # a user, before the prompt is sent
 ENGINE_SECONDS = 600 # an engine that takes longer than this hangs
 
 
@@ -70,22 +72,45 @@ class Demo:
         """One thing that must hold for the demo to succeed."""
         self.checks.append((name, bool(good), detail))
 
-    def run_engine(self, mode, prompt, agent=None):
-        """Runs one engine process to its end and returns what it printed."""
+    def engine_command(self, mode, prompt, agent=None):
         command = [str(self.engine), "--mode", mode, "--model", str(self.model),
                    "--prompt", str(ROOT / "demo/prompts" / prompt)]
         if self.short:
             command += ["--tokens-max", str(SHORT_TOKENS)]
         if agent:
             command += ["--tier", f"unix:{agent.socket}", "--volume", VOLUME["name"]]
-        result = subprocess.run(command, capture_output=True, check=False,
+        return command
+
+    def run_engine(self, mode, prompt, agent=None):
+        """Runs one engine process to its end and returns what it printed."""
+        result = subprocess.run(self.engine_command(mode, prompt, agent), capture_output=True, check=False,
                                 stdin=subprocess.DEVNULL, timeout=ENGINE_SECONDS)
-        errors = result.stderr.decode(errors="replace").strip()
-        if result.returncode != 0:
-            raise pod.PodError(f"the engine ({mode}) ended with {result.returncode}: {errors}")
-        if errors:
-            print(errors)
-        return json.loads(result.stdout.decode(errors="replace"))
+        return engine_result(mode, result.returncode, result.stdout, result.stderr)
+
+    def run_thinking(self, prompt, agent, sends):
+        """The same with a user who thinks first: sends() returns when the prompt is sent."""
+        with subprocess.Popen([*self.engine_command("load", prompt, agent), "--think"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as engine:
+            try:
+                line = engine.stdout.readline()
+                hints = json.loads(line)["hints"] if line else 0
+                if line:
+                    sends()
+                output, errors = engine.communicate(b"\n", timeout=ENGINE_SECONDS)
+            finally:
+                if engine.poll() is None:
+                    engine.kill()
+        return hints, engine_result("load", engine.returncode, output, errors)
+
+
+def engine_result(mode, code, output, errors):
+    """What an engine printed last; PodError when it failed."""
+    errors = errors.decode(errors="replace").strip()
+    if code != 0:
+        raise pod.PodError(f"the engine ({mode}) ended with {code}: {errors}")
+    if errors:
+        print(errors)
+    return json.loads(output.decode(errors="replace").splitlines()[-1])
 
 
 def same_answer(one, other):
@@ -94,7 +119,11 @@ def same_answer(one, other):
 
 
 def network_bytes(result):
-    return sum(b["bytes"] for b in result["block_results"] if b["over_network"])
+    return bytes_from(result, "pod")
+
+
+def bytes_from(result, source):
+    return sum(b["bytes"] for b in result["block_results"] if b["source"] == source)
 
 
 def misses_by_reason(result):
@@ -185,6 +214,72 @@ def loaded_from(agent):
     return {e["name"]: e["load_bytes"] for e in json.loads(text)["enclosures"]}
 
 
+def hints_of(agent):
+    """What became of hints at an agent."""
+    return json.loads(agent.get("/status")[1])["volumes"][0]["prestage"]
+
+
+def wait_for_hints(agent, count):
+    """Until so many blocks wait to be asked for, or hints have ended otherwise."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        hints = hints_of(agent)
+        if hints["waiting"] >= count or hints["queued"] + hints["loading"] + hints["waiting"] == 0:
+            return
+        time.sleep(0.05)
+
+
+def restarted(agent):
+    """With empty memory, and its drive as it was."""
+    agent.stop()
+    agent.start()
+    agent.wait_ready()
+
+
+def use_tiers(demo, p, targets, agent, prompt, cold, b, keys):
+    """The same blocks from the pod (server B's load), from memory, and from a server's own drive, and of a
+    session whose user thinks."""
+    results = {"pod": b}
+    demo.say(f"{prompt}: server B loads them from its memory")
+    results["dram"] = demo.run_engine("load", prompt, agent)
+    add_row(demo, "  server B, from memory", results["dram"], cold)
+    path = demo.folder / "pod/server-d-drive"
+    server = demo.add_agent(p, "server-d", targets, local=f"{{path: {path}, size: 512MiB, segment: 32MiB}}")
+    demo.say(f"{prompt}: server D brings them to its own drive, restarts, and loads them from there")
+    subprocess.run([str(demo.build / "cmd/icms"), "prestage", "--open", f"unix:{server.socket}", "--volume",
+                    VOLUME["name"], "--hex", "--tier", "local", "--deadline", "60s", *keys], check=True,
+                   stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    wait_for_hints(server, len(keys))
+    restarted(server)
+    results["local"] = demo.run_engine("load", prompt, server)
+    add_row(demo, "  server D, from its drive", results["local"], cold)
+    restarted(server)
+    demo.say(f"{prompt}: the user of a session thinks; server D brings its blocks into memory meanwhile")
+
+    def sends():
+        time.sleep(THINK_SECONDS)
+        wait_for_hints(server, len(keys))
+    hints, session = demo.run_thinking(prompt, server, sends)
+    add_row(demo, "  server D, user thought", session, cold)
+    wait_for_hints(server, 1)
+    ended = hints_of(server)
+    server.stop()
+    path.unlink()
+    for source, result in results.items():
+        demo.check(f"every block came from {source}", bytes_from(result, source) == result["bytes"] > 0 and
+                   result["reused_blocks"] == cold["blocks"],
+                   str([block["source"] for block in result["block_results"]]))
+    demo.check("the blocks of a session were in memory before they were asked for",
+               bytes_from(session, "dram") == session["bytes"] > 0 and
+               hints == ended["in_time"] == cold["blocks"], f"{hints} hints, {ended}")
+    demo.check("from each tier the answer is identical",
+               all(same_answer(result, cold) for result in [*results.values(), session]))
+    return ({source: {"first_token_s": result["ttft_s"], "bytes": bytes_from(result, source)}
+             for source, result in results.items()},
+            {"in_time": ended["in_time"], "late": ended["late"], "unused": ended["unused"],
+             "first_token_s": session["ttft_s"]})
+
+
 def owners(demo, p, targets, keys):
     """Finds out which enclosure each block lies on: fetches them one by one through an agent of
     their own and looks whose count of bytes grew."""
@@ -272,14 +367,17 @@ def run(demo):
         targets, agents = start_pod(demo, p)
         results = {prompt: share_prompt(demo, agents, prompt) for prompt in prompts}
         first = prompts[0]
-        cold, a, _ = results[first]
+        cold, a, b = results[first]
         keys = [block["key"] for block in a["block_results"]]
+        tiers, prestage = use_tiers(demo, p, targets, agents[1], first, cold, b, keys)
         holes = lose_blocks(demo, p, targets, agents[0], first, cold, keys)
         kill = lose_enclosure(demo, p, targets, first, cold, keys)
     for target in targets:
         for drive in target.drives:  # 2 GiB of files; configurations and logs stay
             drive.unlink()
     document = figures(*results[first])
+    document["tiers"] = tiers
+    document["prestage"] = prestage
     document["holes"] = holes
     document["kill"] = kill
     document["prompts"] = {prompt: figures(*results[prompt]) for prompt in prompts}

@@ -638,3 +638,27 @@ bool prefix_cache_store(struct prefix_cache *cache, llama_seq_id sequence,
     cache->end_s = now();
     return ok;
 }
+
+/* ---- hints ---------------------------------------------------------------------------------- */
+
+uint32_t prefix_cache_prestage(struct prefix_cache *cache, const llama_token *tokens,
+                               uint32_t count, uint32_t need_ms)
+{
+    struct icms_prestage_options options;
+    struct icms_key *keys;
+    size_t taken = 0;
+
+    if (count == 0 || !plan_blocks(cache, tokens, count - 1) || cache->block_count == 0)
+        return 0;
+    keys = malloc(cache->block_count * sizeof(*keys));
+    if (keys == NULL)
+        return 0;
+    for (uint32_t i = 0; i < cache->block_count; i++)
+        keys[i] = cache->blocks[i].key;
+    icms_prestage_options_init(&options);
+    options.deadline_ms = need_ms;
+    /* Blocks of hints that it does not take are loaded when they are asked for. */
+    (void)!icms_prestage(cache->volume, keys, cache->block_count, &options, &taken);
+    free(keys);
+    return (uint32_t)taken;
+}

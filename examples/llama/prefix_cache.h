@@ -114,6 +114,12 @@ void prefix_cache_computed(struct prefix_cache *cache, uint32_t tokens, double s
 bool prefix_cache_store(struct prefix_cache *cache, llama_seq_id sequence,
                         const llama_token *tokens, uint32_t count);
 
+/* Says that this prompt will begin within need_ms: its user types, a tool runs, it waits for its
+ * turn. The tier brings the blocks that it has into the memory of this machine meanwhile; nothing
+ * waits for that, and nothing depends on it. Returns of how many blocks it took the hint. */
+uint32_t prefix_cache_prestage(struct prefix_cache *cache, const llama_token *tokens,
+                               uint32_t count, uint32_t need_ms);
+
 /* What the last begin or store did. */
 void prefix_cache_report(const struct prefix_cache *cache, struct prefix_cache_report *out_report);
 
