@@ -52,6 +52,7 @@ static int setup_small(void **state)
 
     icms_options_init(&options);
     options.buffer_bytes = 4096; /* room for 195 keys */
+    options.load_deadline_ms = options.store_deadline_ms = RIG_GRACE_MS;
     return setup_with(state, &options);
 }
 
