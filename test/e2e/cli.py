@@ -146,7 +146,7 @@ def pod_map(folder):
     expect("pod without a word", icms("pod"), 2, b"", [b"'status', 'add'"])
     expect("pod with another word", icms("pod", "frob", "e0"), 2, b"", [b"'settle'"])
     expect("drain without a name", change("drain"), 2, b"", [b"name of one enclosure"])
-    expect("status with a name", change("status", "e0"), 2, b"", [b"no name"])
+    expect("reload with a name", change("reload", "e0"), 2, b"", [b"no name"])
     expect("add without an address", change("add", "e2"), 2, b"", [b"--address"])
     expect("drain with an address", change("drain", "e0", "--address", "b:1"), 2, b"", [b"are for add"])
     expect("settle with --yes", change("settle", "e0", "--yes"), 2, b"", [b"remove and reload"])
