@@ -318,6 +318,40 @@ static void a_drive_instead_of_a_pod_is_measured(void **state)
     rig_free(rig);
 }
 
+/* What memory evicted is on the own drive, which is known by itself beside the pod. */
+static void a_drive_under_the_memory_is_measured(void **state)
+{
+    const struct rig_opts opts = {
+        .enclosures = 1, .slots = 16, .many = true, .own_drive_bytes = (uint64_t)32 << 20};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t pod_us;
+
+    flash(rig, 1, 64);
+    rig->fake[0]->delay_ns = 50 * MS;
+    for (uint32_t n = 1; n <= 48; n++)
+        load(client, n, 1);
+    rig_run(rig, 1000 * MS); /* what was evicted is written */
+    ask_for(client, 49, 4, 1000 * MS);
+    assert_int_equal(estimates[0].source, ICMS_SOURCE_POD);
+    pod_us = estimates[0].us;
+    is_within(pod_us, 50 * MS, 30);
+    ask_for(client, 1, 8, 1000 * MS);
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(estimates[i].source, ICMS_SOURCE_LOCAL);
+        assert_true(estimates[i].us == SHM_ESTIMATE_UNKNOWN);
+        assert_in_range(estimates[i].bytes, BYTES, BYTES + 4096); /* whole pages */
+    }
+    load(client, 1, 8);
+    ask_for(client, 9, 8, 1000 * MS);
+    assert_int_equal(estimates[7].source, ICMS_SOURCE_LOCAL);
+    assert_true(estimates[7].us < pod_us);
+    assert_int_equal(rig_stats(rig)->tier.promoted, 8);
+    assert_true(rig_stats(rig)->tier.estimate.bytes_per_s > 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* ---- who asks ------------------------------------------------------------------------------- */
 
 static void estimates_stay_in_staging_memory(void **state)
@@ -349,6 +383,7 @@ int main(void)
         cmocka_unit_test(a_deadline_says_nothing_of_keys),
         cmocka_unit_test(no_engine_waits_longer_than_it_would_compute),
         cmocka_unit_test(a_drive_instead_of_a_pod_is_measured),
+        cmocka_unit_test(a_drive_under_the_memory_is_measured),
         cmocka_unit_test(estimates_stay_in_staging_memory),
     };
 
