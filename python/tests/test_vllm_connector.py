@@ -165,6 +165,29 @@ class Connectors(unittest.TestCase):
         engine.idle()
         return found
 
+    def test_a_step_that_writes_to_blocks_that_are_stored_says_so(self):
+        engine = Engine(self, self.shared.where)
+        request = engine.request(self.prompt)
+
+        def behind(new, cached=None):
+            """Of a step in which requests get these blocks."""
+            return engine.half.step(types.SimpleNamespace(
+                scheduled_new_reqs=[types.SimpleNamespace(
+                    req_id="another", block_ids=(new,), num_computed_tokens=0)],
+                scheduled_cached_reqs=types.SimpleNamespace(
+                    req_ids=["a third"], num_computed_tokens=[0], resumed_req_ids=set(),
+                    new_block_ids=[cached]), num_scheduled_tokens={})).behind
+
+        told = []
+        self.assertEqual(engine.matched(request)[0], 0)
+        ids = engine.prefill(request, 0, 0, lambda: told.extend(
+            (behind([1000]), behind([1000, 3]), behind([1000], ([2],)), behind([BLOCKS]))))
+        self.assertEqual(ids[:BLOCKS], list(range(BLOCKS)))  # the last one is not full
+        self.assertEqual(told, [False, True, True, False])
+        self.assertFalse(behind(ids))  # the workers have said that they are done
+        engine.half.finished(request)
+        engine.idle()
+
     def test_another_engine_loads_what_one_has_computed(self):
         for ranks in (1, 3):
             with self.subTest(ranks):

@@ -8,15 +8,17 @@
 The scheduler's process speaks to the tier for all ranks, and answers a request's question for
 matching tokens with "ask again" until their blocks lie, verified, in memory that it shares with the
 workers; then loading is a copy, which cannot fail. So vLLM's policy for failed loads, which ends
-requests, never comes to pass. Workers copy between that memory and the KV cache, and know no tier.
+requests, never comes to pass. Workers copy between that memory and the KV cache, and know no tier: on a
+GPU beside the model (`beside`), else at once.
 
 Where IcmsTier fits, it fits better: it keeps a part of the blocks in the host's memory, knows models
 with several kinds of KV cache, and its copies run beside the model. This one needs less memory and
 serves tensor parallelism within one machine.
 
-Life cycle of a block that is stored: full -> a slot -> copied in wait_for_save -> all ranks said so
--> put -> slot free. Of one that is loaded: see `matching`, then a slot's copy in start_load_kv ->
-all ranks said so -> slot free.
+Life cycle of a block that is stored: full -> a slot -> copied from wait_for_save on -> all ranks said
+that it is over -> put -> slot free. Of one that is loaded: see `matching`, then a slot's copy from
+start_load_kv on -> all ranks said so -> slot free. Where a step writes to blocks that a step before it
+stores, it says so (`Step.behind`), and they are stored first.
 """
 from __future__ import annotations
 
@@ -36,6 +38,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ..keys import Scheme
 from . import configuration, metrics
+from .beside import Beside
 from .choice import FASTER, Prefill, compares
 from .identity import Engine, Facts, Identity, Options, Shape
 from .link import Link, WrongTier
@@ -55,6 +58,7 @@ class Step(KVConnectorMetadata):
     slot_bytes: int = 0
     loads: list[tuple[int, list[int]]] = dataclasses.field(default_factory=list)  # block, slots
     stores: list[tuple[int, list[int]]] = dataclasses.field(default_factory=list)  # by rank
+    behind: bool = False  # it writes to blocks that earlier steps may be storing
 
 
 @dataclasses.dataclass
@@ -146,7 +150,7 @@ class _Scheduler:
         self._block_tokens, self._block_bytes = _shape(config, kv_cache_config)
         known = {"where": "unix:", "volume": None, "keys": "", "tenant": "", "weights": "",
                  "variant": "", "adapters": "", "load_ms": 5000, "store_ms": 10000, "load_threads": 2,
-                 "host_bytes": 1 << 30, "prestage_ms": 5000, "load": FASTER}
+                 "host_bytes": 1 << 30, "prestage_ms": 5000, "load": FASTER, "by_layer": False}
         unknown = set(options) - set(known)
         if unknown or not options.get("volume"):
             raise WrongTier(f"icms: kv_connector_extra_config takes {', '.join(known)}, and volume "
@@ -162,6 +166,7 @@ class _Scheduler:
                             f"{self._block_bytes} bytes a rank: make it larger")
         self._requests: dict[str, _Request] = {}
         self._steps: dict[int, tuple[list[int], list[_Puts], int]] = {}
+        self._storing: dict[int, set[int]] = {}  # blocks, by the step that stores them
         self._number = 0
         self._up_told: bool | None = None
         self._prefill = engine.prefill if compares(said["load"]) else Prefill()
@@ -262,7 +267,8 @@ class _Scheduler:
         step = Step(self._number, self._staging.handle, self._block_bytes)
         puts: list[_Puts] = []
         schemes = self._link.schemes
-        computed = self._take_blocks(output)
+        computed, fresh = self._take_blocks(output)
+        step.behind = any(not fresh.isdisjoint(blocks) for blocks in self._storing.values())
         for request_id, tokens in output.num_scheduled_tokens.items():
             state = self._requests.get(request_id)
             if state is None:
@@ -277,13 +283,16 @@ class _Scheduler:
         if step.loads or step.stores:
             loading = [slot for _, slots in step.loads for slot in slots]
             self._steps[step.number] = (loading, puts, self._ranks)
+            self._storing[step.number] = {block for block, _ in step.stores}
         return step
 
-    def _take_blocks(self, output: Any) -> dict[str, int]:
-        """Notes the blocks of each request; returns how many tokens it has computed before."""
-        computed = {}
+    def _take_blocks(self, output: Any) -> tuple[dict[str, int], set[int]]:
+        """Notes the blocks of each request; returns how many tokens it has computed before, and the
+        blocks that may be written to from this step on and were not before."""
+        computed, fresh = {}, set()
         for new in output.scheduled_new_reqs:
             computed[new.req_id] = new.num_computed_tokens
+            fresh.update(new.block_ids[0])
             if new.req_id in self._requests:
                 state = self._requests[new.req_id]
                 state.blocks = list(new.block_ids[0])
@@ -292,13 +301,14 @@ class _Scheduler:
         for i, request_id in enumerate(cached.req_ids):
             computed[request_id] = cached.num_computed_tokens[i]
             blocks = cached.new_block_ids[i]
+            fresh.update(blocks[0] if blocks is not None else ())
             if blocks is None or request_id not in self._requests:
                 continue
             state = self._requests[request_id]
             if request_id in cached.resumed_req_ids:
                 state.blocks = []
             state.blocks += blocks[0]
-        return computed
+        return computed, fresh
 
     def _add_stores(self, step: Step, puts: list[_Puts], state: _Request, full: int,
                     schemes: Sequence[Scheme]) -> None:
@@ -326,6 +336,7 @@ class _Scheduler:
                 self._steps[number] = (loading, puts, missing - workers)
                 continue
             del self._steps[number]
+            del self._storing[number]
             self._staging.give(loading)
             if puts:
                 self._put(puts)
@@ -373,38 +384,61 @@ class _Scheduler:
 class _Worker:
     """The half in a worker: copies blocks between the KV cache and the memory of the host."""
 
-    def __init__(self, kv_cache_config: Any, rank: int) -> None:
+    def __init__(self, kv_cache_config: Any, rank: int, by_layer: bool) -> None:
         self._config = kv_cache_config
         self._rank = rank
+        self._by_layer = by_layer
         self._pages: list[torch.Tensor] = []  # (block, byte) of each layer
+        self._layers: dict[str, int] = {}  # name of a layer: its page
+        self._beside: Beside | None = None  # once there is something to copy, on a GPU
         self._host: torch.Tensor | None = None  # (slot, byte)
         self.copied: dict[int, int] = {}
 
     def register(self, caches: dict[str, torch.Tensor]) -> None:
         group = self._config.kv_cache_groups[0]
         blocks = self._config.num_blocks
-        seen = set()
+        seen: dict[tuple[int, int], int] = {}
         for name in group.layer_names:
             spec = getattr(group.kv_cache_spec, "kv_cache_specs", {}).get(name,
                                                                           group.kv_cache_spec)
             cache = group_kernel_blocks(caches[name], blocks)
             stride = cache.stride(0) * cache.element_size()
             where = (cache.data_ptr(), stride)
-            if where in seen:
+            self._layers[name] = seen.setdefault(where, len(self._pages))
+            if self._layers[name] != len(self._pages):
                 continue  # layers that share their KV cache
-            seen.add(where)
             page = torch.tensor([], dtype=torch.uint8, device=cache.device)
             self._pages.append(page.set_(
                 cache.untyped_storage(), cache.storage_offset() * cache.element_size(),
                 (blocks, spec.page_size_bytes), (stride, 1)))
 
     def copy(self, step: Step, blocks_slots: list[tuple[int, list[int]]], load: bool) -> None:
-        """Copies at once: when it returns, blocks and slots may be used for something else."""
-        if not blocks_slots:
-            return
-        self.copied[step.number] = 1
-        host = self._map(step)
+        """Copies at once, or on a GPU begins to."""
         pairs = [(block, by_rank[self._rank]) for block, by_rank in blocks_slots]
+        if pairs and self._beside is None and self._pages[0].device.type == "cuda":
+            self._beside = Beside(self._pages, self._map(step), self._by_layer, logger)
+        if self._beside is not None and load:
+            self._beside.load(step.number, pairs, step.behind)
+        elif self._beside is not None:
+            self._beside.store(step.number, pairs)
+        elif pairs:
+            self._copy_now(self._map(step), pairs, load)
+            self.copied[step.number] = 1
+
+    def wait_for_layer(self, name: str) -> None:
+        """The layer is about to be computed."""
+        if self._beside is not None and name in self._layers:
+            self._beside.wait_for_layer(self._layers[name])
+
+    def take_copied(self) -> dict[int, int]:
+        """{step: 1} of those that have been copied since."""
+        if self._beside is not None:
+            self.copied.update(dict.fromkeys(self._beside.done(), 1))
+        copied, self.copied = self.copied, {}
+        return copied
+
+    def _copy_now(self, host: torch.Tensor, pairs: list[tuple[int, int]], load: bool) -> None:
+        """When it returns, blocks and slots may be used for something else."""
         copy = _copy_rows if self._pages[0].device.type == "cpu" else _copy_gathered
         at = 0
         for page in self._pages:
@@ -448,7 +482,9 @@ def _copy_gathered(page: torch.Tensor, host: torch.Tensor, pairs: list[tuple[int
 class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
     """See the file's head. Options: where, volume, keys, tenant, weights, variant, adapters, load_ms,
     store_ms, prestage_ms, load_threads, load as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds
-    how much moves at a time (default 1 GiB, taken as it is used)."""
+    how much moves at a time (default 1 GiB, taken as it is used; on a GPU each worker pins it); by_layer,
+    on a GPU: the first layer is computed while others are loaded, and vLLM then uses no full CUDA graphs
+    (default false: the step begins when all its blocks are loaded)."""
 
     _cache_hit_source = CacheHitSource.DISK
 
@@ -466,7 +502,12 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler = _Scheduler(self._engine, kv_cache_config, options)
         else:
             self._worker = _Worker(kv_cache_config, vllm_config.parallel_config.rank %
-                                   vllm_config.parallel_config.tensor_parallel_size)
+                                   vllm_config.parallel_config.tensor_parallel_size,
+                                   options.get("by_layer", False))
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        return bool(extra_config.get("by_layer", False))  # a full graph waits for no layer
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -551,7 +592,8 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.copy(step, step.loads, load=True)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        return
+        assert self._worker is not None
+        self._worker.wait_for_layer(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any,
                       **kwargs: Any) -> None:
@@ -564,7 +606,7 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         assert self._worker is not None
-        copied, self._worker.copied = self._worker.copied, {}
+        copied = self._worker.take_copied()
         return Copied(copied) if copied else None
 
     # ---- metrics
