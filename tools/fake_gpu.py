@@ -4,7 +4,10 @@
 The loader has to find it before a real driver: LD_LIBRARY_PATH is the build's src/device.
 """
 import ctypes
+import pathlib
+import re
 
+HEADER = (pathlib.Path(__file__).resolve().parents[1] / "src/device/fake_device.h").read_text()
 PTR, U64, INT, SIZE, BOOL = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_size_t,
                              ctypes.c_bool)
 TABLE = (("reset", None, ()), ("set", None, (INT, INT)), ("count", INT, (INT,)),
@@ -16,9 +19,15 @@ TABLE = (("reset", None, ()), ("set", None, (INT, INT)), ("count", INT, (INT,)),
          ("stream_capture", None, (PTR, BOOL)), ("stream_hold", None, (PTR, BOOL)),
          ("stream_write", None, (PTR, U64, INT, SIZE)),
          ("stream_idle", BOOL, (PTR,)))
-SETS = ("INIT", "VERSION", "COPY", "PIN_MAX", "STREAM", "RECORD", "QUERY", "STUCK", "HANG",
-        "DELAY_US", "CAPTURE")
-COUNTS = ("COPIES", "BAD", "STREAMS", "EVENTS", "PINS", "RETAINED", "UNPINNED", "BROKEN")
+
+
+def _names(enum):
+    """The names of an enum of the header, in order: its numbers."""
+    body = re.search(rf"enum {enum} {{(.*?)}};", HEADER, re.DOTALL)[1]
+    return re.findall(r"^    FAKE_DEVICE_(\w+),", body, re.MULTILINE)
+
+
+SETS, COUNTS = _names("fake_device_set"), _names("fake_device_count")
 
 
 class Gpu:

@@ -111,6 +111,8 @@ const char *fake_code_name(int code)
         return "ERROR_INVALID_HANDLE";
     case FAKE_ILLEGAL:
         return "ERROR_ILLEGAL_ADDRESS";
+    case FAKE_ALREADY_PINNED:
+        return "ERROR_HOST_MEMORY_ALREADY_REGISTERED";
     case FAKE_NOT_SUPPORTED:
         return "ERROR_NOT_SUPPORTED";
     case FAKE_UNCAPTURED:
@@ -451,6 +453,8 @@ int fake_pin(void *memory, size_t bytes, bool read_only)
         code = FAKE_INVALID;
     if (code == FAKE_OK && read_only)
         code = settings[FAKE_DEVICE_PIN_READ];
+    if (code == FAKE_OK && pin_has(memory, 1)) /* for all contexts, whoever pinned it */
+        code = FAKE_ALREADY_PINNED;
     limit = settings[FAKE_DEVICE_PIN_MAX];
     if (code == FAKE_OK && limit != 0 && bytes > (size_t)limit)
         code = FAKE_NO_MEMORY;
@@ -485,12 +489,17 @@ int fake_unpin(const void *memory)
 
 static void *stream_make(struct context *context)
 {
-    for (int i = 0; i < STREAMS; i++)
-        if (!streams[i].used) {
-            streams[i] = (struct stream){.context = context, .used = true};
-            counts[FAKE_DEVICE_STREAMS]++;
-            return &streams[i];
-        }
+    static unsigned next; /* a handle of a context that is gone is nobody else's at once */
+
+    for (int i = 0; i < STREAMS; i++) {
+        struct stream *stream = &streams[next++ % STREAMS];
+
+        if (stream->used)
+            continue;
+        *stream = (struct stream){.context = context, .used = true};
+        counts[FAKE_DEVICE_STREAMS]++;
+        return stream;
+    }
     return NULL;
 }
 
@@ -548,19 +557,23 @@ int fake_capture_mode(int *mode)
 
 int fake_event_new(void **event)
 {
+    static unsigned next; /* as in stream_make */
     int code;
 
     (void)pthread_mutex_lock(&lock);
     code = here_wrong();
     if (code == FAKE_OK) {
         code = FAKE_NO_MEMORY;
-        for (int i = 0; i < EVENTS && code != FAKE_OK; i++)
-            if (!events[i].used) {
-                events[i] = (struct event){.context = stack[depth - 1], .used = true};
-                counts[FAKE_DEVICE_EVENTS]++;
-                *event = &events[i];
-                code = FAKE_OK;
-            }
+        for (int i = 0; i < EVENTS && code != FAKE_OK; i++) {
+            struct event *e = &events[next++ % EVENTS];
+
+            if (e->used)
+                continue;
+            *e = (struct event){.context = stack[depth - 1], .used = true};
+            counts[FAKE_DEVICE_EVENTS]++;
+            *event = e;
+            code = FAKE_OK;
+        }
     }
     (void)pthread_mutex_unlock(&lock);
     return code;

@@ -103,6 +103,7 @@ static inline const struct fake_device *fake_device_load(const char *library)
 #define FAKE_NOT_READY       600
 #define FAKE_ILLEGAL         700
 #define FAKE_DESTROYED       709
+#define FAKE_ALREADY_PINNED  712
 #define FAKE_NOT_SUPPORTED   801
 #define FAKE_UNCAPTURED      900
 
