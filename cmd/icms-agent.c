@@ -13,6 +13,7 @@
 
 #include "agent/agent.h"
 #include "agent/attach.h"
+#include "agent_match.h"
 #include "agent_page.h"
 #include "agent_prestage.h"
 #include "base/log.h"
@@ -61,6 +62,11 @@ static icms_err main_http_check(const struct conf_http *conf, struct err_why *wh
     return conf->listen[0] == '\0' ? ICMS_OK : ctl_http_check(&opts, why);
 }
 
+static const struct ctl_post main_posts[] = {
+    {"/v1/prestage", agent_prestage_post},
+    {"/v1/match", agent_match_post},
+};
+
 static icms_err main_http(const struct conf_agent *conf, struct agent *agent, struct err_why *why,
                           struct ctl_http **out_http)
 {
@@ -70,7 +76,8 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
         .arg = &main_page,
         .metrics = agent_page_metrics,
         .status = agent_page_status,
-        .prestage = agent_prestage_post,
+        .posts = main_posts,
+        .post_count = sizeof(main_posts) / sizeof(main_posts[0]),
         .ready = agent_page_ready,
         .healthy = main_alive,
         .audit = &main_audit,

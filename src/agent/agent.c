@@ -323,7 +323,7 @@ void agent_free(struct agent **agent_)
     /* Nothing runs and nothing is in flight any more. */
     for (uint32_t i = 0; i < agent->reactor_count; i++)
         reactor_parts_fini(&agent->reactors[i]);
-    agent_prestage_forget(agent);
+    agent_many_forget(agent);
     agent_local_free(&agent->local);
     agent_tier_free(&agent->tier);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)

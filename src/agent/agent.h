@@ -234,6 +234,23 @@ struct agent_hints {
 icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints,
                         struct err_why *why) ICMS_MUST_CHECK;
 
+/* ---- what it has ---------------------------------------------------------------------------- */
+
+/* Of keys in the order of a prefix, those up to the first one that is missing. */
+struct agent_looked {
+    size_t dram;  /* in the agent's memory                                          */
+    size_t local; /* in its memory or on its own drive: not less                    */
+};
+
+/* Which blocks of a volume the agent has itself, for a user (NULL: the owner); enclosures are not
+ * asked, so this takes a turn of each reactor, and counts as no access. Returns ICMS_OK: done is
+ * called exactly once, on a loop of the agent, or by agent_free with looked NULL; anything else:
+ * never. Errors as of agent_prestage. Any thread. */
+icms_err agent_look_start(struct agent *agent, const struct agent_user *user, const char *volume,
+                          const struct key *keys, size_t count, struct err_why *why,
+                          void (*done)(void *arg, const struct agent_looked *looked),
+                          void *arg) ICMS_MUST_CHECK;
+
 /* ---- state ---------------------------------------------------------------------------------- */
 
 /* Of an enclosure, and of each of its links. */

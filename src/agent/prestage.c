@@ -781,61 +781,16 @@ bool agent_hint_waits(const struct agent_shard *shard, const struct key *key)
 
 /* ---- from other threads --------------------------------------------------------------------- */
 
-/* A reactor's part of a batch. */
-struct hint_part {
-    struct loop_msg msg;
-    struct hint_batch *batch;
-    struct agent_shard *shard;
-    size_t next; /* keys before it were looked at */
-};
-
-struct hint_batch {
-    struct agent *agent;
-    uint32_t place;        /* in agent->hint_batches    */
-    _Atomic uint32_t left; /* parts that are not over   */
-    struct hint_part parts[LIMIT_LOOPS];
-    uint64_t need_ns;
-    uint32_t priority, tier;
-    size_t count;
-    struct key keys[];
-};
-
-static void hint_batch_free(struct hint_batch *batch)
+static void hint_take(struct agent_many *many, struct agent_shard *shard, size_t i)
 {
-    atomic_store(&batch->agent->hint_batches[batch->place], NULL);
-    free(batch);
+    (void)agent_hint_take(shard, &many->agent->users[0], &many->keys[i], many->need_ns,
+                          many->priority, many->tier);
 }
 
-/* Takes some of the keys; the last part that has taken all frees the batch. */
-static void hint_part_run(struct loop_msg *msg)
-{
-    struct hint_part *part = container_of(msg, struct hint_part, msg);
-    struct hint_batch *batch = part->batch;
-    size_t end = u64_min(part->next + SHM_HINT_KEYS, batch->count);
-
-    for (; part->next < end; part->next++)
-        if (agent_shard_owns(part->shard, &batch->keys[part->next]))
-            (void)agent_hint_take(part->shard, &batch->agent->users[0], &batch->keys[part->next],
-                                  batch->need_ns, batch->priority, batch->tier);
-    if (part->next < batch->count)
-        loop_send(part->shard->reactor->loop, &part->msg, hint_part_run);
-    else if (atomic_fetch_sub(&batch->left, 1) == 1)
-        hint_batch_free(batch);
-}
-
-/* What is wrong with hints; *out_volume: the number of their volume. */
+/* What is wrong with hints, beside their keys and volume. */
 static icms_err hints_check(const struct agent *agent, const struct agent_hints *hints,
-                            struct err_why *why, uint32_t *out_volume)
+                            struct err_why *why)
 {
-    uint64_t volumes = agent_access(agent, hints->user);
-    uint32_t volume = 0;
-
-    if (hints->count == 0)
-        return err_set(why, ICMS_INVALID, "no keys");
-    for (size_t i = 0; i < hints->count; i++)
-        if (hints->keys[i].length < 1 || hints->keys[i].length > LIMIT_KEY_BYTES)
-            return err_set(why, ICMS_INVALID, "key %zu: a key has 1 to %d bytes", i,
-                           LIMIT_KEY_BYTES);
     if (hints->priority > ICMS_PRIORITY_MAX)
         return err_set(why, ICMS_INVALID, "priority %u: 0 to %d are possible", hints->priority,
                        ICMS_PRIORITY_MAX);
@@ -847,65 +802,25 @@ static icms_err hints_check(const struct agent *agent, const struct agent_hints 
             why, ICMS_UNSUPPORTED,
             "this agent has no drive of its own beside the pod; ask for tier dram, or give "
             "it one (local:)");
-    while (volume < agent->volume_count &&
-           ((volumes >> volume & 1) == 0 ||
-            strcmp(agent->volumes[volume].spec.name, hints->volume) != 0))
-        volume++;
-    if (volume == agent->volume_count)
-        return err_set(why, ICMS_NO_VOLUME, "this agent has no volume %.63s", hints->volume);
-    if (atomic_load_explicit(&agent->draining, memory_order_relaxed))
-        return err_set(why, ICMS_CLOSED, "the agent is draining");
-    *out_volume = volume;
     return ICMS_OK;
-}
-
-/* A place for the batch; false: all are taken. */
-static bool hint_batch_place(struct agent *agent, struct hint_batch *batch)
-{
-    for (batch->place = 0; batch->place < AGENT_HINT_BATCHES; batch->place++) {
-        void *none = NULL;
-
-        if (atomic_compare_exchange_strong(&agent->hint_batches[batch->place], &none, batch))
-            return true;
-    }
-    return false;
 }
 
 icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints, struct err_why *why)
 {
-    uint32_t volume = 0, reactor_count = agent->reactor_count;
-    icms_err err = hints_check(agent, hints, why, &volume);
-    struct hint_batch *batch;
+    struct agent_many *many;
+    icms_err err = hints_check(agent, hints, why);
 
+    if (err == ICMS_OK)
+        err = agent_many_new(agent, hints->user, hints->volume, hints->keys, hints->count, why,
+                             &many);
     if (err != ICMS_OK)
         return err;
-    batch = malloc(sizeof(*batch) + hints->count * sizeof(hints->keys[0]));
-    if (batch == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "no memory for %zu hints", hints->count);
-    batch->agent = agent;
-    batch->left = reactor_count;
-    batch->need_ns = loop_env_now_ns(agent->env) + (uint64_t)hints->deadline_ms * 1000000;
-    batch->priority = hints->priority;
-    batch->tier = hints->tier;
-    batch->count = hints->count;
-    memcpy(batch->keys, hints->keys, hints->count * sizeof(hints->keys[0]));
-    for (uint32_t i = 0; i < reactor_count; i++)
-        batch->parts[i] =
-            (struct hint_part){.batch = batch, .shard = &agent->reactors[i].shards[volume]};
-    if (!hint_batch_place(agent, batch)) {
-        free(batch);
-        return err_set(why, ICMS_BUSY, "hints of %d requests wait already; try again later",
-                       AGENT_HINT_BATCHES);
-    }
-    for (uint32_t i = 0; i < reactor_count; i++)
-        loop_send(agent->reactors[i].loop, &batch->parts[i].msg, hint_part_run);
+    many->take = hint_take;
+    many->need_ns = loop_env_now_ns(agent->env) + (uint64_t)hints->deadline_ms * 1000000;
+    many->priority = hints->priority;
+    many->tier = hints->tier;
+    agent_many_send(many);
     return ICMS_OK;
-}
-
-void agent_prestage_forget(struct agent *agent)
-{
-    for (uint32_t i = 0; i < AGENT_HINT_BATCHES; i++)
-        free(atomic_load(&agent->hint_batches[i]));
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */

@@ -45,8 +45,7 @@ struct agent_reactor;
 struct agent_shard;
 struct agent_user_share;
 
-#define AGENT_HINTS        16384 /* of a reactor                                      */
-#define AGENT_HINT_BATCHES 8     /* of agent_prestage that are not taken yet          */
+#define AGENT_HINTS 16384 /* of a reactor                                      */
 
 /* Of a shard's memory: blocks that wait to be read take a part at most. */
 #define AGENT_KEPT_SHARE 2
@@ -56,9 +55,6 @@ struct agent_user_share;
 
 icms_err agent_prestage_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
 void agent_prestage_fini(struct agent_reactor *reactor);
-
-/* Frees what agent_prestage left with loops that were stopped. */
-void agent_prestage_forget(struct agent *agent);
 
 /* Whether there is such a tier (enum icms_tier). */
 bool agent_hint_has_tier(const struct agent *agent, uint32_t tier);

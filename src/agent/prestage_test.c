@@ -725,7 +725,7 @@ static void hints_of_the_owner_need_no_client(void **state)
     rig_run(rig, 200 * MS);
     for (uint32_t n = 0; n < 12; n++)
         assert_true(in_arena(client, n));
-    for (int i = 0; i < AGENT_HINT_BATCHES; i++)
+    for (int i = 0; i < AGENT_MANY; i++)
         assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
     assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_BUSY);
     rig_run(rig, 10 * MS);

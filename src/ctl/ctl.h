@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ctl/ctl.h: what operators ask a running daemon: /metrics, /healthz, /readyz, /status, /trace; and
- * hints that routers and gateways give an agent: POST /v1/prestage.
+ * what routers and gateways ask and tell an agent: POST of the paths that its main() names.
  * Over libmicrohttpd, on a thread of its own; it never touches a data loop and only calls functions
  * that are marked "any thread". Who may read is proven by a bearer token or a certificate.
  */
@@ -61,6 +61,14 @@ enum ctl_http_open {
     CTL_HTTP_OPEN_NONE,
 };
 
+/* A path that takes a POST of JSON. take gets the body, LIMIT_HTTP_BODY_BYTES at most, with a zero
+ * byte behind it, and otherwise unchecked; it writes one JSON object and returns the status of
+ * HTTP. */
+struct ctl_post {
+    const char *path; /* "/v1/prestage" */
+    unsigned (*take)(void *arg, const char *body, size_t bytes, struct ctl_page *page);
+};
+
 struct ctl_http_opts {
     const char *listen;  /* "127.0.0.1:9420"; port 0 picks one                                  */
     const char *program; /* "icms-target": for the build information in /metrics                 */
@@ -72,10 +80,8 @@ struct ctl_http_opts {
     /* One JSON object about what was asked for lately, of a key (/trace?key=hex) or, key NULL,
      * about what took longest. NULL: there is no such page. */
     void (*trace)(void *arg, const struct key *key, struct ctl_page *page);
-    /* POST /v1/prestage: the body, LIMIT_HTTP_BODY_BYTES at most, with a zero byte behind it, and
-     * otherwise unchecked. Writes one JSON object; returns the status of HTTP. NULL: there is no
-     * such page. */
-    unsigned (*prestage)(void *arg, const char *body, size_t bytes, struct ctl_page *page);
+    const struct ctl_post *posts; /* [post_count], kept by the caller; their arg is this one      */
+    size_t post_count;
     bool (*ready)(void *arg, struct err_why *why);   /* false: not ready, and why              */
     bool (*healthy)(void *arg, struct err_why *why); /* false: restart me; NULL: always        */
     enum ctl_http_open open;
@@ -91,7 +97,7 @@ struct ctl_http_opts {
 icms_err ctl_http_check(const struct ctl_http_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
 
 /* Starts serving GET and HEAD of /metrics, /healthz, /readyz, /status and /trace, and POST of
- * /v1/prestage. ADDRESS_IN_USE and the like with a sentence that says what to do. */
+ * opts->posts. ADDRESS_IN_USE and the like with a sentence that says what to do. */
 icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
                         struct ctl_http **out_http) ICMS_MUST_CHECK;
 

@@ -4,9 +4,9 @@
  * main(); it calls the daemon's functions one at a time, so they share one page.
  *
  * Bounded: connections, memory a connection, silence of a peer, the page, and the body of a
- * request. GET and HEAD of five paths; POST of one, whose body is taken when its sender has proven
- * who it is and has said that it is JSON, which no page of a browser says without asking first.
- * Everything else is refused before a byte of a body is taken.
+ * request. GET and HEAD of five paths; POST of opts.posts, whose body is taken when its sender has
+ * proven who it is and has said that it is JSON, which no page of a browser says without asking
+ * first. Everything else is refused before a byte of a body is taken.
  *
  * A connection ends with its answer. When all are in use, the oldest one that has sent no request
  * is shut down, so whoever holds connections keeps nobody else out.
@@ -60,8 +60,6 @@ struct http_post {
     size_t capacity;
     bool is_over; /* more came than LIMIT_HTTP_BODY_BYTES, or there is no memory */
 };
-
-#define PATH_PRESTAGE "/v1/prestage"
 
 /* libmicrohttpd has had several names for it. */
 #define STATUS_TOO_LARGE 413
@@ -313,8 +311,9 @@ static enum MHD_Result post_refuse(struct MHD_Connection *connection, unsigned s
 }
 
 /* Called with the headers, with each piece of the body, and at its end. */
-static enum MHD_Result post_prestage(struct ctl_http *http, struct MHD_Connection *connection,
-                                     const char *upload, size_t *upload_bytes, void **request)
+static enum MHD_Result post_handle(struct ctl_http *http, const struct ctl_post *to,
+                                   struct MHD_Connection *connection, const char *upload,
+                                   size_t *upload_bytes, void **request)
 {
     struct http_post *post = *request;
     unsigned status;
@@ -340,7 +339,7 @@ static enum MHD_Result post_prestage(struct ctl_http *http, struct MHD_Connectio
         return post_refuse(connection, STATUS_TOO_LARGE);
     post->body[post->bytes] = '\0';
     ctl_page_clear(&http->page);
-    status = http->opts.prestage(http->opts.arg, post->body, post->bytes, &http->page);
+    status = to->take(http->opts.arg, post->body, post->bytes, &http->page);
     return answer(connection, status, TYPE_JSON, http->page.text, http->page.bytes);
 }
 
@@ -355,17 +354,38 @@ static void post_completed(void *arg, struct MHD_Connection *connection, void **
     *request = NULL;
 }
 
+/* Who takes a POST of this path; NULL: nobody. */
+static const struct ctl_post *post_find(const struct ctl_http *http, const char *url)
+{
+    for (size_t i = 0; i < http->opts.post_count; i++)
+        if (strcmp(url, http->opts.posts[i].path) == 0)
+            return &http->opts.posts[i];
+    return NULL;
+}
+
+static enum MHD_Result answer_not_found(struct ctl_http *http, struct MHD_Connection *connection)
+{
+    ctl_page_clear(&http->page);
+    ctl_text(&http->page, "here are /metrics, /healthz, /readyz, /status%s",
+             http->opts.trace != NULL ? ", /trace" : "");
+    for (size_t i = 0; i < http->opts.post_count; i++)
+        ctl_text(&http->page, ", %s", http->opts.posts[i].path);
+    ctl_text(&http->page, "\n");
+    return answer_line(connection, MHD_HTTP_NOT_FOUND, http->page.text);
+}
+
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url,
                               const char *method, const char *version, const char *upload,
                               size_t *upload_bytes, void **request)
 {
     struct ctl_http *http = arg;
+    const struct ctl_post *post = post_find(http, url);
     bool is_proven;
 
     connection_of(connection)->is_busy = true;
-    if (strcmp(url, PATH_PRESTAGE) == 0 && http->opts.prestage != NULL) {
+    if (post != NULL) {
         if (strcmp(method, MHD_HTTP_METHOD_POST) == 0)
-            return post_prestage(http, connection, upload, upload_bytes, request);
+            return post_handle(http, post, connection, upload, upload_bytes, request);
         return answer_as(connection, MHD_HTTP_METHOD_NOT_ALLOWED, TYPE_TEXT, "only POST\n", 10,
                          "POST");
     }
@@ -387,13 +407,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
         return page_status(http, connection);
     if (strcmp(url, "/trace") == 0 && http->opts.trace != NULL)
         return page_trace(http, connection);
-    if (http->opts.trace != NULL)
-        return answer_line(connection, MHD_HTTP_NOT_FOUND,
-                           "here are /metrics, /healthz, /readyz, /status and /trace\n");
-    return answer_line(connection, MHD_HTTP_NOT_FOUND,
-                       http->opts.prestage != NULL
-                           ? "here are /metrics, /healthz, /readyz, /status and " PATH_PRESTAGE "\n"
-                           : "here are /metrics, /healthz, /readyz and /status\n");
+    return answer_not_found(http, connection);
 }
 
 /* ---- the socket ----------------------------------------------------------------------------- */

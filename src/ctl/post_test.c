@@ -43,11 +43,22 @@ static unsigned take(void *arg, const char *body, size_t bytes, struct ctl_page 
     return 202;
 }
 
+static unsigned take_other(void *arg, const char *body, size_t bytes, struct ctl_page *page)
+{
+    ctl_text(page, "{\"other\": true}");
+    return 200;
+}
+
+static const struct ctl_post posts[] = {{"/v1/prestage", take}, {"/v1/match", take_other}};
+
 static int serve(void **state)
 {
     char path[64];
-    struct ctl_http_opts opts = {
-        .listen = "127.0.0.1:0", .prestage = take, .open = CTL_HTTP_OPEN_METRICS, .token = path};
+    struct ctl_http_opts opts = {.listen = "127.0.0.1:0",
+                                 .posts = posts,
+                                 .post_count = 2,
+                                 .open = CTL_HTTP_OPEN_METRICS,
+                                 .token = path};
     struct err_why why = {""};
     FILE *file;
     icms_err err;
@@ -185,6 +196,20 @@ static void nobody_else_gives_a_body(void **state)
     assert_int_equal(bodies, 0);
 }
 
+static void each_path_has_its_own(void **state)
+{
+    assert_int_equal(ask("POST /v1/match HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" PROOF JSON
+                         "Content-Length: 2\r\n\r\n{}"),
+                     200);
+    assert_non_null(strstr(reply, "{\"other\": true}"));
+    assert_int_equal(bodies, 0);
+    assert_int_equal(ask("POST /v1/match HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" JSON
+                         "Content-Length: 2\r\n\r\n{}"),
+                     401);
+    assert_int_equal(ask("GET /v1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" PROOF "\r\n"), 404);
+    assert_non_null(strstr(reply, "/status, /v1/prestage, /v1/match\n"));
+}
+
 /* Bodies that do not end hold their connections for a while, and keep nobody out. */
 static void a_body_without_end_keeps_nobody_out(void **state)
 {
@@ -209,6 +234,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_body_comes_whole, serve, stop),
         cmocka_unit_test_setup_teardown(a_body_that_is_too_large_is_refused, serve, stop),
         cmocka_unit_test_setup_teardown(nobody_else_gives_a_body, serve, stop),
+        cmocka_unit_test_setup_teardown(each_path_has_its_own, serve, stop),
         cmocka_unit_test_setup_teardown(a_body_without_end_keeps_nobody_out, serve, stop),
     };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Hints that blocks will be asked for soon, with real daemons: from a shell, over HTTP, in a process.
+"""Hints that blocks will be asked for soon, with real daemons: from a shell, over HTTP, in a process; who has a prefix.
 
 Goal: a hinted block is in the agent's memory before it is asked for, by whatever way the hint came;
 hints of blocks that do not exist, of too many blocks and without a proof harm nothing and are
@@ -55,10 +55,10 @@ class Shell:
         return json.loads(result.stdout)["volumes"][0]["prestage"]
 
 
-def post(agent, body, token=TOKEN, kind="application/json"):
+def post(agent, body, token=TOKEN, kind="application/json", path="/v1/prestage"):
     """(status, answer)"""
     headers = {"Content-Type": kind, **({"Authorization": f"Bearer {token}"} if token else {})}
-    request = urllib.request.Request(f"http://127.0.0.1:{agent.http_port}/v1/prestage",
+    request = urllib.request.Request(f"http://127.0.0.1:{agent.http_port}{path}",
                                      data=body if isinstance(body, bytes) else json.dumps(body).encode(),
                                      headers=headers)
     try:
@@ -104,6 +104,33 @@ def over_http(shell, agent):
     wait_until("and they are served", lambda: shell.hints()["waiting"] - before["waiting"] == 5,
                seen=shell.hints)
     expect("a block comes from memory", shell.get("filler 0").get("source") == "dram")
+
+
+def who_has_a_prefix(shell, agent):
+    """A router asks how much of a prefix the server's memory has."""
+    def ask(names, **more):
+        return post(agent, {"volume": "kv", "names": names}, path="/v1/match", **more)
+
+    status, _ = ask(["x"], token=None)
+    expect("without a proof nobody learns what an agent has", status == 401, status)
+    names = [f"prefix {i}" for i in range(12)]
+    for name in names:
+        shell.put(name)
+    status, answer = ask(names)
+    expect("blocks that were just put are in memory",
+           (status, answer) == (200, {"of": 12, "dram": 12, "local": 12}), answer)
+    status, answer = ask(names[:5] + ["no such block"] + names[5:])
+    expect("a prefix ends at its first hole", answer == {"of": 13, "dram": 5, "local": 5}, answer)
+    for i in range(FILLERS):
+        shell.get(f"filler {i}")
+    status, answer = ask(names)
+    expect("what memory evicted is not there", (answer["of"], answer["dram"]) == (12, 0), answer)
+    matched = json.loads(shell.run("match", "--json", *names).stdout)
+    expect("though the pod has it", matched["matched"] == 12, matched)
+    for body, word in ((b"[]", "JSON object"), ({"volume": "no", "names": ["x"]}, "no volume"),
+                       ({"volume": "kv", "names": ["x"], "tier": "dram"}, "volume, keys and names")):
+        status, answer = post(agent, body, path="/v1/match")
+        expect(f"what is wrong is said: {word}", status in (400, 404) and word in str(answer), answer)
 
 
 def floods(shell, agent):
@@ -167,6 +194,7 @@ def main():
         shell = Shell(build, agent, folder)
         from_a_shell(shell)
         over_http(shell, agent)
+        who_has_a_prefix(shell, agent)
         floods(shell, agent)
         faults(shell, target)
         in_a_process(shell, agent, folder)

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/agent_body.c: see agent_body.h. Called by ctl's HTTP thread. A body is of someone who has
+ * proven that he may use the port, and is checked like a stranger's all the same. What it can make
+ * us take: jansson's tree of LIMIT_HTTP_BODY_BYTES of text, one at a time.
+ */
+#include "agent_body.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "icms/icms.h"
+
+/* Statuses of HTTP. */
+enum {
+    STATUS_BAD_REQUEST = 400,
+    STATUS_NOT_FOUND = 404,
+    STATUS_INTERNAL = 500,
+    STATUS_UNAVAILABLE = 503,
+};
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+static icms_err member_unknown(const char *name, const char *const *members, struct err_why *why)
+{
+    char list[200] = "";
+    size_t used = 0;
+
+    if (strcmp(name, "model") == 0 || strcmp(name, "tokens") == 0)
+        return err_set(why, ICMS_UNSUPPORTED,
+                       "%s: this agent does not know how an engine makes keys of tokens; send "
+                       "keys, or names",
+                       name);
+    for (size_t i = 0; members[i] != NULL && used < sizeof(list); i++)
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s",
+                                 i == 0                   ? ""
+                                 : members[i + 1] == NULL ? " and "
+                                                          : ", ",
+                                 members[i]);
+    return err_set(why, ICMS_INVALID, "unknown member \"%.40s\"; there are %s", name, list);
+}
+
+static icms_err members_check(json_t *root, const char *const *members, struct err_why *why)
+{
+    const char *name;
+    json_t *value;
+
+    json_object_foreach(root, name, value)
+    {
+        size_t i = 0;
+
+        while (members[i] != NULL && strcmp(name, members[i]) != 0)
+            i++;
+        if (members[i] == NULL)
+            return member_unknown(name, members, why);
+    }
+    return ICMS_OK;
+}
+
+icms_err agent_body_read(const char *body, size_t bytes, const char *const *members,
+                         struct err_why *why, json_t **out_root)
+{
+    json_error_t error;
+    json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &error);
+    icms_err err;
+
+    if (root == NULL)
+        return err_set(why, ICMS_INVALID, "this is not JSON: line %d: %s", error.line, error.text);
+    err = json_is_object(root) ? members_check(root, members, why)
+                               : err_set(why, ICMS_INVALID, "the body has to be a JSON object");
+    if (err == ICMS_OK)
+        *out_root = root;
+    else
+        json_decref(root);
+    return err;
+}
+
+icms_err agent_body_volume(const json_t *root, struct err_why *why,
+                           char out_volume[LIMIT_NAME_BYTES])
+{
+    const json_t *volume = json_object_get(root, "volume");
+
+    if (!json_is_string(volume) || json_string_length(volume) >= LIMIT_NAME_BYTES)
+        return err_set(why, ICMS_INVALID, "volume: the name of a volume");
+    memcpy(out_volume, json_string_value(volume), json_string_length(volume) + 1);
+    return ICMS_OK;
+}
+
+icms_err agent_body_number(const json_t *root, const char *name, uint32_t least, uint32_t most,
+                           struct err_why *why, uint32_t *io_value)
+{
+    const json_t *value = json_object_get(root, name);
+
+    if (value == NULL)
+        return ICMS_OK;
+    if (!json_is_integer(value) || json_integer_value(value) < least ||
+        json_integer_value(value) > most)
+        return err_set(why, ICMS_INVALID, "%s: a whole number from %u to %u", name, least, most);
+    *io_value = (uint32_t)json_integer_value(value);
+    return ICMS_OK;
+}
+
+static bool key_read(const json_t *value, struct key *out_key)
+{
+    const char *text = json_string_value(value);
+    size_t digits = text == NULL ? 0 : strlen(text);
+
+    *out_key = (struct key){.length = (uint8_t)(digits / 2)};
+    if (digits == 0 || digits % 2 != 0 || digits > (size_t)2 * LIMIT_KEY_BYTES)
+        return false;
+    for (size_t i = 0; i < digits; i++) {
+        int digit = hex_digit(text[i]);
+
+        if (digit < 0)
+            return false;
+        out_key->bytes[i / 2] = (uint8_t)(out_key->bytes[i / 2] << 4 | digit);
+    }
+    return true;
+}
+
+static bool name_read(const json_t *value, struct key *out_key)
+{
+    struct icms_key key;
+
+    if (!json_is_string(value) || json_string_length(value) == 0)
+        return false;
+    icms_key_from_name(json_string_value(value), json_string_length(value), &key);
+    *out_key = (struct key){.length = key.length};
+    memcpy(out_key->bytes, key.bytes, sizeof(out_key->bytes));
+    return key.length != 0;
+}
+
+/* Appends the keys of an array. */
+static icms_err keys_append(const json_t *root, const char *name, const char *what,
+                            bool (*read)(const json_t *value, struct key *out_key),
+                            struct err_why *why, struct key *keys, size_t *io_count)
+{
+    const json_t *array = json_object_get(root, name), *value;
+    size_t i;
+
+    if (array == NULL)
+        return ICMS_OK;
+    if (!json_is_array(array))
+        return err_set(why, ICMS_INVALID, "%s: an array", name);
+    json_array_foreach(array, i, value)
+    {
+        if (!read(value, &keys[*io_count]))
+            return err_set(why, ICMS_INVALID, "%s: entry %zu is not %s", name, i, what);
+        (*io_count)++;
+    }
+    return ICMS_OK;
+}
+
+icms_err agent_body_keys(const json_t *root, struct err_why *why, struct key **out_keys,
+                         size_t *out_count)
+{
+    size_t most = json_array_size(json_object_get(root, "keys")) +
+                  json_array_size(json_object_get(root, "names"));
+    struct key *keys = calloc(most + 1, sizeof(*keys));
+    size_t count = 0;
+    icms_err err;
+
+    if (keys == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for %zu keys", most);
+    err =
+        keys_append(root, "keys", "2 to 32 digits of hex, two a byte", key_read, why, keys, &count);
+    if (err == ICMS_OK)
+        err =
+            keys_append(root, "names", "a text of one byte or more", name_read, why, keys, &count);
+    if (err == ICMS_OK && count == 0)
+        err = err_set(why, ICMS_INVALID, "there are no keys and no names");
+    if (err != ICMS_OK) {
+        free(keys);
+        return err;
+    }
+    *out_keys = keys;
+    *out_count = count;
+    return ICMS_OK;
+}
+
+/* Whoever reaches an open port: a user of this machine that no list of users has. */
+static const struct agent_user body_anybody = {.uid = UINT32_MAX, .gid = UINT32_MAX};
+
+const struct agent_user *agent_body_user(const struct agent_page *page)
+{
+    return page->is_open ? &body_anybody : NULL;
+}
+
+/* ---- answering ------------------------------------------------------------------------------ */
+
+static unsigned status_of(icms_err err)
+{
+    switch (err) {
+    case ICMS_NO_VOLUME:
+        return STATUS_NOT_FOUND;
+    case ICMS_BUSY:
+    case ICMS_CLOSED:
+    case ICMS_DEADLINE:
+        return STATUS_UNAVAILABLE;
+    case ICMS_NO_MEMORY:
+        return STATUS_INTERNAL;
+    default:
+        return STATUS_BAD_REQUEST;
+    }
+}
+
+/* What is said. */
+struct body_refusal {
+    icms_err err;
+    const struct err_why *why;
+};
+
+static void refusal_write(void *arg, struct json *json)
+{
+    const struct body_refusal *refusal = arg;
+
+    json_put_object(json, NULL);
+    json_put_string(json, "error", icms_err_name(refusal->err));
+    json_put_string(json, "why", refusal->why->text);
+    json_put_end(json);
+}
+
+unsigned agent_body_refuse(struct ctl_page *page, icms_err err, const struct err_why *why)
+{
+    struct body_refusal refusal = {.err = err, .why = why};
+
+    ctl_json(page, refusal_write, &refusal);
+    return status_of(err);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/agent_body.h: what the bodies of POST to icms-agent have in common: JSON objects that name a
+ * volume and keys. A member that is not known is refused: a typing error is not a default.
+ */
+#ifndef CMD_AGENT_BODY_H
+#define CMD_AGENT_BODY_H
+
+#include <jansson.h>
+
+#include "agent_page.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/types.h"
+#include "ctl/ctl.h"
+
+/* A body as a JSON object, for json_decref. members: those that there may be, as a sentence lists
+ * them; the last one is NULL. INVALID, UNSUPPORTED with a sentence. */
+icms_err agent_body_read(const char *body, size_t bytes, const char *const *members,
+                         struct err_why *why, json_t **out_root) ICMS_MUST_CHECK;
+
+/* "volume": a name. */
+icms_err agent_body_volume(const json_t *root, struct err_why *why,
+                           char out_volume[LIMIT_NAME_BYTES]) ICMS_MUST_CHECK;
+
+/* "keys" and "names", one of them at least; *out_keys is malloc's and the caller's. */
+icms_err agent_body_keys(const json_t *root, struct err_why *why, struct key **out_keys,
+                         size_t *out_count) ICMS_MUST_CHECK;
+
+/* A whole number between two bounds, or what it is without one. */
+icms_err agent_body_number(const json_t *root, const char *name, uint32_t least, uint32_t most,
+                           struct err_why *why, uint32_t *io_value) ICMS_MUST_CHECK;
+
+/* As whom a body's sender acts: NULL, the owner, where the port asked for a proof. */
+const struct agent_user *agent_body_user(const struct agent_page *page);
+
+/* Writes {"error": name, "why": sentence}; returns the status of HTTP. */
+unsigned agent_body_refuse(struct ctl_page *page, icms_err err, const struct err_why *why);
+
+#endif

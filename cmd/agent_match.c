@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/agent_match.c: see agent_match.h. Called by ctl's HTTP thread, which waits for the agent's
+ * reactors for MATCH_WAIT_MS at most: a question and its answer belong to whoever of the two ends
+ * last.
+ */
+#include "agent_match.h"
+
+#include <errno.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "agent_body.h"
+#include "agent_page.h"
+#include "base/check.h"
+
+#define MATCH_WAIT_MS 1000
+
+#define STATUS_OK 200 /* of HTTP */
+
+struct match_question {
+    _Atomic uint32_t holders; /* this thread, and the agent until it has answered */
+    sem_t answered;
+    bool is_whole;
+    struct agent_looked looked;
+};
+
+static void question_leave(struct match_question *question)
+{
+    if (atomic_fetch_sub(&question->holders, 1) != 1)
+        return;
+    (void)sem_destroy(&question->answered);
+    free(question);
+}
+
+static void question_answered(void *arg, const struct agent_looked *looked)
+{
+    struct match_question *question = arg;
+
+    question->is_whole = looked != NULL;
+    if (looked != NULL)
+        question->looked = *looked;
+    (void)sem_post(&question->answered);
+    question_leave(question);
+}
+
+/* True: the answer came in time. */
+static bool question_wait(struct match_question *question)
+{
+    struct timespec until;
+    int result;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += MATCH_WAIT_MS / 1000;
+    do
+        result = sem_clockwait(&question->answered, CLOCK_MONOTONIC, &until);
+    while (result != 0 && errno == EINTR);
+    return result == 0 && question->is_whole;
+}
+
+static icms_err match_ask(const struct agent_page *page, const char *volume, const struct key *keys,
+                          size_t count, struct err_why *why, struct agent_looked *out_looked)
+{
+    struct match_question *question = calloc(1, sizeof(*question));
+    icms_err err;
+
+    if (question == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    check(sem_init(&question->answered, 0, 0) == 0);
+    question->holders = 2;
+    err = agent_look_start(page->agent, agent_body_user(page), volume, keys, count, why,
+                           question_answered, question);
+    if (err != ICMS_OK)
+        question_leave(question); /* for the agent */
+    else if (question_wait(question))
+        *out_looked = question->looked;
+    else
+        err = err_set(why, ICMS_DEADLINE, "the agent did not answer within %d ms", MATCH_WAIT_MS);
+    question_leave(question);
+    return err;
+}
+
+struct match_answer {
+    size_t count;
+    struct agent_looked looked;
+};
+
+static void answer_write(void *arg, struct json *json)
+{
+    const struct match_answer *answer = arg;
+
+    json_put_object(json, NULL);
+    json_put_uint(json, "of", answer->count);
+    json_put_uint(json, "dram", answer->looked.dram);
+    json_put_uint(json, "local", answer->looked.local);
+    json_put_end(json);
+}
+
+unsigned agent_match_post(void *arg, const char *body, size_t bytes, struct ctl_page *page)
+{
+    static const char *const members[] = {"volume", "keys", "names", NULL};
+    const struct agent_page *own = arg;
+    struct match_answer answer = {0};
+    struct err_why why = {""};
+    char volume[LIMIT_NAME_BYTES];
+    struct key *keys = NULL;
+    json_t *root = NULL;
+    icms_err err = agent_body_read(body, bytes, members, &why, &root);
+
+    if (err == ICMS_OK)
+        err = agent_body_volume(root, &why, volume);
+    if (err == ICMS_OK)
+        err = agent_body_keys(root, &why, &keys, &answer.count);
+    json_decref(root);
+    if (err == ICMS_OK)
+        err = match_ask(own, volume, keys, answer.count, &why, &answer.looked);
+    free(keys);
+    if (err != ICMS_OK)
+        return agent_body_refuse(page, err, &why);
+    ctl_json(page, answer_write, &answer);
+    return STATUS_OK;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/agent_match.h: POST /v1/match of icms-agent: how much of a prefix this server has itself.
+ *
+ *   volume       name of a volume of the agent
+ *   keys, names  as of POST /v1/prestage, first to last
+ *
+ * The answer is {"of": n, "dram": n, "local": n}: the keys that were asked for; of the first ones
+ * those that lie in the agent's memory; those that lie there or on its own drive. What enclosures
+ * have is not asked: any agent of the pod would say the same.
+ */
+#ifndef CMD_AGENT_MATCH_H
+#define CMD_AGENT_MATCH_H
+
+#include "ctl/ctl.h"
+
+/* For struct ctl_post; arg is a struct agent_page. Status 200, or {"error": name, "why": sentence}
+ * with another one; 503 when the agent does not answer within a second. */
+unsigned agent_match_post(void *arg, const char *body, size_t bytes, struct ctl_page *page);
+
+#endif
