@@ -19,6 +19,7 @@ import vllm_stand_ins as stand_ins
 from support import EncryptedTier, Tier, VALUE_BYTES, gets_of_twins, puts_that_replace, tier, value
 
 stand_ins.install()
+from icms.vllm.events import Events  # noqa: E402
 from icms.vllm.identity import Facts  # noqa: E402
 from icms.vllm.link import WrongTier  # noqa: E402
 from icms.vllm.offloading import IcmsOffloadingConnector  # noqa: E402
@@ -29,11 +30,12 @@ TOKENS = 16  # of a chunk
 HIT, MISS, RETRY = (stand_ins.LookupResult[name] for name in ("HIT", "MISS", "RETRY"))
 
 
-def spec(model="m", groups=1):
+def spec(model="m", groups=1, events=False):
     group = [types.SimpleNamespace(group_id=i, tokens_per_block=TOKENS, layer_names=("a", "b"))
              for i in range(groups)]
     parallel = types.SimpleNamespace(tp_size=1, pp_size=1, pcp_size=1, dcp_size=1)
-    return types.SimpleNamespace(config=types.SimpleNamespace(
+    told = types.SimpleNamespace(enable_kv_cache_events=events, self_describing_kv_events=events)
+    return types.SimpleNamespace(kv_events_config=told, config=types.SimpleNamespace(
         groups=group, parallel=parallel, kv_cache_layout="LBHNC", replicated_layout=False,
         canonical_layout=False, cache=types.SimpleNamespace(blocks_per_chunk=1,
                                                             tokens_per_hash=TOKENS),
@@ -50,14 +52,15 @@ def engine_of(model="m", **config):
 class Engine:
     """As much of vLLM's manager as the tier meets."""
 
-    def __init__(self, test, where, chunk_bytes=VALUE_BYTES, model="m", config=None, **options):
+    def __init__(self, test, where, chunk_bytes=VALUE_BYTES, model="m", config=None, events=False,
+                 **options):
         self.memory = bytearray(CHUNKS * chunk_bytes)
         view = memoryview(self.memory).cast("B", (CHUNKS, chunk_bytes))
         self.chunk_bytes = chunk_bytes
         self.jobs = 0
         self.engine = engine_of(model, **config or {})
         with self.engine.making():
-            self.tier = IcmsTier(spec(model), view, "1",
+            self.tier = IcmsTier(spec(model, events=events), view, "1",
                                  **{"where": where, "volume": "kv", "weights": "w", **options})
         test.addCleanup(self.end)
 
@@ -115,6 +118,10 @@ class Engine:
             self.memory[i * self.chunk_bytes:(i + 1) * self.chunk_bytes] = value(
                 f"{prompt} {i}", self.chunk_bytes)
 
+    def events(self):
+        """[(whether the chunks left, their keys)] since the last time."""
+        return [(event.removed, list(event.keys)) for event in self.tier.take_events()]
+
     def counters(self):
         return self.tier.get_stats().counters
 
@@ -140,6 +147,80 @@ def chunks(prompt, count=CHUNKS):
         state = hashlib.sha256(state).digest()
         made.append(state + b"\0\0\0\0")
     return made
+
+
+class Told(unittest.TestCase):
+    """What routers learn of chunks, by vLLM's own events."""
+
+    def test_a_chunk_is_told_once_it_is_in_the_pod_and_when_it_left(self):
+        shared, prompt = tier(), f"{random.random()}"
+        one = Engine(self, shared.where, events=True).wait_up()
+        context, names = one.request(prompt)
+        one.fill(prompt)
+        self.assertEqual(one.lookup(context, names)[0], [MISS] * CHUNKS)
+        self.assertEqual(one.events(), [])  # what was never told is not taken back
+        self.assertTrue(one.job(context, names[:4], [0, 1, 2, 3], load=False).success)
+        event, = one.tier.take_events()
+        self.assertEqual((event.keys, event.removed, event.medium.value, event.locality.value,
+                          event.ownership), (names[:4], False, "STORAGE", "REMOTE", "icms"))
+        self.assertEqual(one.events(), [])  # taken
+        again, _ = one.request(prompt)
+        self.assertEqual(one.lookup(again, names)[0], [HIT] * 4 + [MISS] * (CHUNKS - 4))
+        self.assertEqual(one.events(), [])  # nothing new
+        other = Engine(self, shared.where, events=True).wait_up()
+        context, _ = other.request(prompt)
+        other.lookup(context, names)
+        self.assertEqual(other.events(), [(False, names[:4])])  # it did not store them, and found them
+        with icms.Client(shared.where) as client:
+            client.volume("kv").remove([one.tier._requests[again.req_id].names[names[1]]])
+        last, _ = one.request(prompt)
+        self.assertEqual(one.lookup(last, names[:3])[0], [HIT, MISS, HIT])
+        self.assertEqual(one.events(), [(True, [names[1]])])
+
+    def test_a_chunk_that_cannot_be_loaded_left(self):
+        shared, prompt = tier(), f"{random.random()}"
+        one = Engine(self, shared.where, events=True).wait_up()
+        context, names = one.request(prompt)
+        one.fill(prompt)
+        self.assertTrue(one.job(context, names[:3], [0, 1, 2], load=False).success)
+        with icms.Client(shared.where) as client:
+            client.volume("kv").remove([one.tier._requests[context.req_id].names[names[2]]])
+        self.assertFalse(one.job(context, names[:3], [0, 1, 2], load=True).success)
+        self.assertEqual(one.events(), [(False, names[:3]), (True, [names[2]])])
+
+    def test_after_a_reset_nothing_that_was_told_holds(self):
+        shared, prompt = tier(), f"{random.random()}"
+        one = Engine(self, shared.where, events=True).wait_up()
+        context, names = one.request(prompt)
+        one.fill(prompt)
+        self.assertTrue(one.job(context, names[:2], [0, 1], load=False).success)
+        one.tier._forget()
+        self.assertEqual(one.events(), [(False, names[:2]), (True, names[:2])])
+
+    def test_without_events_none_wait_for_anybody(self):
+        shared, prompt = tier(), f"{random.random()}"
+        one = Engine(self, shared.where).wait_up()
+        context, names = one.request(prompt)
+        one.fill(prompt)
+        self.assertTrue(one.job(context, names, list(range(CHUNKS)), load=False).success)
+        self.assertEqual(one.events(), [])
+
+    def test_what_is_remembered_is_bounded(self):
+        events = Events(keys_max=1000)
+        keys = [bytes([i & 255, i >> 8]) for i in range(2500)]
+        for at in range(0, 2500, 100):
+            events.stored(keys[at:at + 100])
+        there = set()
+        for event in events.take():
+            (there.difference_update if event.removed else there.update)(event.keys)
+        self.assertEqual(there, set(keys[1500:]))
+        events.stored(keys)  # in one event more than are remembered
+        events.clear()
+        for event in events.take():
+            (there.difference_update if event.removed else there.update)(event.keys)
+        self.assertEqual(there, set())
+        events.removed(keys)
+        self.assertEqual(events.take(), [])
 
 
 class EncryptedTiers(unittest.TestCase):

@@ -22,6 +22,21 @@ class Medium(enum.Enum):
     STORAGE = "STORAGE"
 
 
+class Locality(enum.Enum):
+    LOCAL = "LOCAL"
+    REMOTE = "REMOTE"
+
+
+@dataclasses.dataclass
+class OffloadingEvent:
+    keys: list
+    medium: Medium
+    removed: bool
+    locality: Locality | None = None
+    ownership: str | None = None
+    removal_expected: bool = False
+
+
 @dataclasses.dataclass
 class ReqContext:
     req_id: str
@@ -224,7 +239,7 @@ def install():
     sys.modules["vllm.v1.core"].kv_cache_utils = sys.modules["vllm.v1.core.kv_cache_utils"]
     module(f"{connectors}.offloading.metrics", OffloadingConnectorStats=Stats)
     module("vllm.v1.kv_offload.base", LookupResult=LookupResult, Medium=Medium,
-           ReqContext=ReqContext, RequestOffloadingContext=Anything,
+           Locality=Locality, OffloadingEvent=OffloadingEvent, ReqContext=ReqContext, RequestOffloadingContext=Anything,
            OffloadingCounterMetadata=Anything, OffloadingGaugeMetadata=Anything)
     module("vllm.v1.kv_offload.tiering.base", JobResult=JobResult, TransferJob=TransferJob,
            SecondaryTierManager=SecondaryTierManager)

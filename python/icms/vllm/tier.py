@@ -18,6 +18,8 @@ While a request waits for its turn the agent knows its chunks, and brings them n
 Of the chunks of a request that are there, those count that are faster to load than to compute
 (`choice`); the others are a MISS.
 
+With vLLM's KV events turned on routers learn which chunks the pod has (`events.py`).
+
 Life cycle of a chunk that is asked for: lookup (RETRY) -> on_schedule_end: one question for all of
 the step -> [an estimate for each request that has some] -> lookup (HIT or MISS) -> submit_load -> get_finished_jobs. A question without an answer
 by its deadline is a MISS; so is, for this request, a chunk whose load failed, for otherwise vLLM
@@ -34,11 +36,13 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (LookupResult, Medium, OffloadingCounterMetadata,
-                                     OffloadingGaugeMetadata, ReqContext, RequestOffloadingContext)
+                                     OffloadingEvent, OffloadingGaugeMetadata, ReqContext,
+                                     RequestOffloadingContext)
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from ..keys import Prompt, Scheme
 from .choice import FASTER, PROBE_MS, Prefill, choose, compares, patience
+from .events import Events
 from .identity import Engine, Identity, Options, Shape
 from .link import Link, WrongTier
 from .metrics import COUNTERS, UP, UP_TEXT
@@ -50,9 +54,10 @@ logger = init_logger("vllm.icms.tier")
 class _Question:
     """Whether one chunk is there, for one request."""
 
-    __slots__ = ("until", "answer")
+    __slots__ = ("key", "until", "answer")
 
-    def __init__(self, until: float) -> None:
+    def __init__(self, key: bytes, until: float) -> None:
+        self.key = key  # vLLM's
         self.until = until  # from then on it is a miss
         self.answer: bool | None = None
 
@@ -147,12 +152,15 @@ class IcmsTier(SecondaryTierManager):
         self._deadlines_ms = (lookup_ms or load_ms, load_ms, store_ms)
         self._prefill = engine.prefill if compares(load) else Prefill()
         self._prestage_ms = prestage_ms
+        # None: nobody would take them
+        self._events = Events() if offloading_spec.kv_events_config.enable_kv_cache_events else None
         self._memory = primary_kv_view.cast("B")
         self._requests: dict[str, _Request] = {}
         self._up_told: bool | None = None  # what the metric said last
+        self._forgotten = 0  # times that all that was known of chunks was forgotten
         self._asked: list[tuple[_Request, bytes, _Question]] = []  # in this step, not yet sent
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._finished: queue.SimpleQueue[tuple[TransferJob, JobResult, Collection[bytes]]] = (
+        self._finished: queue.SimpleQueue[tuple[TransferJob, JobResult, Collection[bytes], int]] = (
             queue.SimpleQueue())
         self._movers = Movers(load_threads, Counts(), logger)
         try:
@@ -204,12 +212,12 @@ class IcmsTier(SecondaryTierManager):
             if name is None:
                 return LookupResult.MISS
             question = request.questions[key] = _Question(
-                soon(2 * self._deadlines_ms[0] + GRACE_MS))  # what is there, and what that takes
+                key, soon(2 * self._deadlines_ms[0] + GRACE_MS))  # what is there, and what that takes
             self._asked.append((request, name, question))
         if question.answer is None:
             if time.monotonic() < question.until:
                 return LookupResult.RETRY
-            question.answer = False
+            question.answer = False  # for this request: that the chunk is not there nobody has said
         return LookupResult.HIT if question.answer else LookupResult.MISS
 
     def on_schedule_end(self, context: Any) -> None:
@@ -223,7 +231,10 @@ class IcmsTier(SecondaryTierManager):
         wait = patience(tokens, self._prefill, self._deadlines_ms[0] / 1000)
         lookup_ms = max(1, int(wait * 1000))
 
+        forgotten = self._forgotten
+
         def done(there: list[bool]) -> None:
+            self._answers.put(lambda: self._tell(asked, there, forgotten))
             by_request: dict[int, list[int]] = {}
             for i, (request, _, _) in enumerate(asked):
                 by_request.setdefault(id(request), []).append(i)
@@ -265,8 +276,19 @@ class IcmsTier(SecondaryTierManager):
         """Chunks of before are not those of from now on. Jobs that are outstanding go on under the
         keys of before, and vLLM waits for them before it resets its memory."""
         self._asked = []
+        self._forgotten += 1
         for request in self._requests.values():
             request.forget()
+        if self._events is not None:
+            self._events.clear()
+
+    def _tell(self, asked: list[tuple[_Request, bytes, _Question]], there: list[bool],
+              forgotten: int) -> None:
+        """Routers learn what the pod said, whatever is faster for this engine."""
+        if self._events is not None and forgotten == self._forgotten:
+            keys = [question.key for _, _, question in asked]
+            self._events.removed(key for key, one in zip(keys, there) if not one)
+            self._events.stored(key for key, one in zip(keys, there) if one)
 
     def _take_answers(self) -> None:
         while not self._answers.empty():
@@ -292,17 +314,19 @@ class IcmsTier(SecondaryTierManager):
                 if name is not None:
                     moved.append((key, name, self._room(int(chunk))))
         if request is None or not moved:
-            self._finished.put((job, JobResult(job.job_id, success=not job.keys), ()))
+            self._finished.put((job, JobResult(job.job_id, success=not job.keys), (),
+                                self._forgotten))
             return
 
         keys, names, rooms = zip(*moved)
+        forgotten = self._forgotten
 
         def done(good: list[bool]) -> None:
             fine = tuple(key for key, one in zip(keys, good) if one)
             result = JobResult(job.job_id, success=len(fine) == len(job.keys),
                                successful_keys=fine, transfer_time=time.monotonic() - begin,
                                transfer_bytes=len(fine) * self.block_size_bytes)
-            self._finished.put((job, result, fine))
+            self._finished.put((job, result, fine, forgotten))
 
         _, load_ms, store_ms = self._deadlines_ms
         if request.load_seconds is not None:
@@ -318,13 +342,20 @@ class IcmsTier(SecondaryTierManager):
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         while not self._finished.empty():
-            job, result, fine = self._finished.get()
+            job, result, fine, forgotten = self._finished.get()
             request = self._requests.get(job.req_context.req_id)
             if job.is_promotion and not result.success and request is not None:
                 for key in set(job.keys).difference(fine):
                     if key in request.questions:
                         request.questions[key].answer = False
+            if self._events is not None and forgotten == self._forgotten:
+                self._events.stored(fine)
+                if job.is_promotion:
+                    self._events.removed(key for key in job.keys if key not in fine)
             yield result
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        return self._events.take() if self._events is not None else ()
 
     def drain_jobs(self) -> None:
         self._movers.wait_idle()
