@@ -588,8 +588,8 @@ static void nothing_comes_back(void **state)
 #define PENDING 64
 
 /* What may be found of a key after the power failed: `base`, which was flushed or deleted, or what
- * was stored since. A miss only where base is 0, something was stored since, or base went away with
- * a drive that was not drained (is_excused). */
+ * was stored since: one of them at least, unless base is 0, or what there was went away with a
+ * drive that was not drained (is_excused, is_put_there). */
 struct durable {
     uint32_t base;
     bool is_excused, is_put_there; /* put_there: the last of them, while a drive was going */
@@ -703,8 +703,10 @@ static void power_look(struct power *power, uint32_t key)
     }
     if (cqe.status == NVME_SC_SUCCESS && found == 0)
         fail_msg("key %u has a value that was replaced or deleted", key);
-    if (cqe.status != NVME_SC_SUCCESS && is->base != 0 && is->count == 0 && !is->is_excused)
-        fail_msg("key %u was flushed and is lost", key);
+    if (cqe.status != NVME_SC_SUCCESS && is->base != 0 && !is->is_excused &&
+        !(is->count != 0 && is->is_put_there))
+        fail_msg("key %u was flushed and is lost%s", key,
+                 is->count == 0 ? "" : ", and what replaced it");
     if (found == 0 && (is->is_excused || is->is_put_there))
         is->is_excused = is->is_put_there = true; /* it may be on a drive that is away */
     else

@@ -9,11 +9,12 @@
  *
  * Load:   NEW -> LOOK -> READ -> REPLY, and from LOOK or READ on to the next drive's LOOK on a
  * miss; not from READ when some of the value may have been sent Store:  NEW -> KEY -> [KEY_WAIT] ->
- * [PROBE] -> APPEND -> WRITE -> KILL, KILL_END for each other drive -> NOTE -> KEY_END -> REPLY; if
- * a KILL fails -> UNDO -> KILL_END -> KEY_END. A store that fails after a drive went out of service
- * with its value: -> NOTE -> KEY_END Delete: NEW -> KEY -> [KEY_WAIT] -> KILL, KILL_END for each
- * drive -> NOTE -> KEY_END -> REPLY Exist:  NEW -> LOOK -> REPLY; exist-many: NEW -> SCAN -> REPLY;
- * flush: NEW -> SYNC -> FLUSH ->
+ * [PROBE] -> APPEND -> WRITE -> KILL, KILL_END for each other drive, before the first that has an
+ * older value VALUE_SYNC, VALUE_FLUSH -> NOTE -> KEY_END -> REPLY; if one of these fails -> UNDO ->
+ * KILL_END -> KEY_END. A store that fails after a drive went out of service with its value: -> NOTE
+ * -> KEY_END Delete: NEW -> KEY -> [KEY_WAIT] -> KILL, KILL_END for each drive -> NOTE -> KEY_END
+ * -> REPLY Exist:  NEW -> LOOK -> REPLY; exist-many: NEW -> SCAN -> REPLY; flush: NEW -> SYNC ->
+ * FLUSH ->
  *         ... -> REPLY; list: list.c
  *
  * A mutation (store, delete) holds its key from KEY to KEY_END (key.c): between them no other
@@ -466,12 +467,16 @@ static void target_flush_done(struct store_flush *flush)
     target_req_run(container_of(flush, struct target_req, op.flush));
 }
 
-/* A deletion is durable at once, a write after a flush: the value that moves would be nowhere if
- * the power failed between the two. */
-static enum target_step target_move_flush(struct target_req *req, struct target_drive *drive)
+/* A deletion is durable at once, a write after a flush: a value that moves or is replaced would be
+ * nowhere if the power failed between the two. */
+static enum target_step target_run_value_sync(struct target_req *req)
 {
+    struct target_drive *drive = &req->target->drives[req->value_drive];
+
+    if (!target_req_at(req, drive->loop))
+        return TARGET_WAIT;
     req->op.flush = (struct store_flush){.done = target_flush_done};
-    target_req_state_set(req, TARGET_REQ_MOVE_FLUSH);
+    target_req_state_set(req, TARGET_REQ_VALUE_FLUSH);
     req->op.flush.err = store_flush(drive->store, &req->op.flush);
     return req->op.flush.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
@@ -487,8 +492,6 @@ static enum target_step target_run_write(struct target_req *req)
         req->value_drive = req->drive;
         atomic_fetch_add(&req->target->drives[req->drive].values, 1);
         req->asked = 0;
-        if (req->from != NULL)
-            return target_move_flush(req, &req->target->drives[req->drive]);
         target_req_state_set(req, TARGET_REQ_KILL);
         return TARGET_NEXT;
     case ICMS_DRIVE_DOWN:
@@ -600,13 +603,18 @@ static enum target_step target_run_kill(struct target_req *req)
     }
     if (req->nvmf->op == NVMF_TARGET_STORE && target_slow_clogged(drive, true))
         return target_kill_failed(req, ICMS_BUSY, ICMS_MISS_SHED);
+    if (req->value_drive != UINT32_MAX && !req->is_durable) {
+        target_req_state_set(req, TARGET_REQ_VALUE_SYNC);
+        return TARGET_NEXT;
+    }
     return target_kill_at(req, drive);
 }
 
-static enum target_step target_run_move_flush(struct target_req *req)
+static enum target_step target_run_value_flush(struct target_req *req)
 {
-    if (req->op.flush.err != ICMS_OK) /* the value stays where it was */
+    if (req->op.flush.err != ICMS_OK) /* the older value stays where it is */
         return target_kill_failed(req, req->op.flush.err, ICMS_MISS_DRIVE_DOWN);
+    req->is_durable = true;
     target_req_state_set(req, TARGET_REQ_KILL);
     return TARGET_NEXT;
 }
@@ -776,7 +784,8 @@ static enum target_step (*const target_state_fn[])(struct target_req *req) = {
     [TARGET_REQ_FETCH_END] = target_run_fetch_end,
     [TARGET_REQ_APPEND] = target_run_append,
     [TARGET_REQ_WRITE] = target_run_write,
-    [TARGET_REQ_MOVE_FLUSH] = target_run_move_flush,
+    [TARGET_REQ_VALUE_SYNC] = target_run_value_sync,
+    [TARGET_REQ_VALUE_FLUSH] = target_run_value_flush,
     [TARGET_REQ_UNDO] = target_run_undo,
     [TARGET_REQ_KILL] = target_run_kill,
     [TARGET_REQ_KILL_END] = target_run_kill_end,
@@ -817,7 +826,7 @@ static void target_req_begin(struct target *target, struct target_req *req,
     req->drive = TRACE_NOWHERE;
     trace_begin(&req->trace, TARGET_REQ_NEW, loop_now_ns(req->at));
     req->value_drive = UINT32_MAX;
-    req->has_key = req->found = req->is_left = req->streamed = false;
+    req->has_key = req->found = req->is_durable = req->is_left = req->streamed = false;
     req->reason = ICMS_MISS_NONE;
     req->err = ICMS_OK;
     list_init(&req->link);

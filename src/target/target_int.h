@@ -211,10 +211,11 @@ enum target_req_state {
                              target_req_arrived                                                   */
     TARGET_REQ_APPEND,    /* goes to the first drive in service; woken by target_req_arrived      */
     TARGET_REQ_WRITE,     /* waits for flash; woken by store_write's done                         */
-    TARGET_REQ_MOVE_FLUSH, /* a move: waits until the value is durable; woken by store_flush's done
-                            */
-    TARGET_REQ_KILL,       /* store, delete: the next drive that must not have the key deletes it;
-                              woken by target_req_arrived                                          */
+    TARGET_REQ_KILL,      /* store, delete: the next drive that must not have the key deletes it;
+                             woken by target_req_arrived                                          */
+    TARGET_REQ_VALUE_SYNC,  /* store, before the first older value is deleted: goes to the drive
+                               that has the new one, to flush it; woken by target_req_arrived     */
+    TARGET_REQ_VALUE_FLUSH, /* waits until the new value is durable; woken by store_flush's done */
     TARGET_REQ_KILL_END,  /* waits for flash; woken by store_delete's done                        */
     TARGET_REQ_UNDO,      /* store whose older value could not be deleted: goes to the drive that
                              has the new one, to delete that; woken by target_req_arrived         */
@@ -269,6 +270,7 @@ struct target_req {
     uint64_t out;              /* NOTE: drives (bits, with the era) that are being noted     */
     struct target_drive *from; /* a move: the drive that drains; else NULL                   */
     bool found;                /* DELETE: somewhere                                          */
+    bool is_durable;           /* STORE: the value was flushed since it was written           */
     bool is_left;              /* STORE: a drive that is out may have its value              */
     enum icms_miss reason;     /* the best reason for a miss so far                          */
     icms_err err; /* SYNC, KILL, UNDO: first error; NOTE: the answer of a store           */
