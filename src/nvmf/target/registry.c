@@ -273,8 +273,16 @@ void nvmft_registry_leave(struct loop_msg *msg)
     registry_slot_free(qpair);
 }
 
+/* Whether a controller may be used: till then its admin queue is its only one. */
+static bool registry_is_proven(const struct nvmft_ctrl *ctrl)
+{
+    return !ctrl->is_auth_wanted || list_empty(&ctrl->qpairs) ||
+           container_of(ctrl->qpairs.next, struct nvmft_qpair, ctrl_link)->reg_counted;
+}
+
 /* Kills a controller that was silent for too long, or looks again when it may be. One of a host
- * that proves nothing has its time, whatever it says. */
+ * that proves nothing has its time, whatever it says. A host that authenticates cannot keep alive,
+ * and may compute for longer than that: its queue's timeout ends it. */
 static void registry_look(struct loop_timer *timer)
 {
     struct nvmft_ctrl *ctrl = container_of(timer, struct nvmft_ctrl, timer);
@@ -289,6 +297,8 @@ static void registry_look(struct loop_timer *timer)
 
     if (ctrl->is_unproven)
         due_ns = ctrl->end_ns;
+    else if (!registry_is_proven(ctrl))
+        due_ns = loop_now_ns(loop) + kato_ns + REGISTRY_GRACE_NS;
     if (!ctrl->live || ctrl->dying || (kato_ns == 0 && !ctrl->is_unproven))
         return;
     if (loop_now_ns(loop) < due_ns) {

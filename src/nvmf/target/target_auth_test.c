@@ -19,6 +19,8 @@
 #define SUB     "nqn.2026-01.io.icms:test"
 #define AUTH_MS 5000 /* the target's header timeout */
 
+static uint32_t host_kato_ms; /* 0: hosts have no keep-alive timeout */
+
 /* ---- secrets -------------------------------------------------------------------------------- */
 
 enum { KEY_HOST, KEY_OLD, KEY_CTRL, KEY_OTHER, KEY_NONE, KEYS };
@@ -243,6 +245,7 @@ static struct talk talk_new(struct rig *rig, const struct peer *admin, uint16_t 
     (void)snprintf(talk.peer->host, sizeof(talk.peer->host), "%s", host);
     if (admin != NULL)
         talk.peer->cntlid = admin->cntlid;
+    talk.peer->kato_ms = host_kato_ms;
     assert_true(peer_hello(talk.peer, 0));
     assert_true(peer_connect(talk.peer, qid, &cqe));
     assert_int_equal(cqe.dw0 & ~0xffffu, NVME_CONNECT_ATR);
@@ -727,6 +730,33 @@ static void half_an_authentication_is_not_kept(void **state)
     }
 }
 
+/* It may compute for longer than its keep-alive timeout, which begins when it has authenticated. */
+static void a_host_that_authenticates_slowly_is_not_lost(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    struct nvmf_target_stats stats;
+    struct nvme_auth_msg msg;
+    struct talk talk;
+
+    host_kato_ms = AUTH_MS / 8;
+    talk = talk_new(rig, NULL, 0, HOST);
+    host_kato_ms = 0;
+    talk_challenge(&talk);
+    rig_run(rig, AUTH_MS / 2);
+    msg = talk_reply(&talk, &keys[KEY_HOST], false);
+    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+    assert_int_equal(talk_receive(&talk, &msg), NVME_SC_SUCCESS);
+    assert_int_equal(event_last(rig, HOST), NVMF_TARGET_AUTH_PASSED);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.keepalive_timeouts, 0);
+    talk.peer->timeout_ms = AUTH_MS / 2;
+    assert_true(peer_closed(talk.peer)); /* now it is silent */
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.keepalive_timeouts, 1);
+    peer_free(&talk.peer);
+    rig_free(&rig);
+}
+
 static void with_two_connections(struct nvmf_target_opts *opts)
 {
     with_auth(opts);
@@ -975,6 +1005,7 @@ int main(void)
         cmocka_unit_test(truncated_messages_fail),
         cmocka_unit_test(a_host_that_refuses_our_answer_is_closed),
         cmocka_unit_test(half_an_authentication_is_not_kept),
+        cmocka_unit_test(a_host_that_authenticates_slowly_is_not_lost),
         cmocka_unit_test(half_connections_keep_no_host_out),
         cmocka_unit_test(a_storm_of_strangers_ends),
         cmocka_unit_test(failures_hide_no_pass),
