@@ -204,7 +204,8 @@ def faults():
         "1 % of packets lost": Fault(lose_packets, lambda s: nft("delete", "table", "inet", "loss"), passed=False),
         "resets": Fault(storm.begin, storm.repair),
         "half-open": Fault(lambda s: s.links[0].lose(), lambda s: s.links[0].lost.clear(), passed=False),
-        "flipped bits on the wire": link_fault((0,), "flip_every", 1000003, 0, passed=False),
+        # a record that came damaged twice is deleted, so that a put repairs it
+        "flipped bits on the wire": link_fault((0,), "flip_every", 1000003, 0, passed=False, loses=True),
         "drive 100 times slower": drive_fault("slow"),
         "reads fail": drive_fault("read"),
         "writes fail": writing(drive_fault("write")),

@@ -50,6 +50,8 @@ void pod_drive_erase(struct pod_target *target, const char *path)
     icms_err err;
 
     err = loop_file_open(sim_node_env(target->node), &opts, NULL, &file);
+    if (err == ICMS_NOT_FOUND)
+        return; /* it was never made */
     bytes = err == ICMS_OK ? loop_file_bytes(file) : 0;
     for (uint64_t at = 0; at < bytes && err == ICMS_OK; at += sizeof(zeros))
         err = loop_file_write_now(file, at, zeros, u64_min(sizeof(zeros), bytes - at));
@@ -106,6 +108,19 @@ void pod_drives_strike(struct pod_target *target)
     target->drains = drains;
 }
 
+/* Whether all drives that would take blocks went out of service: the target may refuse that. */
+static bool drives_are_out(struct pod_target *target)
+{
+    for (uint32_t i = 0; i < POD_DRIVES_MAX; i++) {
+        const struct target_drive *drive = drive_of(target, i);
+
+        if (((target->drives & ~target->drains) >> i & 1) != 0 &&
+            (drive == NULL || target_drive_in(target->target, drive->index)))
+            return false;
+    }
+    return true;
+}
+
 /* Some drive of the file is there that the target refuses: it is erased when the target has let go
  * of it, or it leaves the file again. */
 static void drives_refused(struct pod_target *target, icms_err err, const char *why)
@@ -122,7 +137,7 @@ static void drives_refused(struct pod_target *target, icms_err err, const char *
                 pod_drive_erase(target, drive_paths[i]);
         return;
     }
-    if (!world->faults && err != ICMS_FOREIGN)
+    if (!world->faults && err != ICMS_FOREIGN && !(err == ICMS_CONFIG && drives_are_out(target)))
         pod_fail(world, POD_FAULT_HEAL, "target %u refuses drives: %s", target->number, why);
     if (pod_chance(world, 4) == 0)
         return; /* it stays in the file, for the next start */
