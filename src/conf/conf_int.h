@@ -282,11 +282,6 @@ struct conf_edit_text {
     const struct conf_node *entry; /* the one that is changed     */
 };
 
-/* One line, with its line end. */
-struct conf_edit_line {
-    size_t begin, end; /* in the text */
-};
-
 /* Reads the file, and finds its list of that name. */
 icms_err conf_edit_open(struct conf_edit_text *edit, const char *path, const char *list,
                         struct err_why *why, struct conf_edit *io_edit) ICMS_MUST_CHECK;
@@ -297,14 +292,7 @@ bool conf_edit_find(struct conf_edit_text *edit, const char *name);
 /* The same by another key than the name. */
 bool conf_edit_find_key(struct conf_edit_text *edit, const char *key, const char *text);
 
-/* Another text in its place, which is parsed; the list is found again. Takes the text. */
-icms_err conf_edit_again(struct conf_edit_text *edit, char *text, size_t bytes) ICMS_MUST_CHECK;
 void conf_edit_close(struct conf_edit_text *edit);
-
-struct conf_edit_line conf_edit_line_at(const struct conf_edit_text *edit, uint32_t number);
-
-/* The last line of a node and of all below it. */
-uint32_t conf_node_last_line(const struct conf_node *node);
 
 /* A key of a map gets a value, in its line, or in a new one behind that of the key `after`; loses
  * it. by_hand: what the operator does where the style of the file does not allow it. */
@@ -314,19 +302,16 @@ icms_err conf_edit_key_set(struct conf_edit_text *edit, const struct conf_node *
 icms_err conf_edit_key_remove(struct conf_edit_text *edit, const struct conf_node *map,
                               const char *key, const char *by_hand) ICMS_MUST_CHECK;
 
+/* An entry is added behind the last one, or, with the name of a list that the file does not have,
+ * as its first one at the end of the file. lines: "name: kv\nquota: 1GiB\n". */
+icms_err conf_edit_entry_add(struct conf_edit_text *edit, const char *list, const char *lines,
+                             const char *by_hand) ICMS_MUST_CHECK;
+
 /* The lines of the entry go. */
 icms_err conf_edit_entry_remove(struct conf_edit_text *edit, const char *by_hand) ICMS_MUST_CHECK;
 
-/* Where the dash of an entry is in its line; false: it has none there. */
-bool conf_edit_dash_find(const struct conf_edit_text *edit, struct conf_edit_line line,
-                         size_t *out_column);
-
 /* The line cannot be changed; what: what the operator does instead. */
 icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, const char *what);
-
-/* The text with bytes [from, to) replaced; NULL: no memory. */
-char *conf_edit_splice(const struct conf_edit_text *edit, size_t from, size_t to, const char *with,
-                       size_t *out_bytes);
 
 /* Why `set` refuses them, of a volume of a target's file or of a pod map. */
 #define CONF_VOLUME_OTHER                                                                          \

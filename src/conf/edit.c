@@ -69,7 +69,8 @@ icms_err conf_edit_open(struct conf_edit_text *edit, const char *path, const cha
     return err == ICMS_OK ? edit_list_find(edit, list) : err;
 }
 
-icms_err conf_edit_again(struct conf_edit_text *edit, char *text, size_t bytes)
+/* Another text in its place, which is parsed; the list is found again. Takes the text. */
+static icms_err edit_again(struct conf_edit_text *edit, char *text, size_t bytes)
 {
     char list[LIMIT_NAME_BYTES];
     icms_err err;
@@ -113,9 +114,14 @@ static icms_err edit_open_volume(struct conf_edit_text *edit, const char *path, 
     return err;
 }
 
-struct conf_edit_line conf_edit_line_at(const struct conf_edit_text *edit, uint32_t number)
+/* One line, with its line end. */
+struct line {
+    size_t begin, end; /* in the text */
+};
+
+static struct line line_at(const struct conf_edit_text *edit, uint32_t number)
 {
-    struct conf_edit_line line = {0};
+    struct line line = {0};
 
     for (uint32_t i = 0; i < number; i++) {
         const char *end = memchr(edit->text + line.end, '\n', edit->bytes - line.end);
@@ -134,8 +140,7 @@ icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, cons
 
 /* Where `word:` begins in a line of which it is the first key, past blanks and the dash of a list;
  * 0 is not possible in a list, and says that it is anything else. */
-static size_t edit_key_column(const struct conf_edit_text *edit, struct conf_edit_line line,
-                              const char *word)
+static size_t edit_key_column(const struct conf_edit_text *edit, struct line line, const char *word)
 {
     size_t at = line.begin, bytes = strlen(word);
 
@@ -148,8 +153,9 @@ static size_t edit_key_column(const struct conf_edit_text *edit, struct conf_edi
 }
 
 /* The text with bytes [from, to) replaced; NULL: no memory. */
-char *conf_edit_splice(const struct conf_edit_text *edit, size_t from, size_t to, const char *with,
-                       size_t *out_bytes)
+/* The text with bytes [from, to) replaced; NULL: no memory. */
+static char *edit_splice(const struct conf_edit_text *edit, size_t from, size_t to,
+                         const char *with, size_t *out_bytes)
 {
     size_t added = strlen(with), bytes = edit->bytes - (to - from) + added;
     char *text = malloc(bytes + 1);
@@ -203,7 +209,7 @@ static icms_err generation_replace(const struct conf_edit_text *edit,
                                    const struct conf_node *written, uint32_t generation,
                                    char **out_text, size_t *out_bytes)
 {
-    struct conf_edit_line line = conf_edit_line_at(edit, written->key_line);
+    struct line line = line_at(edit, written->key_line);
     size_t column = edit_key_column(edit, line, "generation"), from, to;
     char number[16];
 
@@ -216,7 +222,7 @@ static icms_err generation_replace(const struct conf_edit_text *edit,
     if (to == from)
         return conf_edit_refuse(edit, written->key_line, "write the next generation yourself");
     (void)snprintf(number, sizeof(number), "%u", generation);
-    *out_text = conf_edit_splice(edit, from, to, number, out_bytes);
+    *out_text = edit_splice(edit, from, to, number, out_bytes);
     return *out_text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
 }
 
@@ -225,7 +231,7 @@ static icms_err generation_insert(const struct conf_edit_text *edit, uint32_t ge
                                   char **out_text, size_t *out_bytes)
 {
     const struct conf_node *name = conf_node_get(edit->entry, "name");
-    struct conf_edit_line line = conf_edit_line_at(edit, name->key_line);
+    struct line line = line_at(edit, name->key_line);
     size_t column = edit_key_column(edit, line, "name");
     bool ended = line.end > line.begin && edit->text[line.end - 1] == '\n';
     char added[LIMIT_NAME_BYTES];
@@ -234,7 +240,7 @@ static icms_err generation_insert(const struct conf_edit_text *edit, uint32_t ge
         return conf_edit_refuse(edit, name->key_line, "write the next generation yourself");
     (void)snprintf(added, sizeof(added), "%s%*sgeneration: %u\n", ended ? "" : "\n", (int)column,
                    "", generation);
-    *out_text = conf_edit_splice(edit, line.end, line.end, added, out_bytes);
+    *out_text = edit_splice(edit, line.end, line.end, added, out_bytes);
     return *out_text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
 }
 
@@ -272,12 +278,13 @@ icms_err conf_generation_raise(const char *path, const char *volume, uint32_t at
 
 /* ---- a list of keys ------------------------------------------------------------------------- */
 
-uint32_t conf_node_last_line(const struct conf_node *node)
+/* The last line of a node and of all below it. */
+static uint32_t last_line(const struct conf_node *node)
 {
     uint32_t last = node->line > node->key_line ? node->line : node->key_line;
 
     for (const struct conf_node *at = node->first; at != NULL; at = at->next) {
-        uint32_t below = conf_node_last_line(at);
+        uint32_t below = last_line(at);
 
         last = below > last ? below : last;
     }
@@ -288,7 +295,7 @@ uint32_t conf_node_last_line(const struct conf_node *node)
 
 /* Where `key:` begins in its line, behind blanks and the dash of a list; false: it is not the first
  * key there. */
-static bool key_find(const struct conf_edit_text *edit, struct conf_edit_line line, const char *key,
+static bool key_find(const struct conf_edit_text *edit, struct line line, const char *key,
                      size_t *out_column)
 {
     size_t at = line.begin, bytes = strlen(key);
@@ -303,7 +310,7 @@ static bool key_find(const struct conf_edit_text *edit, struct conf_edit_line li
 }
 
 /* Bytes of the value in its line, without the blanks around it and without a comment. */
-static void value_find(const struct conf_edit_text *edit, struct conf_edit_line line, size_t from,
+static void value_find(const struct conf_edit_text *edit, struct line line, size_t from,
                        size_t *out_from, size_t *out_to)
 {
     size_t to;
@@ -326,34 +333,34 @@ icms_err conf_edit_key_set(struct conf_edit_text *edit, const struct conf_node *
 {
     const struct conf_node *written = conf_node_get(map, key);
     const struct conf_node *node = written != NULL ? written : conf_node_get(map, after);
-    struct conf_edit_line line;
+    struct line line;
     size_t column, from, to, bytes = 0;
     bool is_ended;
     char *added, *text;
 
     check(node != NULL);
-    line = conf_edit_line_at(edit, node->key_line);
-    if (conf_node_last_line(node) != node->key_line || node->kind == CONF_NODE_MAP ||
+    line = line_at(edit, node->key_line);
+    if (last_line(node) != node->key_line || node->kind == CONF_NODE_MAP ||
         !key_find(edit, line, written != NULL ? key : after, &column) || column > 32)
         return conf_edit_refuse(edit, node->key_line, by_hand);
     if (written != NULL) {
         value_find(edit, line, line.begin + column + strlen(key) + 1, &from, &to);
-        text = conf_edit_splice(edit, from, to, value, &bytes);
+        text = edit_splice(edit, from, to, value, &bytes);
     } else {
         is_ended = line.end > line.begin && edit->text[line.end - 1] == '\n';
         if (asprintf(&added, "%s%*s%s: %s\n", is_ended ? "" : "\n", (int)column, "", key, value) <
             0)
             return err_set(edit->source.why, ICMS_NO_MEMORY, "%s: out of memory",
                            edit->source.name);
-        text = conf_edit_splice(edit, line.end, line.end, added, &bytes);
+        text = edit_splice(edit, line.end, line.end, added, &bytes);
         free(added);
     }
-    return conf_edit_again(edit, text, bytes);
+    return edit_again(edit, text, bytes);
 }
 
 /* Where the dash of an entry is in its line; false: it has none there. */
-bool conf_edit_dash_find(const struct conf_edit_text *edit, struct conf_edit_line line,
-                         size_t *out_column)
+/* Where the dash of an entry is in its line; false: it has none there. */
+static bool dash_find(const struct conf_edit_text *edit, struct line line, size_t *out_column)
 {
     size_t at = line.begin;
 
@@ -365,33 +372,76 @@ bool conf_edit_dash_find(const struct conf_edit_text *edit, struct conf_edit_lin
 
 icms_err conf_edit_entry_remove(struct conf_edit_text *edit, const char *by_hand)
 {
-    struct conf_edit_line first = conf_edit_line_at(edit, edit->entry->line);
-    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(edit->entry));
+    struct line first = line_at(edit, edit->entry->line);
+    struct line last = line_at(edit, last_line(edit->entry));
     size_t column, bytes = 0;
     char *text;
 
-    if (!conf_edit_dash_find(edit, first, &column))
+    if (!dash_find(edit, first, &column))
         return conf_edit_refuse(edit, edit->entry->line, by_hand);
-    text = conf_edit_splice(edit, first.begin, last.end, "", &bytes);
-    return conf_edit_again(edit, text, bytes);
+    text = edit_splice(edit, first.begin, last.end, "", &bytes);
+    return edit_again(edit, text, bytes);
+}
+
+/* The lines of an entry whose dash stands in a column, behind `head`. NULL: no memory. */
+static char *entry_text(const char *head, const char *lines, size_t column)
+{
+    size_t count = 0, bytes, used;
+    char *text;
+
+    for (const char *at = lines; *at != '\0'; at++)
+        count += *at == '\n';
+    bytes = strlen(head) + strlen(lines) + count * (column + 2) + 1;
+    text = malloc(bytes);
+    if (text == NULL)
+        return NULL;
+    used = (size_t)snprintf(text, bytes, "%s", head);
+    for (const char *at = lines; *at != '\0';) {
+        int length = (int)strcspn(at, "\n") + 1;
+
+        used += (size_t)snprintf(text + used, bytes - used, "%*s%s%.*s", (int)column, "",
+                                 at == lines ? "- " : "  ", length, at);
+        at += length;
+    }
+    return text;
+}
+
+icms_err conf_edit_entry_add(struct conf_edit_text *edit, const char *list, const char *lines,
+                             const char *by_hand)
+{
+    const struct conf_node *last = list != NULL ? conf_doc_root(edit->doc) : edit->list->last;
+    struct line behind = line_at(edit, last_line(last));
+    bool is_ended = behind.end > behind.begin && edit->text[behind.end - 1] == '\n';
+    char head[LIMIT_NAME_BYTES + 4], *added, *text = NULL;
+    size_t column = 0, bytes = 0;
+
+    if (list == NULL && !dash_find(edit, line_at(edit, last->line), &column))
+        return conf_edit_refuse(edit, last->line, by_hand);
+    (void)snprintf(head, sizeof(head), "%s%s%s", is_ended ? "" : "\n", list != NULL ? list : "",
+                   list != NULL ? ":\n" : "");
+    added = entry_text(head, lines, column);
+    if (added != NULL)
+        text = edit_splice(edit, behind.end, behind.end, added, &bytes);
+    free(added);
+    return edit_again(edit, text, bytes);
 }
 
 icms_err conf_edit_key_remove(struct conf_edit_text *edit, const struct conf_node *map,
                               const char *key, const char *by_hand)
 {
     const struct conf_node *node = conf_node_get(map, key);
-    struct conf_edit_line line;
+    struct line line;
     size_t column, dash, bytes = 0;
     char *text;
 
     if (node == NULL)
         return ICMS_OK;
-    line = conf_edit_line_at(edit, node->key_line);
-    if (conf_node_last_line(node) != node->key_line || !key_find(edit, line, key, &column) ||
-        conf_edit_dash_find(edit, line, &dash))
+    line = line_at(edit, node->key_line);
+    if (last_line(node) != node->key_line || !key_find(edit, line, key, &column) ||
+        dash_find(edit, line, &dash))
         return conf_edit_refuse(edit, node->key_line, by_hand);
-    text = conf_edit_splice(edit, line.begin, line.end, "", &bytes);
-    return conf_edit_again(edit, text, bytes);
+    text = edit_splice(edit, line.begin, line.end, "", &bytes);
+    return edit_again(edit, text, bytes);
 }
 
 /* ---- what is left of a list of keys ------------------------------------------------------------
@@ -415,9 +465,9 @@ static bool seal_lacks(const struct conf_seal *left, const struct conf_seal *all
 static icms_err seal_cut(const struct conf_edit_text *edit, char **out_text, size_t *out_bytes)
 {
     static const char by_hand[] = "take the volume out yourself";
-    struct conf_edit_line first = conf_edit_line_at(edit, edit->entry->line);
-    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(edit->entry));
-    struct conf_edit_line list = conf_edit_line_at(edit, edit->list->key_line);
+    struct line first = line_at(edit, edit->entry->line);
+    struct line last = line_at(edit, last_line(edit->entry));
+    struct line list = line_at(edit, edit->list->key_line);
     size_t dash = first.begin;
 
     while (dash < first.end && edit->text[dash] == ' ')
@@ -425,13 +475,13 @@ static icms_err seal_cut(const struct conf_edit_text *edit, char **out_text, siz
     if (dash == first.end || edit->text[dash] != '-')
         return conf_edit_refuse(edit, edit->entry->line, by_hand);
     if (edit->list->first != edit->list->last) {
-        *out_text = conf_edit_splice(edit, first.begin, last.end, "", out_bytes);
+        *out_text = edit_splice(edit, first.begin, last.end, "", out_bytes);
     } else {
         if (list.end - list.begin < strlen("volumes:") ||
             memcmp(edit->text + list.begin, "volumes:", strlen("volumes:")) != 0 ||
             list.end > first.begin)
             return conf_edit_refuse(edit, edit->list->key_line, by_hand);
-        *out_text = conf_edit_splice(edit, list.begin, last.end, "volumes: []\n", out_bytes);
+        *out_text = edit_splice(edit, list.begin, last.end, "volumes: []\n", out_bytes);
     }
     return *out_text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
 }

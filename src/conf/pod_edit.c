@@ -233,33 +233,23 @@ static bool addresses_are(const struct conf_enclosure *enclosure, const char *as
     return i == enclosure->address_count;
 }
 
-/* The lines of the new enclosure, behind those of the last one. */
+/* The lines of the new enclosure. */
 static icms_err entry_add(struct conf_edit_text *edit, const struct conf_pod_change *asked)
 {
-    struct conf_edit_line first = conf_edit_line_at(edit, edit->list->last->line);
-    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(edit->list->last));
+    char addresses[LIMIT_LINKS * (CONF_ADDRESS_BYTES + 4) + 3];
     const struct {
         const char *key, *value;
-    } more[] = {{"uuid", asked->uuid}, {"nqn", asked->nqn}, {"weight", asked->weight}};
-    char addresses[LIMIT_LINKS * (CONF_ADDRESS_BYTES + 4) + 3];
-    char added[LIMIT_NAME_BYTES + sizeof(addresses) + LIMIT_NQN_BYTES + 512];
-    size_t column, bytes = 0;
-    char *text;
-    int used;
+    } lines[] = {{"name", asked->name}, {"address", addresses},    {"uuid", asked->uuid},
+                 {"nqn", asked->nqn},   {"weight", asked->weight}, {"state", "joining"}};
+    char text[LIMIT_NAME_BYTES + sizeof(addresses) + LIMIT_NQN_BYTES + 512];
+    size_t used = 0;
 
-    if (!conf_edit_dash_find(edit, first, &column))
-        return conf_edit_refuse(edit, edit->list->last->line, by_hand);
     addresses_write(asked->address, addresses, sizeof(addresses));
-    used = snprintf(added, sizeof(added), "%*s- name: %s\n%*saddress: %s\n", (int)column, "",
-                    asked->name, (int)column + 2, "", addresses);
-    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++)
-        if (more[i].value != NULL)
-            used += snprintf(added + used, sizeof(added) - (size_t)used, "%*s%s: %s\n",
-                             (int)column + 2, "", more[i].key, more[i].value);
-    (void)snprintf(added + used, sizeof(added) - (size_t)used, "%*sstate: joining\n",
-                   (int)column + 2, "");
-    text = conf_edit_splice(edit, last.end, last.end, added, &bytes);
-    return conf_edit_again(edit, text, bytes);
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+        if (lines[i].value != NULL)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s: %s\n", lines[i].key,
+                                     lines[i].value);
+    return conf_edit_entry_add(edit, NULL, text, by_hand);
 }
 
 /* A value of the command line: "key=value", of which key gets its own end. */
@@ -274,35 +264,22 @@ static const char *value_split(const char *asked, char key[LIMIT_NAME_BYTES])
     return equals + 1;
 }
 
-/* The lines of the new volume, behind those of the last one; the first one begins the list at the
- * end of the map. */
+/* The lines of the new volume. */
 static icms_err volume_add(const struct change *change, struct conf_edit_text *edit)
 {
     const struct conf_pod_change *asked = change->asked;
-    bool is_first = change->before->volume_count == 0;
-    const struct conf_node *behind =
-        is_first ? conf_doc_root(edit->doc) : (const struct conf_node *)edit->list->last;
-    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(behind));
-    char added[2048], key[LIMIT_NAME_BYTES];
-    size_t column = 0, bytes = 0;
-    char *text;
-    int used;
+    char text[2048], key[LIMIT_NAME_BYTES];
+    int used = snprintf(text, sizeof(text), "name: %s\n", asked->name);
 
-    if (!is_first &&
-        !conf_edit_dash_find(edit, conf_edit_line_at(edit, edit->list->last->line), &column))
-        return conf_edit_refuse(edit, edit->list->last->line, by_hand);
-    used = snprintf(added, sizeof(added), "%s%*s- name: %s\n", is_first ? "volumes:\n" : "",
-                    (int)column, "", asked->name);
-    for (uint32_t i = 0; i < asked->value_count && used < (int)sizeof(added); i++) {
+    for (uint32_t i = 0; i < asked->value_count && used < (int)sizeof(text); i++) {
         const char *value = value_split(asked->values[i], key);
 
-        used += snprintf(added + used, sizeof(added) - (size_t)used, "%*s%s: %s\n", (int)column + 2,
-                         "", key, value);
+        used += snprintf(text + used, sizeof(text) - (size_t)used, "%s: %s\n", key, value);
     }
-    if (used >= (int)sizeof(added))
+    if (used >= (int)sizeof(text))
         return conf_edit_refuse(edit, edit->list->line, by_hand);
-    text = conf_edit_splice(edit, last.end, last.end, added, &bytes);
-    return conf_edit_again(edit, text, bytes);
+    return conf_edit_entry_add(edit, change->before->volume_count == 0 ? "volumes" : NULL, text,
+                               by_hand);
 }
 
 static icms_err volume_set(const struct change *change, struct conf_edit_text *edit)
