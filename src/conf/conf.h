@@ -130,6 +130,7 @@ struct conf_enclosure {
     uint8_t state;                 /* enum conf_enclosure_state; UP without a pod map */
     double weight;                 /* healthy capacity in any unit, same for all; 1   */
     uint8_t require;               /* REQUIRE_*: what it has to give; default: the agent's */
+    bool is_require_written;       /* there or for the agent, if only as none         */
     char psk[LIMIT_PATH_BYTES];    /* file of the TLS key; default: the agent's; "": none */
     char secret[LIMIT_PATH_BYTES]; /* file of this host's DHHC-1 secret; likewise  */
     char controller_secret[LIMIT_PATH_BYTES]; /* file of the one it has to prove; likewise    */

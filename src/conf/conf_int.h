@@ -193,6 +193,10 @@ const char *conf_address_wrong_listen(const char *address);
 /* Whether other machines reach what listens there; "" is nowhere. */
 bool conf_address_is_wide(const char *address);
 
+/* The first address of an enclosure at which another machine can answer, and any DNS name but
+ * localhost; NULL: it has none. */
+const char *conf_enclosure_remote(const struct conf_enclosure *enclosure);
+
 /* "64KiB": the largest unit that divides it. */
 const char *conf_bytes_format(uint64_t bytes, char out[32]);
 
@@ -230,7 +234,8 @@ icms_err conf_enclosures_unique(const struct conf_source *source, const struct c
 icms_err conf_agent_pod_rules(const struct conf_source *source, const struct conf_node *map,
                               const struct conf_agent *agent) ICMS_MUST_CHECK;
 
-/* Keys of enclosures that are not written are the agent's; what is required has a key. */
+/* Keys of enclosures that are not written are the agent's; what is required has a key; one at an
+ * address of another machine has to prove something unless it is written that it need not. */
 icms_err conf_enclosure_keys_rules(const struct conf_source *source, const struct conf_node *map,
                                    struct conf_agent *agent) ICMS_MUST_CHECK;
 
@@ -251,7 +256,7 @@ void conf_warn_http(struct conf_warnings *warnings, const struct conf_http *http
 /* Volumes that require what no host has. */
 void conf_warn_volumes(struct conf_target *target);
 
-/* An enclosure of another machine that is neither asked for a proof nor reached with TLS. */
+/* An enclosure of another machine that only asks for a proof, and gives none. */
 void conf_warn_plain(struct conf_agent *agent);
 
 /* What is not written of require is what stands above it. */

@@ -78,7 +78,7 @@ static void is_kind(const char *text, enum conf_file_kind want)
 #define POD    "name: p\nepoch: 1\nenclosures:\n- {name: a, address: b:1}\n...\n"
 #define TARGET "name: e0\ndrives:\n- {path: /d0, size: 1GiB}\n"
 #define VOLUME "volumes:\n- {name: kv, value_max: 1MiB}\n"
-#define AGENT  "enclosures: [{name: a, address: 10.0.0.1:1}]\n"
+#define AGENT  "enclosures: [{name: a, address: 127.0.0.1:1}]\n"
 
 static void test_a_file_says_what_it_is(void **state)
 {
@@ -112,11 +112,11 @@ static void test_what_means_the_same_is_no_difference(void **state)
             "# other words\nvolumes:\n- value_max: 1024KiB\n  name: kv\n  run_blocks: 8\n"
             "segment: 64MiB\ndrives: [{size: 1024MiB, path: /d0}]\nname: e0\n",
             "");
-    differs(
-        "enclosures:\n- {name: a, address: 10.0.0.1:1}\n- {name: b, address: 10.0.0.2:1}\n" VOLUME,
-        "enclosures:\n- {name: b, address: 10.0.0.2:1, weight: 1}\n"
-        "- {name: a, address: 10.0.0.1:1}\n" VOLUME,
-        "");
+    differs("enclosures:\n- {name: a, address: 127.0.0.1:1}\n- {name: b, address: "
+            "127.0.0.2:1}\n" VOLUME,
+            "enclosures:\n- {name: b, address: 127.0.0.2:1, weight: 1}\n"
+            "- {name: a, address: 127.0.0.1:1}\n" VOLUME,
+            "");
 }
 
 static void test_differences_are_told_by_key(void **state)

@@ -626,11 +626,18 @@ static const struct conf_key agent_keys[] = {
          "File of the TLS key of this host (NVMeTLSkey-1:..., mode 0600). With it connections "
          "to enclosures are encrypted with TLS 1.3, and an enclosure that does not prove that it "
          "knows the key is not used. There is no way back to connections without TLS."},
-    {"require", CONF_REQUIRE, false, AT(struct conf_agent, require), .fallback = "none",
+    {"require", CONF_REQUIRE, false, AT(struct conf_agent, require),
+     .computed = "tls or chap, by what there is a key for, at addresses of other machines; none on "
+                 "loopback",
+     .example = "chap+tls",
      .doc =
          "What has to be in force with every enclosure, which is not used otherwise: chap, "
          "authentication with DH-HMAC-CHAP; tls, TLS; or chap+tls. It is an error when secret or "
-         "psk is missing for it."},
+         "psk is missing for it. An enclosure at an address of another machine (also any DNS name "
+         "but localhost) without psk or secret is an error, in a pod map as well, unless none is "
+         "written here or for the enclosure: then whoever answers there is used. With chap "
+         "enclosures prove themselves where controller_secret is written; secret alone proves the "
+         "agent."},
     {"audit", CONF_PATH, false, AT(struct conf_agent, audit), .computed = "none",
      .example = "/var/log/icms/audit.log",
      .doc =

@@ -244,12 +244,25 @@ icms_err conf_pod_volume_rules(const struct conf_source *source, const struct co
     return err;
 }
 
+/* What an enclosure of another machine has to prove when nobody wrote it: what there is a key for,
+ * TLS first. False: there is none, so whoever answers there would be taken for it. */
+static bool proof_default(struct conf_enclosure *io_keys)
+{
+    if (io_keys->psk[0] != '\0')
+        io_keys->require |= REQUIRE_TLS;
+    else if (io_keys->secret[0] != '\0')
+        io_keys->require |= REQUIRE_CHAP;
+    return io_keys->require != 0;
+}
+
 /* Fills in what of the keys is not written; what is required has a key. what: "the enclosure e0".
  */
 static icms_err keys_complete(const struct conf_source *source, uint32_t line, const char *what,
                               const struct conf_agent *agent, struct conf_enclosure *io_keys)
 {
-    io_keys->require = conf_require_of(io_keys->require, agent->require);
+    io_keys->is_require_written = ((io_keys->require | agent->require) & CONF_REQUIRE_WRITTEN) != 0;
+    io_keys->require =
+        conf_require_of(io_keys->require, agent->require & (uint8_t)~CONF_REQUIRE_WRITTEN);
     if (io_keys->psk[0] == '\0')
         memcpy(io_keys->psk, agent->psk, sizeof(io_keys->psk));
     if (io_keys->secret[0] == '\0')
@@ -303,18 +316,28 @@ icms_err conf_enclosure_keys_rules(const struct conf_source *source, const struc
 {
     icms_err err;
 
-    agent->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
     err = list_keys(source, map, "enclosures", agent, agent->enclosures, agent->enclosure_count);
-    if (err == ICMS_OK && conf_node_get(map, "require") == NULL)
+    for (uint32_t i = 0; i < agent->enclosure_count && err == ICMS_OK; i++) {
+        struct conf_enclosure *enclosure = &agent->enclosures[i];
+        const char *remote = conf_enclosure_remote(enclosure);
+
+        if (remote != NULL && !enclosure->is_require_written && !proof_default(enclosure))
+            err = conf_fail(source, conf_node_line(conf_entry(map, "enclosures", i), "address"),
+                            "address: other machines can answer at %s, and nothing has to be "
+                            "proven there: write psk, or secret and controller_secret (icms key "
+                            "gen makes them), or `require: none` to use whoever answers",
+                            remote);
+    }
+    if (err == ICMS_OK)
         conf_warn_plain(agent);
-    if (err != ICMS_OK || agent->pod[0] == '\0')
-        return err;
-    err = list_keys(source, map, "enclosure_keys", agent, agent->enclosure_keys,
-                    agent->enclosure_key_count);
-    if (err != ICMS_OK)
-        return err;
-    return keys_complete(source, conf_node_line(map, "require"), "the enclosures of the pod map",
-                         agent, &agent->keys);
+    if (err == ICMS_OK && agent->pod[0] != '\0')
+        err = list_keys(source, map, "enclosure_keys", agent, agent->enclosure_keys,
+                        agent->enclosure_key_count);
+    if (err == ICMS_OK && agent->pod[0] != '\0')
+        err = keys_complete(source, conf_node_line(map, "require"), "the enclosures of the pod map",
+                            agent, &agent->keys);
+    agent->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
+    return err;
 }
 
 icms_err conf_agent_pod_rules(const struct conf_source *source, const struct conf_node *map,
@@ -360,18 +383,29 @@ const struct conf_enclosure *conf_agent_keys_of(const struct conf_agent *agent, 
     return &agent->keys;
 }
 
-void conf_pod_join(const struct conf_agent *agent, struct conf_pod *pod)
+icms_err conf_pod_join(const struct conf_agent *agent, struct conf_pod *pod, const char *name,
+                       struct err_why *why)
 {
     for (uint32_t i = 0; i < pod->enclosure_count; i++) {
         struct conf_enclosure *enclosure = &pod->enclosures[i];
         const struct conf_enclosure *keys = conf_agent_keys_of(agent, enclosure->name);
+        const char *remote = conf_enclosure_remote(enclosure);
 
         enclosure->require = keys->require;
+        enclosure->is_require_written = keys->is_require_written;
         memcpy(enclosure->psk, keys->psk, sizeof(enclosure->psk));
         memcpy(enclosure->secret, keys->secret, sizeof(enclosure->secret));
         memcpy(enclosure->controller_secret, keys->controller_secret,
                sizeof(enclosure->controller_secret));
+        if (remote != NULL && !enclosure->is_require_written && !proof_default(enclosure))
+            return err_set(why, ICMS_CONFIG,
+                           "%s: other machines can answer at %s, and the enclosure '%s' has to "
+                           "prove nothing: write psk, or secret and controller_secret (icms key "
+                           "gen makes them), in %s, or `require: none` there to use whoever "
+                           "answers",
+                           name, remote, enclosure->name, agent->file);
     }
+    return ICMS_OK;
 }
 
 const char *const conf_shared_names[CONF_SHARED_COUNT] = {

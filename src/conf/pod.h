@@ -57,8 +57,11 @@ icms_err conf_pod_read(const char *path, struct err_why *why,
  * require. They stay the agent's. */
 const struct conf_enclosure *conf_agent_keys_of(const struct conf_agent *agent, const char *name);
 
-/* Puts the agent's keys into the enclosures of the map. */
-void conf_pod_join(const struct conf_agent *agent, struct conf_pod *pod);
+/* Puts the agent's keys into the enclosures of the map. CONFIG: one of them is at an address of
+ * another machine, the agent has no key for it, and its file does not say `require: none`. name
+ * stands for the map in the sentence. */
+icms_err conf_pod_join(const struct conf_agent *agent, struct conf_pod *pod, const char *name,
+                       struct err_why *why) ICMS_MUST_CHECK;
 
 /* The agent's volumes as the map has them: identity and format are the map's, all else the agent's.
  * One that the map does not have has a UUID of zeros. Without volumes in the map they are as the

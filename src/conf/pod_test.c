@@ -301,7 +301,7 @@ static void test_keys_stay_with_the_agent(void **state)
                      ICMS_OK);
     assert_string_equal(agent.pod, "/p");
     accepted(HEAD E0 E1, &pod);
-    conf_pod_join(&agent, &pod);
+    assert_int_equal(conf_pod_join(&agent, &pod, "p.yaml", &why), ICMS_OK);
     assert_string_equal(pod.enclosures[0].secret, "/s");
     assert_string_equal(pod.enclosures[0].psk, "/k");
     assert_int_equal(pod.enclosures[0].require, REQUIRE_CHAP);
@@ -314,6 +314,46 @@ static void test_keys_stay_with_the_agent(void **state)
                   "a.yaml:3: secret", "'e1'");
     agent_refused("pod: /p\nenclosure_keys:\n- {name: e1, psk: /a}\n- {name: e1, psk: /b}\n" REST,
                   "a.yaml:4: name", "line 3");
+}
+
+/* A map with an enclosure of another machine, beside what the agent's file says of proofs. */
+static icms_err joins(const char *enclosures, const char *keys)
+{
+    char text[512];
+
+    (void)snprintf(text, sizeof(text), "pod: /p\n%s" REST, keys);
+    if (agent_parse(text) != ICMS_OK)
+        fail_msg("%s", why.text);
+    (void)snprintf(text, sizeof(text), HEAD "%s", enclosures);
+    accepted(text, &pod);
+    return conf_pod_join(&agent, &pod, "p.yaml", &why);
+}
+
+static void test_a_map_names_other_machines_that_prove_something(void **state)
+{
+#define HOST(name, host) "- {name: " name ", address: '" host "'}\n"
+    assert_int_equal(joins(HOST("e0", "127.0.0.1:1") HOST("e1", "192.0.2.1:1"), ""), ICMS_CONFIG);
+    if (strstr(why.text, "p.yaml: other machines can answer at 192.0.2.1:1, and the enclosure "
+                         "'e1'") == NULL ||
+        strstr(why.text, "in a.yaml, or `require: none`") == NULL)
+        fail_msg("%s", why.text);
+    assert_int_equal(joins(HOST("e0", "e0.example.com:1"), ""), ICMS_CONFIG); /* wherever it is */
+    assert_int_equal(joins(HOST("e0", "localhost.example.com:1"), ""), ICMS_CONFIG);
+    assert_int_equal(joins(HOST("e0", "localhost:1") HOST("e1", "[::1]:1"), ""), ICMS_OK);
+    assert_int_equal(joins(HOST("e0", "e0.example.com:1"), "require: none\n"), ICMS_OK);
+    assert_int_equal(pod.enclosures[0].require, 0);
+    assert_int_equal(joins(HOST("e0", "e0.example.com:1"), "psk: /k\n"), ICMS_OK);
+    assert_int_equal(pod.enclosures[0].require, REQUIRE_TLS);
+    assert_int_equal(joins(HOST("e0", "192.0.2.1:1"), "secret: /s\n"), ICMS_OK);
+    assert_int_equal(pod.enclosures[0].require, REQUIRE_CHAP);
+    assert_int_equal(joins(HOST("e0", "192.0.2.1:1") HOST("e1", "192.0.2.2:1"),
+                           "enclosure_keys: [{name: e1, require: none}]\n"),
+                     ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "'e0'"));
+    assert_int_equal(joins(HOST("e0", "192.0.2.1:1") HOST("e1", "192.0.2.2:1"),
+                           "enclosure_keys: [{name: e1, require: none}, {name: e0, psk: /k}]\n"),
+                     ICMS_OK);
+#undef HOST
 }
 
 static void test_a_map_stands_for_the_list(void **state)
@@ -389,7 +429,7 @@ static void not_changed(const char *text, struct conf_pod_change asked, icms_err
 static void test_an_enclosure_may_have_several_addresses(void **state)
 {
     static const char agents[] = "enclosures:\n- name: e0\n  address: [10.0.0.1:1, '[::1]:2']\n"
-                                 "volumes: [{name: kv}]\n";
+                                 "require: none\nvolumes: [{name: kv}]\n";
 
     accepted(HEAD LINKS E1 "- name: e2\n  address:\n  - 10.0.1.1:1\n  - '[2001:db8::1]:1'\n", &pod);
     assert_int_equal(pod.enclosures[0].address_count, 2);
@@ -759,6 +799,7 @@ int main(void)
         cmocka_unit_test(test_a_shrunken_map_is_told_apart),
         cmocka_unit_test(test_differences_are_words),
         cmocka_unit_test(test_keys_stay_with_the_agent),
+        cmocka_unit_test(test_a_map_names_other_machines_that_prove_something),
         cmocka_unit_test(test_a_map_stands_for_the_list),
         cmocka_unit_test(test_a_drive_beside_the_pod),
         cmocka_unit_test(test_an_enclosure_may_have_several_addresses),

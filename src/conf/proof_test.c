@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proofs that a configuration forgets: it is right, and a line of the log says what it lets happen.
+ * Proofs that a configuration forgets: it is refused where whoever answers would be taken for an
+ * enclosure; else it is right, and a line of the log says what it lets happen.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,6 +37,17 @@ static void agent_warned(const char *keys, const char *word)
     warned(&agent.warnings, word != NULL, word);
 }
 
+static void agent_refused(const char *keys, const char *word)
+{
+    char text[1024];
+
+    conf_agent_fini(&agent);
+    (void)snprintf(text, sizeof(text), "volumes: [{name: kv}]\n%s", keys);
+    assert_int_equal(conf_agent_parse(text, strlen(text), "a.yaml", &why, &agent), ICMS_CONFIG);
+    if (strstr(why.text, word) == NULL || strstr(why.text, "`require: none`") == NULL)
+        fail_msg("%s", why.text);
+}
+
 static void target_warned(const char *keys, const char *word)
 {
     char text[1024];
@@ -47,22 +59,43 @@ static void target_warned(const char *keys, const char *word)
     warned(&target.warnings, word != NULL, word);
 }
 
+#define FAR(text)                                                                                  \
+    "enclosures:\n- {name: near, address: '127.0.0.1:1'}\n- {name: far, address: "                 \
+    "'192.0.2.1:1'" text "}\n"
+
 static void an_agent_says_whom_it_believes(void **state)
 {
-#define FAR(text)                                                                                  \
-    "enclosures: [{name: near, address: '127.0.0.1:1'}, {name: far, address: '192.0.2.1:1'" text   \
-    "}]\n"
-    agent_warned(FAR(""), "whoever answers at 192.0.2.1:1 is taken for the enclosure 'far'");
-    agent_warned(FAR("") "secret: /s\n",
-                 "'far'"); /* proves the agent, and nothing of the enclosure */
+    agent_warned(FAR("") "secret: /s\n", /* proves the agent, and nothing of the enclosure */
+                 "whoever asks for a proof at 192.0.2.1:1 is taken for the enclosure 'far'");
     agent_warned(FAR("") "secret: /s\ncontroller_secret: /c\n", NULL);
     agent_warned(FAR("") "psk: /p\n", NULL);
     agent_warned(FAR(", psk: /p"), NULL);
     agent_warned(FAR("") "require: none\n", NULL);
     agent_warned(FAR("") "secret: /s\nrequire: chap\n", NULL);
+    agent_warned(FAR(", require: none"), NULL);
     agent_warned("enclosures: [{name: near, address: '127.0.0.1:1'}]\n", NULL);
-#undef FAR
 }
+
+/* Whoever answers would be taken for it. */
+static void an_agent_asks_other_machines_for_a_proof(void **state)
+{
+    agent_refused(FAR(""), "a.yaml:4: address: other machines can answer at 192.0.2.1:1");
+    agent_refused("enclosures:\n- {name: e, address: ['127.0.0.1:1', '[2001:db8::1]:1']}\n",
+                  "a.yaml:3: address: other machines can answer at [2001:db8::1]:1");
+    agent_refused("enclosures: [{name: e, address: '[::ffff:192.0.2.1]:1'}]\n", "192.0.2.1");
+    agent_warned("enclosures: [{name: e, address: ['127.9.9.9:1', '[::1]:1']}]\n", NULL);
+    agent_warned(FAR(", require: none"), NULL);
+    assert_int_equal(agent.enclosures[1].require, 0);
+    agent_warned(FAR(", psk: /p"), NULL); /* what there is a key for is required */
+    assert_int_equal(agent.enclosures[0].require, 0);
+    assert_int_equal(agent.enclosures[1].require, REQUIRE_TLS);
+    agent_warned(FAR("") "secret: /s\ncontroller_secret: /c\n", NULL);
+    assert_int_equal(agent.enclosures[0].require, 0);
+    assert_int_equal(agent.enclosures[1].require, REQUIRE_CHAP);
+    agent_warned(FAR("") "secret: /s\npsk: /p\nrequire: none\n", NULL);
+    assert_int_equal(agent.enclosures[1].require, 0);
+}
+#undef FAR
 
 static void a_target_says_which_volume_nobody_can_use(void **state)
 {
@@ -85,6 +118,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_agent_says_whom_it_believes),
+        cmocka_unit_test(an_agent_asks_other_machines_for_a_proof),
         cmocka_unit_test(a_target_says_which_volume_nobody_can_use),
     };
 

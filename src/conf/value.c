@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/check.h"
 
@@ -394,6 +395,20 @@ bool conf_address_is_wide(const char *address)
         return false;
     return numeric.is_four ? ntohl(numeric.four.s_addr) >> 24 != 127
                            : !IN6_IS_ADDR_LOOPBACK(&numeric.six);
+}
+
+const char *conf_enclosure_remote(const struct conf_enclosure *enclosure)
+{
+    struct address numeric;
+
+    for (uint32_t i = 0; i < enclosure->address_count; i++) {
+        const char *address = enclosure->address[i];
+
+        if (address_parse(address, &numeric) ? conf_address_is_wide(address)
+                                             : strncasecmp(address, "localhost:", 10) != 0)
+            return address;
+    }
+    return NULL;
 }
 
 static bool address_is_numeric(const char *address)

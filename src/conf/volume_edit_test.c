@@ -219,7 +219,7 @@ static void a_style_that_has_no_lines_is_refused(void **state)
     refused(HEAD "  - name: kv\n    hosts:\n    - nqn.2020-01.org.a:b\n",
             CHANGE(CONF_VOLUME_SET, "kv", false, "hosts=[nqn.2020-01.org.a:c]", ), ICMS_CONFIG,
             "by hand");
-    refused("enclosures: [{name: a, address: \"10.0.0.1:1\"}]\nvolumes:\n- name: kv\n",
+    refused("enclosures: [{name: a, address: \"127.0.0.1:1\"}]\nvolumes:\n- name: kv\n",
             CHANGE(CONF_VOLUME_SET, "kv", false, "quota=1GiB", ), ICMS_CONFIG, "no drives");
 }
 

@@ -60,20 +60,22 @@ void conf_warn_volumes(struct conf_target *target)
     }
 }
 
-/* Says which enclosure of another machine is neither asked for a proof nor reached with TLS. */
+/* Says which enclosure of another machine is neither asked for a proof nor reached with TLS, though
+ * nobody wrote that it need not be. */
 void conf_warn_plain(struct conf_agent *agent)
 {
     for (uint32_t i = 0; i < agent->enclosure_count; i++) {
         const struct conf_enclosure *enclosure = &agent->enclosures[i];
+        const char *remote = conf_enclosure_remote(enclosure);
 
-        if (enclosure->psk[0] != '\0' || enclosure->controller_secret[0] != '\0' ||
-            !conf_address_is_wide(enclosure->address[0]))
+        if (enclosure->is_require_written || enclosure->psk[0] != '\0' ||
+            enclosure->controller_secret[0] != '\0' || remote == NULL)
             continue;
         conf_warn(&agent->warnings,
-                  "enclosures: whoever answers at %s is taken for the enclosure '%s', and nothing "
-                  "is encrypted on the way: write psk, or secret and controller_secret; or "
-                  "`require: none`",
-                  enclosure->address[0], enclosure->name);
+                  "enclosures: whoever asks for a proof at %s is taken for the enclosure '%s', and "
+                  "nothing is encrypted on the way: write psk or controller_secret; or `require: "
+                  "chap` if that is meant",
+                  remote, enclosure->name);
         return; /* once for all */
     }
 }

@@ -467,12 +467,12 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
     enum conf_pod_verdict verdict;
     uint64_t gone;
 
-    if (conf_pod_parse(text, bytes, name, &why, pod) != ICMS_OK) {
+    if (conf_pod_parse(text, bytes, name, &why, pod) != ICMS_OK ||
+        conf_pod_join(map->opts.conf, pod, name, &why) != ICMS_OK) {
         next_drop(map);
         map_say(map, POD_MAP_REFUSED, why.text);
         return;
     }
-    conf_pod_join(map->opts.conf, pod);
     verdict = conf_pod_compare(&map->used->pod, pod, name, &why, &gone);
     if ((verdict == CONF_POD_NEW || verdict == CONF_POD_SHRUNKEN) &&
         (!volumes_fit(map, pod, name, &why) || !keys_stay(map, pod, name, &why)))
@@ -618,8 +618,8 @@ icms_err pod_map_new(const struct pod_map_opts *opts, const struct conf_pod *pod
         return err_set(why, ICMS_NO_MEMORY, "no memory for the pod map");
     }
     memcpy(&map->used->pod, pod, sizeof(*pod));
-    conf_pod_join(opts->conf, &map->used->pod);
-    if (conf_pod_volumes(opts->conf, pod, why, map->volumes) != ICMS_OK) {
+    if (conf_pod_join(opts->conf, &map->used->pod, opts->conf->pod, why) != ICMS_OK ||
+        conf_pod_volumes(opts->conf, pod, why, map->volumes) != ICMS_OK) {
         pod_map_free(&map);
         return ICMS_CONFIG;
     }

@@ -115,7 +115,7 @@ static void begin_with(const char *agent, const char *text)
 
 static void begin(const char *text)
 {
-    begin_with("pod: /p\nsecret: /s\nvolumes: [{name: kv}]\n", text);
+    begin_with("pod: /p\nsecret: /s\nrequire: none\nvolumes: [{name: kv}]\n", text);
 }
 
 static int end(void **state)
@@ -414,7 +414,7 @@ static void test_a_name_that_is_unknown_holds_nothing_up(void **state)
     assert_string_equal(fake.enclosures[0].addrs[0].host, "10.0.0.1");
 }
 
-#define AGENT "pod: /p\nvolumes: [{name: kv}, {name: b, memory_max: 1GiB}]\n"
+#define AGENT "pod: /p\nrequire: none\nvolumes: [{name: kv}, {name: b, memory_max: 1GiB}]\n"
 #define KV(n) "volumes:\n- {name: kv, generation: " #n "}\n"
 
 /* The map says which content a volume has; the agent's file, that it is served. */
@@ -473,7 +473,7 @@ static void test_a_volume_that_does_not_fit_waits_alone(void **state)
 
 static void test_without_volumes_the_file_says(void **state)
 {
-    begin_with("pod: /p\nvolumes: [{name: kv, generation: 7}]\n", EPOCH(1) E0);
+    begin_with("pod: /p\nrequire: none\nvolumes: [{name: kv, generation: 7}]\n", EPOCH(1) E0);
     assert_int_equal(pod_map_volumes(map)[0].generation, 7);
     offer(EPOCH(2) E0 E1);
     assert_int_equal(fake.volumes[0].generation, 7);
@@ -495,7 +495,7 @@ static void test_volumes_that_cannot_be_are_refused(void **state)
 }
 
 #define KEYED                                                                                      \
-    "pod: /p\nsecret: /s\nvolumes: [{name: kv}]\n"                                                 \
+    "pod: /p\nsecret: /s\nrequire: none\nvolumes: [{name: kv}]\n"                                  \
     "enclosure_keys: [{name: e1, secret: /t, controller_secret: /c}"
 
 /* An enclosure that is renamed has to prove what it had to. */
@@ -510,9 +510,39 @@ static void test_a_rename_drops_no_keys(void **state)
     begin_with(KEYED ", {name: e9, secret: /t, controller_secret: /c}]\n", EPOCH(4) E0 E1);
     offer(EPOCH(5) E0 "- {name: e9, address: 10.0.0.2:4420}\n");
     assert_int_equal(fake.applied, 1);
-    begin_with("pod: /p\nsecret: /s\nvolumes: [{name: kv}]\n", EPOCH(4) E0 E1);
+    begin_with("pod: /p\nsecret: /s\nrequire: none\nvolumes: [{name: kv}]\n", EPOCH(4) E0 E1);
     offer(EPOCH(5) E0 "- {name: e9, address: 10.0.0.2:4420}\n"); /* the keys of all stay */
     assert_int_equal(fake.applied, 1);
+}
+
+/* An epoch that names another machine, of which no proof is asked. */
+static void test_a_map_brings_nobody_in_without_a_proof(void **state)
+{
+#define NEAR "- {name: e0, address: 127.0.0.1:4420}\n"
+    static const char agent[] = "pod: /p\nvolumes: [{name: kv}]\nenclosure_keys: [{name: e2, "
+                                "secret: /t, controller_secret: /c}]\n";
+    const struct pod_map_opts opts = {.conf = &conf};
+    static struct conf_pod pod;
+    struct pod_map *other = NULL;
+    struct err_why why = {""};
+    const char *text;
+
+    begin_with(agent, EPOCH(4) NEAR);
+    offer(EPOCH(5) NEAR E1);
+    said(1, POD_MAP_REFUSED,
+         "p.yaml: other machines can answer at 10.0.0.2:4420, and the enclosure 'e1' has to prove "
+         "nothing: write psk, or secret");
+    offer(EPOCH(5) NEAR "- {name: e1, address: 'e1.example.com:4420'}\n");
+    said(2, POD_MAP_REFUSED, "e1.example.com:4420");
+    assert_int_equal(fake.applied, 0);
+    offer(EPOCH(5) NEAR E2);
+    assert_int_equal(fake.applied, 1);
+    assert_int_equal(fake.enclosures[1].require, REQUIRE_CHAP);
+    text = ended(EPOCH(1) E0);
+    assert_int_equal(conf_pod_parse(text, strlen(text), "p", &why, &pod), ICMS_OK);
+    assert_int_equal(pod_map_new(&opts, &pod, &why, &other), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "/p: other machines can answer at 10.0.0.1:4420"));
+#undef NEAR
 }
 
 int main(void)
@@ -536,6 +566,7 @@ int main(void)
         cmocka_unit_test_teardown(test_volumes_that_cannot_be_are_refused, end),
         cmocka_unit_test_teardown(test_a_volume_that_does_not_fit_waits_alone, end),
         cmocka_unit_test_teardown(test_a_rename_drops_no_keys, end),
+        cmocka_unit_test_teardown(test_a_map_brings_nobody_in_without_a_proof, end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

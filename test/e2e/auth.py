@@ -69,6 +69,25 @@ def bad_files(build, folder):
             "nqn.2026-01.io.icms:other", "could pass for it")
     refused(build, folder, "reached by others without secrets", "listen: 0.0.0.0:0\n" + base,
             "other machines reach 0.0.0.0:0", "require: none")
+    nothing_proven(build, folder)
+
+
+def nothing_proven(build, folder):
+    """An agent does not take whoever answers at another machine's address for its enclosure, unless that is written."""
+    path = folder / "far.yaml"
+    text = f"socket: {folder}/far.sock\nmemory: 16MiB\nhttp: {{listen: none}}\n" \
+        "enclosures: [{name: far, address: 192.0.2.1:4420}]\nvolumes: [{name: kv}]\n"
+    path.write_text(text)
+    for name, words in (("icms-agent", ["--config", path, "--check-config"]), ("icms-agent", ["--config", path]),
+                        ("icms", ["config", "check", path]), ("icms", ["get", "--open", f"pod:{path}", "a"])):
+        result = program(build, name, *words)
+        said = result.stderr.decode()
+        assert result.returncode in (1, 2) and "other machines can answer at 192.0.2.1:4420" in said and \
+            "`require: none`" in said and f"{path}:4: " in said, (name, words, result)
+    path.write_text(text + "require: none\n")
+    result = program(build, "icms-agent", "--config", path, "--check-config")
+    assert result.returncode == 0, result
+    print("ok an agent asks another machine for a proof, unless it is written that it need not")
 
 
 def wrong_secret(p, folder, target, build):

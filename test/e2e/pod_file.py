@@ -266,6 +266,13 @@ def starts(s):
             start = subprocess.run([BUILD / "cmd/icms-agent", "--config", config, *more], capture_output=True,
                                    text=True, timeout=60, check=False)
             expect(f"a start without a right map ({more})", start.returncode == 2 and words in start.stderr, start)
+    remote = s.text(20, s.targets[:1]).replace("127.0.0.1:", "192.0.2.1:")
+    other.write_text(remote)
+    for words in (["cmd/icms-agent", "--config", config], ["cmd/icms-agent", "--config", config, "--check-config"],
+                  ["cmd/icms", "config", "check", config], ["cmd/icms", "get", "--open", f"pod:{config}", "a"]):
+        start = subprocess.run([BUILD / words[0], *words[1:]], capture_output=True, text=True, timeout=60, check=False)
+        expect(f"a map with another machine that proves nothing ({words[1]})", start.returncode in (1, 2) and
+               "other machines can answer at 192.0.2.1:" in start.stderr and "`require: none`" in start.stderr, start)
     other.write_text(s.text(20, s.targets[:1]))
     later = s.folder / "later.yaml"
     later.write_text(s.text(21, s.targets[:1]))
@@ -277,6 +284,9 @@ def starts(s):
     other.write_text(s.text(19, s.targets[:1]))
     line = inside.stderr.readline()
     expect("it says what it does not use", line.startswith(f"icms: pod:{config}: ") and "epoch 19" in line, line)
+    other.write_text(remote.replace("epoch: 20", "epoch: 21"))
+    line = inside.stderr.readline()
+    expect("nor another machine that proves nothing", "other machines can answer at 192.0.2.1:" in line, line)
     other.write_text(later.read_text())
     told, rest = inside.communicate(timeout=30)
     expect("and takes the new epoch", inside.returncode == 0 and json.loads(told)["epoch"] == 21, told)
