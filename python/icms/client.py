@@ -26,7 +26,8 @@ atexit.register(_icms.close_all)
 #: The key of a block: bytes from a Chain, a Scheme or `key`, or a name: 1 to 16 bytes, or a str.
 Key = str | bytes | bytearray | memoryview
 #: Anything with the buffer protocol, or a tensor with __dlpack__; in memory of a GPU that was registered
-#: (`Client.register`) also with __cuda_array_interface__.
+#: (`Client.register`) also with __cuda_array_interface__. In batches a tuple or list of them, 1 to 256: the
+#: pieces in which a block lies, one behind the other, as many for each block; see `Volume.get`.
 Memory = Any
 #: The memory of a batch: a sequence of Memory, or one array whose first dimension is the block.
 Memories = Any
@@ -444,6 +445,7 @@ class Volume:
         replaced. VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for the block.
 
         stream: memory of a GPU is read behind what is on this stream now; see `Client.register`.
+        The memory of a block may be a tuple or list of pieces; see `get`.
         """
         flags = _put_flags(on_flash, if_absent)
         if isinstance(keys, _ONE_KEY):
@@ -470,6 +472,11 @@ class Volume:
         size of the value; VALUE_SIZE when it has no room. prestage says that an engine will ask
         soon, and does not delay those that wait. stream: into memory of a GPU, behind what is on
         this stream now and before what is put there after the call; see `Client.register`.
+
+        The memory of a block may be a tuple or list of pieces, as many for each block of the batch: a
+        value lies in them one behind the other. It is verified as a whole before a GPU has any of it.
+        The pieces of a block are all on the host, or all in registered memory of one GPU, else
+        INVALID; in an encrypted volume host memory is one piece, else UNSUPPORTED.
         """
         flags = _get_flags(prestage)
         if isinstance(keys, _ONE_KEY):

@@ -3,7 +3,8 @@
  * batch.c: from Python's keys and memory to struct icms_block, and from there to results.
  *
  * Memory is taken by the buffer protocol, or else as a tensor (tensor.c), and never copied. What
- * was taken is held until batch_release, so it cannot move or go while the library uses it.
+ * was taken is held until batch_release, so it cannot move or go while the library uses it. The
+ * memory of a block may be several pieces: a tuple or a list, of as many for each block.
  *
  * Arguments are hostile: objects may run any code while they are asked, so nothing here is
  * reachable by others until batch_init is over, and nothing is held locked.
@@ -172,23 +173,94 @@ static Py_ssize_t batch_length(enum batch_op op, PyObject *sequence, const char 
     return count;
 }
 
-static bool batch_take_memory(struct batch *batch, PyObject *memory, Py_ssize_t i)
+/* Takes the memory of a block, or a piece of it. */
+static bool batch_take_piece(struct batch *batch, PyObject *object, Py_ssize_t i,
+                             struct batch_memory *memory, void **out_data, uint64_t *out_bytes)
 {
     bool writable = batch->op == BATCH_GET;
-    struct icms_block *block = &batch->blocks[i];
-    PyObject *object = PySequence_GetItem(memory, i);
-    bool taken;
+    bool taken = memory_take(batch, object, writable, memory, out_data, out_bytes);
 
-    if (object == NULL)
-        return false;
-    taken = memory_take(batch, object, writable, &batch->memory[i], &block->data, &block->bytes);
-    if (taken && writable && block->bytes == 0) {
-        /* To the library that is a request without memory. */
+    if (taken && *out_bytes == 0 && (writable || batch->pieces != 0)) {
+        /* To the library that is a request without memory, or no piece. */
         PyErr_SetString(PyExc_BufferError, "it is empty");
         taken = false;
     }
     if (!taken)
         memory_explain(object, i, writable);
+    return taken;
+}
+
+/* Room for the pieces of all blocks, as many as the first one has. No memory was taken yet. */
+static bool batch_pieces_begin(struct batch *batch, Py_ssize_t pieces)
+{
+    size_t count;
+
+    if (pieces < 1 || pieces > ICMS_PIECES_MAX) {
+        PyErr_Format(PyExc_ValueError, "block 0: its memory is 1 to %d pieces, not %zd",
+                     ICMS_PIECES_MAX, pieces);
+        return false;
+    }
+    count = (size_t)batch->count * (size_t)pieces;
+    PyMem_Free(batch->memory);
+    batch->memory_count = 0;
+    batch->memory = PyMem_Calloc(count, sizeof(*batch->memory));
+    batch->piece = PyMem_Calloc(count, sizeof(*batch->piece));
+    if (batch->memory == NULL || batch->piece == NULL) {
+        (void)PyErr_NoMemory();
+        return false;
+    }
+    batch->memory_count = (Py_ssize_t)count;
+    batch->pieces = (uint32_t)pieces;
+    return true;
+}
+
+/* Takes the memory of a block that is several pieces. */
+static bool batch_take_pieces(struct batch *batch, PyObject *tuple, Py_ssize_t i)
+{
+    Py_ssize_t pieces = PyTuple_Size(tuple);
+    struct icms_block *block = &batch->blocks[i];
+    struct batch_memory *memory;
+    struct icms_piece *piece;
+
+    if (i == 0 && !batch_pieces_begin(batch, pieces))
+        return false;
+    if (pieces != (Py_ssize_t)batch->pieces) {
+        PyErr_Format(PyExc_ValueError,
+                     "block %zd: its memory is %zd pieces, and that of the first block is %u", i,
+                     pieces, (unsigned)batch->pieces);
+        return false;
+    }
+    memory = &batch->memory[i * pieces];
+    piece = &batch->piece[i * pieces];
+    block->data = piece;
+    for (Py_ssize_t n = 0; n < pieces; n++) {
+        if (!batch_take_piece(batch, PyTuple_GetItem(tuple, n), i, &memory[n], &piece[n].data,
+                              &piece[n].bytes))
+            return false;
+        block->bytes += piece[n].bytes; /* the library looks whether it is their sum */
+    }
+    return true;
+}
+
+static bool batch_take_memory(struct batch *batch, PyObject *memory, Py_ssize_t i)
+{
+    struct icms_block *block = &batch->blocks[i];
+    PyObject *object = PySequence_GetItem(memory, i), *tuple = NULL;
+    bool taken = false, is_pieces;
+
+    if (object == NULL)
+        return false;
+    is_pieces = PyTuple_Check(object) || PyList_Check(object);
+    if (is_pieces)
+        tuple = PySequence_Tuple(object); /* a list could change while its entries are asked */
+    if (tuple != NULL)
+        taken = batch_take_pieces(batch, tuple, i);
+    else if (!is_pieces && batch->pieces != 0)
+        PyErr_Format(PyExc_ValueError,
+                     "block %zd: its memory is not in pieces, and that of the first block is", i);
+    else if (!is_pieces)
+        taken = batch_take_piece(batch, object, i, &batch->memory[i], &block->data, &block->bytes);
+    Py_XDECREF(tuple);
     Py_DECREF(object);
     return taken;
 }
@@ -271,6 +343,7 @@ bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op 
     batch->blocks = PyMem_Calloc((size_t)count, sizeof(*batch->blocks));
     if (memory != Py_None)
         batch->memory = PyMem_Calloc((size_t)count, sizeof(*batch->memory));
+    batch->memory_count = count;
     if (batch->blocks == NULL || (memory != Py_None && batch->memory == NULL))
         (void)PyErr_NoMemory();
     else if (batch_take(batch, volume, keys, memory))
@@ -284,7 +357,7 @@ void batch_release(struct batch *batch)
     struct batch_memory *memory = batch->memory;
 
     batch->memory = NULL; /* releasing runs others' code */
-    for (Py_ssize_t i = 0; memory != NULL && i < batch->count; i++)
+    for (Py_ssize_t i = 0; memory != NULL && i < batch->memory_count; i++)
         memory_give(&memory[i]);
     PyMem_Free(memory);
 }
@@ -292,8 +365,16 @@ void batch_release(struct batch *batch)
 void batch_fini(struct batch *batch)
 {
     batch_release(batch);
+    PyMem_Free(batch->piece);
     PyMem_Free(batch->blocks);
+    batch->piece = NULL;
     batch->blocks = NULL;
+}
+
+void batch_options_memory(const struct batch *batch, struct icms_request_options *options)
+{
+    options->stream = (void *)(uintptr_t)batch->stream;
+    options->pieces = batch->pieces;
 }
 
 struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags)

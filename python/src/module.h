@@ -136,7 +136,7 @@ enum batch_flag {
     BATCH_PRESTAGE = 4,
 };
 
-/* The memory of one block, held for as long as the library may use it. */
+/* The memory of one block, or a piece of it, held for as long as the library may use it. */
 struct batch_memory {
     Py_buffer view;  /* obj NULL: none                                     */
     PyObject *owner; /* of a tensor: its capsule, or the array; NULL: none */
@@ -147,14 +147,17 @@ struct batch {
     enum batch_op op;
     Py_ssize_t count;
     struct icms_block *blocks;
-    struct batch_memory *memory; /* count entries, or NULL where no bytes move */
+    struct batch_memory *memory; /* memory_count entries, or NULL where no bytes move */
+    Py_ssize_t memory_count;     /* count, or count times pieces                 */
+    struct icms_piece *piece;    /* of all blocks, one behind the other; NULL    */
+    uint32_t pieces;             /* of each block; 0: its memory is no list of pieces */
     uint64_t stream;             /* of a GPU, on which copies are ordered; 0: none */
     bool stream_given;           /* by the caller, not by an array               */
 };
 
 /* Checks and takes keys (a sequence of bytes) and memory (a sequence as long, one array whose first
- * dimension is as long, or None: no bytes move). False with an exception, and then nothing is held.
- * GIL. */
+ * dimension is as long, or None: no bytes move). An entry of the sequence may be a tuple or a list
+ * of pieces. False with an exception, and then nothing is held. GIL. */
 bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op op, PyObject *keys,
                 PyObject *memory, uint64_t stream);
 
@@ -165,8 +168,9 @@ void batch_fini(struct batch *batch);
 /* (error, statuses, reasons, sources, sizes): bytes, one a block, sizes eight. GIL. */
 PyObject *batch_result(const struct batch *batch, icms_err err);
 
-/* Options of a call. */
+/* Options of a call, and what they say of its batch's memory. */
 struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags);
+void batch_options_memory(const struct batch *batch, struct icms_request_options *options);
 
 /* A key of the volume from a str or a bytes-like object; index is for the exception, -1: none. GIL.
  */

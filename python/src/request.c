@@ -171,7 +171,7 @@ PyObject *request_start(PyObject *self, PyObject *args)
         module_rele(request);
         return NULL;
     }
-    options.stream = (void *)(uintptr_t)request->batch.stream;
+    batch_options_memory(&request->batch, &options);
     request_list(request);
     err = request_begin(request, options);
     if (err != ICMS_OK) {

@@ -90,7 +90,7 @@ static PyObject *volume_call(PyObject *self, PyObject *args)
     options = batch_options(deadline_ms, flags);
     if (!batch_init(&batch, volume, (enum batch_op)op, keys, memory, stream))
         return NULL;
-    options.stream = (void *)(uintptr_t)batch.stream;
+    batch_options_memory(&batch, &options);
     if (!handle_enter(volume->handle)) {
         batch_fini(&batch);
         return NULL;

@@ -6,6 +6,7 @@ Method: libcuda.so.1 is the fake of src/device, whose memory ends a process that
 CPU. Objects of the test say __dlpack__ or __cuda_array_interface__ as those of the libraries do.
 """
 import asyncio
+import contextlib
 import ctypes
 import os
 import shutil
@@ -16,7 +17,7 @@ import weakref
 
 import icms
 import icms.aio
-from support import GRACE_S, TestCase, VALUE_BYTES, keys, value, wait_for
+from support import GRACE_S, SECURE, TestCase, VALUE_BYTES, keys, value, wait_for
 
 import fake_gpu  # of tools, where support looks as well
 
@@ -115,6 +116,74 @@ class Device(TestCase):
                 self.assertEqual(self.content(room), data)
                 self.assertTrue(self.volume.put(names[0], source[7]))
                 self.assertEqual(self.volume.get(names[0]), data[-VALUE_BYTES:])
+
+    def test_blocks_in_pieces(self):
+        """A value lies in the tensors of two layers, registered apart, and on the host in others."""
+        names = keys(3)
+        layers = [self.memory(kind, 3, VALUE_BYTES // 2) for kind in (Tensor, Array)]
+        rooms = [self.memory(kind, 3, VALUE_BYTES // 2) for kind in (Array, Tensor)]
+        half = VALUE_BYTES // 2
+        data = [value(n, 3 * half) for n in (7, 8)]
+        for layer, content in zip(layers, data):
+            GPU.store(layer.address, content)
+        expected = [b"".join(content[i * half:(i + 1) * half] for content in data) for i in range(3)]
+        stream = GPU.stream_new(self.context)
+        with contextlib.ExitStack() as stack:
+            for memory in layers + rooms:
+                stack.enter_context(self.client.register(memory))
+            blocks = [tuple(layer[i] for layer in layers) for i in range(3)]
+            self.assertTrue(self.volume.put(names, blocks, stream=stream).ok)
+            host = [bytearray(VALUE_BYTES) for _ in names]
+            self.assertTrue(self.volume.get(names, host).ok)
+            self.assertEqual(host, expected)
+            host = [[bytearray(1), bytearray(VALUE_BYTES - 1)] for _ in names]
+            results = self.volume.get(names, host)
+            if SECURE:
+                self.assertEqual(results[0].status, icms.Status.UNSUPPORTED)
+            else:
+                self.assertEqual([b"".join(pieces) for pieces in host], expected)
+                self.assertTrue(self.volume.put("one key", [b"a", bytearray(b"bc")]))
+                self.assertEqual(self.volume.get("one key"), b"abc")
+            into = [[room[i] for room in rooms] for i in range(3)]
+            self.assertTrue(self.volume.start_get(names, into).result().ok)
+            for n, room in enumerate(rooms):
+                self.assertEqual(self.content(room), data[n])
+            # Memory of a GPU and of the host in one block: an error of the block.
+            status = self.volume.put(names[:1], [[layers[0][0], b"x"]])[0].status
+            self.assertEqual(status, icms.Status.INVALID)
+            status = self.volume.put(names[:1], [[b"x", layers[0][0]]])[0].status
+            self.assertEqual(status, icms.Status.INVALID)
+        GPU.stream_free(stream)
+
+    def test_pieces_that_make_no_sense_are_refused(self):
+        class Shrinks(Array):
+            """Empties the list that it stands in while it is asked."""
+
+            @property
+            def __cuda_array_interface__(self):
+                pieces.clear()
+                return super().__cuda_array_interface__
+
+        put = self.volume.put
+        for memory, words in (([[]], "1 to 256 pieces, not 0"), ([[b"x"] * 257], "not 257"),
+                              ([[b"x"], [b"x", b"y"]], "block 1: its memory is 2 pieces"),
+                              ([[b"x"], b"y"], "block 1: its memory is not in pieces"),
+                              ([b"y", [b"x"]], "block 1: its memory is 1 pieces")):
+            with self.assertRaisesRegex(ValueError, words):
+                put(keys(len(memory)), memory)
+        with self.assertRaisesRegex(BufferError, "block 1: .*empty"):
+            put(keys(2), [[b"x"], [b""]])
+        with self.assertRaisesRegex(BufferError, "block 0: .*writable"):
+            self.volume.get(keys(1), [[bytearray(1), b"x"]])
+        with self.assertRaises(TypeError):
+            put(keys(1), [[b"x", 7]])
+        with self.assertRaises(TypeError):
+            put(keys(1), [[b"x", [b"y"]]])
+        room = self.memory(Array, 1)
+        pieces, names = [Shrinks(room.address, (8,)), Array(room.address + 8, (8,))], keys(1)
+        with self.client.register(room):
+            self.assertTrue(put(names, [pieces]).ok)
+        self.assertEqual((pieces, len(self.volume.get(names[0]))), ([], 16))
 
     def test_requests_and_asyncio(self):
         names, source, room = keys(4), self.memory(Tensor, 4), self.memory(Tensor, 4)
