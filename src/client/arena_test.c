@@ -55,6 +55,36 @@ static void leases_come_back(const struct fixture *f)
         assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
 }
 
+/* Links that were replaced are freed. */
+static void retired_go(const struct fixture *f)
+{
+    uint64_t begin = client_now_ns();
+    bool gone = false;
+
+    for (; !gone; usleep(1000)) {
+        client_lock(f->icms);
+        gone = list_empty(&f->icms->retired);
+        client_unlock(f->icms);
+        assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    }
+}
+
+static void nothing_let_go(void *arg, uint32_t number)
+{
+}
+
+/* Whether a copy would read the arena of kv in place. */
+static bool arenas_are_pinned(const struct fixture *f)
+{
+    const struct client_map *map = client_volume_map(f->icms->link, "kv");
+    _Atomic uint32_t users = 0;
+    struct device_copy *copy = device_copy_take(f->icms->devices[0].copier, 1, &users);
+    bool pinned = device_copy_from(copy, map->base, 1, nothing_let_go, NULL, 0);
+
+    device_copy_give(copy);
+    return pinned;
+}
+
 static void a_device_reads_the_arena_under_a_lease(void **state)
 {
     struct fixture *f = *state;
@@ -266,7 +296,7 @@ static void the_arena_of_a_dead_agent_stays_while_a_device_reads(void **state)
 {
     struct fixture *f = *state;
     struct icms_memory *memory;
-    uint64_t address = memory_new(f, MIB, &memory), begin;
+    uint64_t address = memory_new(f, MIB, &memory);
 
     if (in_process)
         skip();
@@ -277,26 +307,119 @@ static void the_arena_of_a_dead_agent_stays_while_a_device_reads(void **state)
     assert_int_equal(rig_put_one_soon(f->kv, 2, BYTES), ICMS_OK);
     assert_false(list_empty(&f->icms->retired));
     gpu->set(FAKE_DEVICE_STUCK, 0);
-    for (begin = client_now_ns();; usleep(1000)) {
-        bool gone;
-
-        client_lock(f->icms);
-        gone = list_empty(&f->icms->retired);
-        client_unlock(f->icms);
-        if (gone)
-            break;
-        assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
-    }
+    retired_go(f);
     device_is(address, BYTES, 1);
-    /* What comes next is staged, until memory is registered or a volume opened again. */
+    leases_come_back(f);
     assert_int_equal(get_one(f->kv, 2, address, BYTES), ICMS_OK);
     device_is(address, BYTES, 2);
     unreg(&memory);
-    address = memory_new(f, MIB, &memory);
-    get_stuck(memory, f->kv, 2, address);
-    assert_int_equal(device_leases(f), 1);
-    gpu->set(FAKE_DEVICE_STUCK, 0);
+}
+
+/* Another agent in the place of the one that is gone. */
+static void agent_anew(struct fixture *f)
+{
+    fake_socket_stop(&f->rig.socket);
+    f->rig.socket = fake_socket_start(f->rig.agent, f->rig.path);
+    assert_int_equal(rig_put_one_soon(f->kv, 2, BYTES), ICMS_OK);
+}
+
+/* Nobody registers anything or opens a volume: the call that finds the new agent is enough. */
+static void the_arena_of_the_next_agent_is_pinned(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, MIB, &memory), begin;
+    int pins = gpu->count(FAKE_DEVICE_PINS);
+
+    if (in_process)
+        skip();
+    for (int i = 0; i < 3; i++) {
+        agent_anew(f);
+        /* Those of the old agent went. */
+        for (begin = client_now_ns(); gpu->count(FAKE_DEVICE_PINS) != pins || !arenas_are_pinned(f);
+             usleep(1000))
+            assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+        get_stuck(memory, f->kv, 2, address);
+        assert_int_equal(device_leases(f), 1);
+        gpu->set(FAKE_DEVICE_STUCK, 0);
+        leases_come_back(f);
+        device_is(address, BYTES, 2);
+    }
     unreg(&memory);
+}
+
+/* Pinning takes the driver long: calls go on, and their values are copied once more. */
+static void calls_do_not_wait_for_the_next_arena(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, MIB, &memory), begin;
+
+    if (in_process)
+        skip();
+    gpu->set(FAKE_DEVICE_PIN_HANG, 1);
+    agent_anew(f);
+    assert_int_equal(get_one(f->kv, 2, address, BYTES), ICMS_OK);
+    device_is(address, BYTES, 2);
+    assert_false(arenas_are_pinned(f));
+    /* That agent goes, too, while the driver pins what it had. */
+    agent_anew(f);
+    assert_false(list_empty(&f->icms->retired));
+    assert_int_equal(get_one(f->kv, 2, address, BYTES), ICMS_OK);
+    gpu->set(FAKE_DEVICE_PIN_HANG, 0);
+    for (begin = client_now_ns(); !arenas_are_pinned(f); usleep(1000))
+        assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    retired_go(f);
+    unreg(&memory);
+}
+
+static void a_refusal_to_pin_the_next_arena_is_said(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, MIB, &memory), begin;
+
+    if (in_process)
+        skip();
+    gpu->set(FAKE_DEVICE_PIN_READ, FAKE_NOT_SUPPORTED);
+    for (int i = 0; i < 2; i++) {
+        agent_anew(f);
+        for (begin = client_now_ns(); f->lines == 0; usleep(1000))
+            assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+        retired_go(f);
+        assert_int_equal(get_one(f->kv, 2, address, BYTES), ICMS_OK);
+        device_is(address, BYTES, 2);
+    }
+    assert_int_equal(f->lines, 1);
+    assert_non_null(strstr(f->line, "MiB again for CUDA device 0: ERROR_NOT_SUPPORTED"));
+    unreg(&memory);
+}
+
+static void *pin_soon(void *arg)
+{
+    (void)usleep(100000);
+    gpu->set(FAKE_DEVICE_PIN_HANG, 0);
+    return arg;
+}
+
+/* The last range of a device goes meanwhile: what the driver pins is unpinned before that is over.
+ */
+static void memory_is_unregistered_while_the_next_arena_is_pinned(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    pthread_t thread;
+
+    if (in_process)
+        skip();
+    (void)memory_new(f, MIB, &memory);
+    gpu->set(FAKE_DEVICE_PIN_HANG, 1);
+    agent_anew(f);
+    assert_int_equal(pthread_create(&thread, NULL, pin_soon, NULL), 0);
+    unreg(&memory);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
+    assert_false(f->icms->link->kept);
 }
 
 static void a_context_that_is_destroyed_gives_its_leases_back(void **state)
@@ -428,6 +551,10 @@ int main(int argc, char **argv)
         CASE(a_volume_that_is_opened_later_is_pinned),
         CASE(a_volume_is_not_made_while_a_device_reads),
         CASE(the_arena_of_a_dead_agent_stays_while_a_device_reads),
+        CASE(the_arena_of_the_next_agent_is_pinned),
+        CASE(calls_do_not_wait_for_the_next_arena),
+        CASE(a_refusal_to_pin_the_next_arena_is_said),
+        CASE(memory_is_unregistered_while_the_next_arena_is_pinned),
         CASE(a_context_that_is_destroyed_gives_its_leases_back),
         CASE(what_a_driver_does_not_unpin_stays_mapped),
         CASE(encrypted_volumes_are_staged),

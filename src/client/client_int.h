@@ -529,6 +529,10 @@ void client_memories_free(struct icms *icms);
  * drivers do. No lock. */
 void client_arenas_pin(struct icms *icms);
 
+/* The same for a link that took the place of another one, as far as devices are in use: behind the
+ * caller, who does not wait. Lock. */
+void client_arenas_pin_again(struct icms *icms);
+
 /* Lets go of what is pinned of a link; from now on nothing is copied from there. True: no driver
  * has any of it, and it may be unmapped. False: client_link_rele is called when it is so. Lock. */
 bool client_arenas_unpin(struct icms *icms, const struct client_link *link);

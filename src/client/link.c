@@ -181,6 +181,7 @@ void client_reattach(struct icms *icms)
     if (client_link_watch(icms) != ICMS_OK)
         link->down = true; /* tried again later */
     client_volumes_refresh(icms);
+    client_arenas_pin_again(icms);
     client_unlock(icms);
 }
 

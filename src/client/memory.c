@@ -9,8 +9,9 @@
  * fails.
  *
  * Arenas of the handle's link are pinned for each device when memory is registered there and when a
- * volume is opened (client_arenas_pin). A link goes only when no driver has its arenas
- * (client_link_rele); one that a driver does not let go of is kept for ever.
+ * volume is opened (client_arenas_pin), and those of an agent that took the place of one that is
+ * gone behind the call that noticed it (client_arenas_pin_again). A link goes only when no driver
+ * has its arenas (client_link_rele); one that a driver does not let go of is kept for ever.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -413,6 +414,22 @@ void client_arenas_pin(struct icms *icms)
     }
     client_call_leave(icms);
     client_unlock(icms);
+}
+
+void client_arenas_pin_again(struct icms *icms)
+{
+    struct client_map *maps[LIMIT_AGENT_VOLUMES];
+    uint32_t count = arenas_list(icms, maps);
+
+    for (int i = 0; i < ICMS_DEVICES_MAX && count != 0; i++) {
+        struct client_device *device = &icms->devices[i];
+
+        if (device->memories == 0 || device->changing) /* who registers there pins them */
+            continue;
+        device->pinned = true;
+        for (uint32_t n = 0; n < count; n++)
+            device_copier_pin_later(device->copier, maps[n]->base, maps[n]->bytes, true);
+    }
 }
 
 bool client_arenas_unpin(struct icms *icms, const struct client_link *link)

@@ -76,6 +76,7 @@ int memory_rig_teardown(void **state)
 
     gpu->set(FAKE_DEVICE_STUCK, 0);
     gpu->set(FAKE_DEVICE_HANG, 0);
+    gpu->set(FAKE_DEVICE_PIN_HANG, 0);
     if (in_process) {
         icms_close(&f->icms);
         for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {

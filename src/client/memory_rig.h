@@ -22,7 +22,7 @@ struct fixture {
     struct icms *icms; /* of the rig, or its own */
     struct icms_volume *kv, *big;
     char folder[64];
-    int lines; /* that were logged */
+    _Atomic int lines; /* that were logged */
     char line[512];
 };
 

@@ -211,19 +211,18 @@ void device_copy_give(struct device_copy *copy)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Calls landed() or failed(). Lock; not held meanwhile. */
-static void copier_call(struct device_copier *copier, const char *line)
+void copier_call(struct device_copier *copier, const char *line)
 {
     if (copier->closed)
         return;
-    copier->calling = true;
+    copier->calling++;
     copier_unlock(copier);
     if (line != NULL)
         copier->options.failed(copier->options.arg, line);
     else
         copier->options.landed(copier->options.arg);
     copier_lock(copier);
-    copier->calling = false;
+    copier->calling--;
     (void)pthread_cond_broadcast(&copier->changed);
 }
 
@@ -691,15 +690,14 @@ static void copier_init(struct device_copier *copier)
     }
 }
 
-/* Starts the thread; signals of the process are for its own threads. */
-static bool copier_begin(struct device_copier *copier)
+bool copier_thread(struct device_copier *copier, pthread_t *thread, void *(*run)(void *arg))
 {
     sigset_t all, before;
     int error;
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&copier->thread, NULL, copier_run, copier);
+    error = pthread_create(thread, NULL, run, copier);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error == 0;
 }
@@ -730,7 +728,7 @@ icms_err device_copier_new(const struct device_copier_options *options, struct e
         return err;
     }
     err = copier_make(copier, why);
-    if (err == ICMS_OK && !copier_begin(copier))
+    if (err == ICMS_OK && !copier_thread(copier, &copier->thread, copier_run))
         err =
             err_set(why, ICMS_NO_MEMORY,
                     "cannot use memory of %s device %d: no thread can be made; raise the limit of "
@@ -785,18 +783,22 @@ bool device_copier_free(struct device_copier **copier)
     copier_drain(c);
     c->closed = true;
     (void)pthread_cond_broadcast(&c->changed);
-    while (c->calling) /* it waits for nobody but the owner's locks */
+    while (c->calling != 0) /* it waits for nobody but the owner's locks */
         (void)pthread_cond_wait(&c->changed, &c->lock);
     until_ns = copier_now_ns() + (c->busy == 0 ? (uint64_t)DEVICE_DRAIN_MS * 1000000 : 0);
-    while (!c->ended && copier_now_ns() < until_ns)
+    while ((!c->ended || c->pinning) && copier_now_ns() < until_ns)
         copier_sleep(c, until_ns);
-    ended = c->ended;
+    ended = c->ended && !c->pinning;
     copier_unlock(c);
     if (!ended) {
         (void)pthread_detach(c->thread);
+        if (c->has_pinner)
+            (void)pthread_detach(c->pinner);
         return false; /* all of it is the driver's */
     }
     (void)pthread_join(c->thread, NULL);
+    if (c->has_pinner)
+        (void)pthread_join(c->pinner, NULL);
     code = device_ops(c->options.driver)->enter(c->options.driver, &c->options.place, &before);
     ended = copier_pins_drop(c, code);
     if (code == 0) {

@@ -107,8 +107,8 @@ struct device_copy {
 };
 
 /* Takes pinned memory, streams and events in a place, and starts the thread. landed(arg) is called
- * on that thread, without a lock, when copies are over; failed(arg, line) once, when the driver
- * fails. */
+ * on a thread of the copier, without a lock, when copies are over; failed(arg, line) likewise, once
+ * when the driver fails, and once when it does not pin what device_copier_pin_later named. */
 struct device_copier_options {
     const struct device_driver *driver;
     struct device_place place;
@@ -150,6 +150,12 @@ void device_copy_pieces(struct device_copy *copy, const struct device_piece *pie
  * LIMIT: with the driver's words. */
 icms_err device_copier_pin(struct device_copier *copier, void *memory, uint64_t bytes,
                            bool read_only, struct err_why *why) ICMS_MUST_CHECK;
+
+/* The same on a thread of the copier's own: returns at once, and copies go on meanwhile. The memory
+ * stays mapped from now on until device_copier_unpin or device_copier_free returned true. What
+ * cannot be pinned is not read by copies. */
+void device_copier_pin_later(struct device_copier *copier, void *memory, uint64_t bytes,
+                             bool read_only);
 
 /* From now on no copy reads the range. True: it is not pinned. False: the copier's thread will let
  * go of it, after the copies that read it; landed() tells when to ask again. Never waits. */

@@ -22,7 +22,9 @@ struct device_pin {
     uint8_t *memory; /* NULL: free                                        */
     uint64_t bytes;
     uint32_t copies; /* that read there                                   */
-    bool asked;      /* the driver is pinning or unpinning it             */
+    bool read_only;  /* mapped without the right to write                 */
+    bool wanted;     /* the pinner will pin it                            */
+    bool asked;      /* the driver is pinning or unpinning it, or will be */
     bool leaving;    /* no copy begins there; the thread unpins it        */
     bool kept;       /* the driver refused to                             */
 };
@@ -39,8 +41,12 @@ struct device_copier {
     bool halted;            /* no copy starts                                             */
     bool closed;            /* the thread ends, and calls nobody                          */
     bool ended;             /* the thread has left the driver for good                    */
-    bool calling;           /* the thread is in landed() or failed()                      */
-    bool refused;           /* failed() was called                                        */
+    uint32_t calling;       /* threads in landed() or failed()                            */
+    bool refused;           /* failed() was called for a copy                             */
+    bool unpinned;          /* and for a range                                            */
+    bool pinning;           /* the pinner runs                                            */
+    bool has_pinner;        /* it was started, and not joined: of who set pinning, or frees */
+    pthread_t pinner;       /* pins what device_copier_pin_later named                    */
     _Atomic bool failed;    /* the driver does not say any more what ended                */
     uint32_t busy;          /* copies in states ORDERED and LOST                          */
     uint64_t since_ns;      /* when the oldest of them was ordered, about                 */
@@ -62,6 +68,12 @@ static inline void copier_unlock(struct device_copier *copier)
 {
     (void)pthread_mutex_unlock(&copier->lock);
 }
+
+/* Starts a thread of the copier; signals of the process are for its own threads. */
+bool copier_thread(struct device_copier *copier, pthread_t *thread, void *(*run)(void *arg));
+
+/* Calls landed(), or failed() with the line. Lock; not held meanwhile. */
+void copier_call(struct device_copier *copier, const char *line);
 
 /* Memory of the copier, first fit. Lock. */
 uint8_t *copier_memory_take(struct device_copier *copier, uint64_t bytes);

@@ -446,6 +446,8 @@ int fake_pin(void *memory, size_t bytes, bool read_only)
     int code, limit;
 
     (void)pthread_mutex_lock(&lock);
+    while (read_only && settings[FAKE_DEVICE_PIN_HANG] != 0)
+        (void)pthread_cond_wait(&changed, &lock);
     code = here_wrong();
     if (code == FAKE_OK)
         code = capture_wrong(NULL);

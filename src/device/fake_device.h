@@ -33,6 +33,7 @@ enum fake_device_set {
     FAKE_DEVICE_QUERY,      /* code that asking for an event returns                           */
     FAKE_DEVICE_STUCK,      /* 1: streams do not run                                           */
     FAKE_DEVICE_HANG,       /* 1: a copy that is asked for does not return                      */
+    FAKE_DEVICE_PIN_HANG,   /* 1: pinning a read-only mapping does not return                  */
     FAKE_DEVICE_DELAY_US,   /* before each thing that a stream runs                            */
     FAKE_DEVICE_CAPTURE,    /* 1: a stream is captured in the mode that concerns all threads   */
     FAKE_DEVICE_SETS,
