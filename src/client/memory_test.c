@@ -620,6 +620,48 @@ static void a_child_of_fork_is_told(void **state)
     unreg(&memory);
 }
 
+/* A handle of the child's own serves it, for memory of the host; the driver does not. */
+static void a_child_of_fork_cannot_begin_with_a_driver(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, MIB, &memory);
+    int status = 0;
+    pid_t child;
+
+    if (in_process)
+        skip(); /* the parent has the directory */
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
+    child = fork();
+    if (child == 0) {
+        struct icms_memory *other = NULL;
+        struct icms_volume *volume = NULL;
+        struct icms *icms = NULL;
+        uint8_t *data = malloc(5000);
+        struct icms_block block = {.key = rig_key(1), .data = data, .bytes = 5000};
+        char why[512] = "";
+        bool right = icms_open(f->rig.where, NULL, NULL, 0, &icms) == ICMS_OK &&
+                     icms_volume_open(icms, "kv", NULL, 0, &volume) == ICMS_OK &&
+                     icms_memory_register(icms, ICMS_MEMORY_CUDA, pointer(address), MIB, why,
+                                          sizeof(why), &other) == ICMS_UNSUPPORTED &&
+                     other == NULL && strstr(why, "was forked from one that uses CUDA") != NULL &&
+                     get_one(volume, 1, address, 5000) == ICMS_NOT_REGISTERED &&
+                     icms_get(volume, &block, 1, NULL) == ICMS_OK;
+
+        if (!right)
+            (void)fprintf(stderr, "in the child: %s\n", why);
+        block = (struct icms_block){.key = rig_key(1)}; /* without memory */
+        right = right && icms_get(volume, &block, 1, NULL) == ICMS_OK;
+        free(data);
+        icms_close(&icms);
+        _exit(right ? 0 : 1);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    unreg(&memory);
+}
+
 /* What is registered, and under way at its deadline, at icms_close. */
 static void close_forgets_what_is_registered(void **state)
 {
@@ -781,6 +823,7 @@ int main(int argc, char **argv)
         CASE(a_context_that_is_destroyed_is_an_error_and_another_one_is_used),
         CASE(memory_that_was_freed_is_an_error),
         CASE(a_child_of_fork_is_told),
+        CASE(a_child_of_fork_cannot_begin_with_a_driver),
         CASE(close_forgets_what_is_registered),
         CASE(an_agent_that_dies_takes_no_copy_along),
         CASE(a_handle_that_failed_keeps_what_devices_use),

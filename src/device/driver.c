@@ -6,9 +6,12 @@
  * fork in between leaves nothing locked in the child.
  */
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "device/device_int.h"
 
@@ -113,6 +116,15 @@ void device_drivers_look(void)
             (void)!driver_open(kind, RTLD_NOLOAD, NULL); /* not here: nothing to ask */
 }
 
+/* Whether the CPU can read there: this call looks at the set of signals before it refuses how that
+ * is to be used. */
+static bool driver_address_is_readable(const void *address)
+{
+    const void *set = (const void *)((uintptr_t)address & ~(uintptr_t)7); /* in one page */
+
+    return syscall(SYS_rt_sigprocmask, -1, set, NULL, sizeof(uint64_t)) == 0 || errno != EFAULT;
+}
+
 bool device_is_foreign(const void *address)
 {
     for (enum device_kind kind = 0; kind < DEVICE_KINDS; kind++) {
@@ -120,9 +132,14 @@ bool device_is_foreign(const void *address)
             atomic_load_explicit(&drivers[kind], memory_order_acquire);
         struct device_pointer pointer;
 
-        if (driver != NULL && driver->ops->look(driver, (uint64_t)(uintptr_t)address, &pointer) &&
-            pointer.on_device)
+        if (driver == NULL)
+            continue;
+        if (driver->ops->look(driver, (uint64_t)(uintptr_t)address, &pointer)) {
+            if (pointer.on_device)
+                return true;
+        } else if (pointer.is_unsaid && address != NULL && !driver_address_is_readable(address)) {
             return true;
+        }
     }
     return false;
 }

@@ -44,6 +44,8 @@ enum device_kind {
 
 /* What a driver says of an address. */
 struct device_pointer {
+    bool is_unsaid; /* with look's false: the driver is not started in this process, and knows
+                       nothing: a child of fork() has the addresses of its parent, too        */
     bool on_device; /* the CPU cannot touch it; else it is host memory that the driver knows   */
     void *context; /* that the memory belongs to; NULL: to the device alone                       */
     int ordinal;   /* of the device                                                          */
@@ -77,7 +79,8 @@ struct device_ops {
     /* Starts the driver in this process. */
     icms_err (*start)(const struct device_driver *driver, struct err_why *why);
 
-    /* What an address is. False: the driver does not know it. Never waits for a device. */
+    /* What an address is. False: the driver does not know it, or nothing (is_unsaid). Never waits
+     * for a device. */
     bool (*look)(const struct device_driver *driver, uint64_t address,
                  struct device_pointer *out_pointer);
 
@@ -129,8 +132,8 @@ icms_err device_driver_get(enum device_kind kind, struct err_why *why,
  * Starts nothing. */
 void device_drivers_look(void);
 
-/* Whether a driver that is in this process says that the CPU cannot touch the address. Without one
- * it is two loads. */
+/* Whether a driver that is in this process says that the CPU cannot touch the address, or cannot
+ * say what it is, as in a child of fork(), and the kernel says so. Without one it is two loads. */
 bool device_is_foreign(const void *address);
 
 const struct device_ops *device_ops(const struct device_driver *driver);

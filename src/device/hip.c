@@ -104,8 +104,11 @@ static bool hip_look(const struct device_driver *driver, uint64_t address,
     unsigned type = 0, managed = 0;
     unsigned long long id = 0;
     size_t bytes = 0;
+    int code;
 
-    if (!hip_ask(driver, HIP_POINTER_MEMORY_TYPE, address, &type))
+    code = driver->hip.pointer(&type, HIP_POINTER_MEMORY_TYPE, address);
+    out_pointer->is_unsaid = code == DEVICE_NOT_INITIALIZED;
+    if (code != 0)
         return false;
     if (!hip_ask(driver, HIP_POINTER_IS_MANAGED, address, &managed))
         managed = 0;
