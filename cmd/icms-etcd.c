@@ -420,10 +420,11 @@ static uint32_t status_targets(const struct conf_pod *map, const json_t *targets
 static void status_json(const struct etcd_run *run, const struct maps *maps, bool is_same,
                         json_t *targets)
 {
-    json_t *root = json_pack(
-        "{s:s, s:s, s:I, s:s, s:i, s:s, s:b, s:O}", "endpoint", etcd_endpoint(run->etcd), "prefix",
-        run->prefix, "revision", (json_int_t)maps->value.revision, "pod", maps->is->name, "epoch",
-        (int)maps->is->epoch, "file", run->file, "file_is_same", is_same, "targets", targets);
+    json_t *root =
+        json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:b, s:O}", "endpoint", etcd_endpoint(run->etcd),
+                  "prefix", run->prefix, "revision", (json_int_t)maps->value.revision, "pod",
+                  maps->is->name, "epoch", (json_int_t)maps->is->epoch, "file", run->file,
+                  "file_is_same", is_same, "targets", targets);
 
     (void)json_dumpf(root, stdout, JSON_COMPACT);
     (void)printf("\n");
