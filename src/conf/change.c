@@ -142,8 +142,10 @@ icms_err conf_change_run(struct conf_change *change,
 {
     struct conf_edit_text edit = {0};
     struct conf_edit made = {0};
-    icms_err err = conf_live_read(change->path, change->why, &change->before);
+    icms_err err;
 
+    conf_edit_begin(change->path, &made);
+    err = conf_live_read(change->path, change->why, &change->before);
     if (err == ICMS_OK)
         err = change->kind->check(change);
     if (err == ICMS_OK)

@@ -287,7 +287,11 @@ struct conf_edit_text {
     const struct conf_node *entry; /* the one that is changed     */
 };
 
-/* Reads the file, and finds its list of that name. */
+/* Before a file is read otherwise, too: what is read then and what is changed is one text. */
+void conf_edit_begin(const char *path, struct conf_edit *out_edit);
+
+/* Reads the file, and finds its list of that name. EXISTS: it is another one than at
+ * conf_edit_begin. */
 icms_err conf_edit_open(struct conf_edit_text *edit, const char *path, const char *list,
                         struct err_why *why, struct conf_edit *io_edit) ICMS_MUST_CHECK;
 

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,6 +42,28 @@ static void edit_note(struct conf_edit *edit, const struct stat *status)
         (uint64_t)status->st_mtim.tv_sec * 1000000000 + (uint64_t)status->st_mtim.tv_nsec;
 }
 
+static bool edit_is_same(const struct conf_edit *edit, const struct stat *status)
+{
+    struct conf_edit now = {0};
+
+    edit_note(&now, status);
+    return now.was_bytes == edit->was_bytes && now.was[0] == edit->was[0] &&
+           now.was[1] == edit->was[1] && now.was_time_ns == edit->was_time_ns;
+}
+
+static icms_err edit_is_stale(const char *path, struct err_why *why)
+{
+    return err_set(why, ICMS_EXISTS, "%s was changed since it was read: try again", path);
+}
+
+void conf_edit_begin(const char *path, struct conf_edit *out_edit)
+{
+    struct stat status = {0};
+
+    if (stat(path, &status) == 0) /* else reading says why */
+        edit_note(out_edit, &status);
+}
+
 /* Finds the list in the tree. */
 static icms_err edit_list_find(struct conf_edit_text *edit, const char *list)
 {
@@ -60,8 +83,10 @@ icms_err conf_edit_open(struct conf_edit_text *edit, const char *path, const cha
     struct stat status = {0};
     icms_err err;
 
-    if (stat(path, &status) == 0) /* else reading says why */
-        edit_note(io_edit, &status);
+    if (io_edit->was[1] == 0)
+        conf_edit_begin(path, io_edit);
+    else if (stat(path, &status) == 0 && !edit_is_same(io_edit, &status))
+        return edit_is_stale(path, why);
     edit->source = (struct conf_source){.name = path, .why = why};
     err = conf_file_read(path, "its name", why, &edit->text, &edit->bytes);
     if (err == ICMS_OK)
@@ -533,15 +558,6 @@ static int edit_write_all(int fd, const char *text, size_t bytes)
     return fsync(fd) != 0 ? errno : 0;
 }
 
-static bool edit_is_same(const struct conf_edit *edit, const struct stat *status)
-{
-    struct conf_edit now = {0};
-
-    edit_note(&now, status);
-    return now.was_bytes == edit->was_bytes && now.was[0] == edit->was[0] &&
-           now.was[1] == edit->was[1] && now.was_time_ns == edit->was_time_ns;
-}
-
 /* What a rename did in a folder survives a power loss. An errno, or 0. */
 static int edit_folder_flush(const char *path)
 {
@@ -557,60 +573,9 @@ static int edit_folder_flush(const char *path)
     return error;
 }
 
-/* The new file beside the old one, with its mode and owner. An errno, or 0. */
-static int edit_write_beside(const char *path, const char *beside, const struct conf_edit *edit)
-{
-    struct stat status;
-    int error = stat(path, &status) != 0 ? errno : 0, fd;
-
-    if (error != 0)
-        return error;
-    fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return errno;
-    /* whoever edits in this way, too, has to wait now */
-    error = stat(path, &status) != 0 ? errno : edit_is_same(edit, &status) ? 0 : ESTALE;
-    if (error == 0 &&
-        (fchown(fd, status.st_uid, status.st_gid) != 0 || fchmod(fd, status.st_mode & 07777) != 0))
-        error = errno;
-    if (error == 0)
-        error = edit_write_all(fd, edit->text, edit->bytes);
-    if (close(fd) != 0 && error == 0)
-        error = errno;
-    /* an editor, which does not wait, may have saved while this was written */
-    if (error == 0)
-        error = stat(path, &status) != 0 ? errno : edit_is_same(edit, &status) ? 0 : ESTALE;
-    if (error == 0 && rename(beside, path) != 0)
-        error = errno;
-    if (error != 0) {
-        (void)unlink(beside);
-        return error;
-    }
-    return edit_folder_flush(path);
-}
-
-icms_err conf_edit_write(const char *path, const struct conf_edit *edit, struct err_why *why)
-{
-    char real[PATH_MAX], beside[PATH_MAX + 16];
-    int error = realpath(path, real) == NULL ? errno : 0;
-
-    if (error == 0) {
-        (void)snprintf(beside, sizeof(beside), "%s.new", real);
-        error = edit_write_beside(real, beside, edit);
-    }
-    if (error == EEXIST)
-        return err_set(why, ICMS_EXISTS,
-                       "cannot write %s: there is a file %s; remove it if nobody else edits", path,
-                       beside);
-    if (error == ESTALE)
-        return err_set(why, ICMS_EXISTS, "%s was changed since it was read: try again", path);
-    if (error != 0)
-        return err_set(why, err_from_errno(error), "cannot write %s: %s", path, strerror(error));
-    return ICMS_OK;
-}
-
-/* Beside the file, under a name that no other process takes; then in its place. An errno, or 0. */
-static int file_put(const char *real, const char *text, size_t bytes)
+/* Beside the file, under a name that no other process takes; then in its place, if it is still the
+ * one that was read (NULL: whatever it is). An errno, or 0. */
+static int file_put(const char *real, const char *text, size_t bytes, const struct conf_edit *was)
 {
     char beside[PATH_MAX + 16];
     struct stat status;
@@ -633,6 +598,9 @@ static int file_put(const char *real, const char *text, size_t bytes)
         error = edit_write_all(fd, text, bytes);
     if (close(fd) != 0 && error == 0)
         error = errno;
+    /* an editor, which does not wait, may have saved while this was written */
+    if (error == 0 && was != NULL)
+        error = stat(real, &status) != 0 ? errno : edit_is_same(was, &status) ? 0 : ESTALE;
     if (error == 0 && rename(beside, real) != 0)
         error = errno;
     if (error != 0) {
@@ -640,6 +608,38 @@ static int file_put(const char *real, const char *text, size_t bytes)
         return error;
     }
     return edit_folder_flush(real);
+}
+
+/* Who edits has the file locked meanwhile; the lock of who is killed ends. The one that waited for
+ * nothing opened a file that is not there any more, and finds another one (file_put). A file system
+ * without locks has no two operators. An errno, or 0. */
+static int edit_put(const char *real, const struct conf_edit *edit)
+{
+    int fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int error = fd < 0 ? errno : 0;
+
+    if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        error = EWOULDBLOCK;
+    if (error == 0)
+        error = file_put(real, edit->text, edit->bytes, edit);
+    if (fd >= 0)
+        (void)close(fd);
+    return error;
+}
+
+icms_err conf_edit_write(const char *path, const struct conf_edit *edit, struct err_why *why)
+{
+    char real[PATH_MAX];
+    int error = realpath(path, real) == NULL ? errno : edit_put(real, edit);
+
+    if (error == EWOULDBLOCK)
+        return err_set(why, ICMS_EXISTS, "cannot write %s: somebody else changes it now; try again",
+                       path);
+    if (error == ESTALE)
+        return edit_is_stale(path, why);
+    if (error != 0)
+        return err_set(why, err_from_errno(error), "cannot write %s: %s", path, strerror(error));
+    return ICMS_OK;
 }
 
 icms_err conf_file_put(const char *path, const char *text, size_t bytes, struct err_why *why)
@@ -656,7 +656,7 @@ icms_err conf_file_put(const char *path, const char *text, size_t bytes, struct 
             error = 0;
     }
     if (error == 0)
-        error = file_put(real, text, bytes);
+        error = file_put(real, text, bytes, NULL);
     return error == 0 ? ICMS_OK
                       : err_set(why, err_from_errno(error), "cannot write %s: %s", path,
                                 error == EINVAL ? "it is not a regular file" : strerror(error));

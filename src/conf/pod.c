@@ -677,9 +677,12 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
         return CONF_POD_REFUSED;
     }
     if (after->epoch < before->epoch) {
-        (void)err_set(why, ICMS_CONFIG,
-                      "%s: its epoch %u is lower than %u, which is in use: write a higher one",
-                      file, after->epoch, before->epoch);
+        (void)err_set(why, ICMS_CONFIG, "%s: its epoch %u is lower than %u, which is in use: %s",
+                      file, after->epoch, before->epoch,
+                      before->epoch < UINT32_MAX
+                          ? "write a higher one"
+                          : "no other can follow that, the last one there can be, until who uses "
+                            "it is started again");
         return CONF_POD_REFUSED;
     }
     (void)conf_pod_differs(before, after, differs, sizeof(differs));
@@ -687,8 +690,12 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
         return CONF_POD_SAME;
     if (after->epoch == before->epoch) {
         (void)err_set(why, ICMS_CONFIG,
-                      "%s: it differs from the map in use (%s) and has its epoch, %u: raise it",
-                      file, differs, after->epoch);
+                      "%s: it differs from the map in use (%s) and has its epoch, %u: %s", file,
+                      differs, after->epoch,
+                      before->epoch < UINT32_MAX
+                          ? "raise it"
+                          : "the last one there can be; write a low one, and start who uses it "
+                            "again");
         return CONF_POD_REFUSED;
     }
     if (before->volume_count > 0 && after->volume_count == 0) {

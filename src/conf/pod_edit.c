@@ -137,8 +137,11 @@ static icms_err change_check(const struct change *change)
     enum conf_enclosure_state state;
 
     if (change->before->epoch == UINT32_MAX)
-        return err_set(change->why, ICMS_CONFIG, "%s: epoch %u is the last one", change->path,
-                       change->before->epoch);
+        return err_set(change->why, ICMS_CONFIG,
+                       "%s: no change can follow epoch %u, the last one there can be; write a low "
+                       "epoch by hand, and restart every agent of the pod: one that starts takes "
+                       "any epoch",
+                       change->path, change->before->epoch);
     if (change->asked->what == CONF_POD_SHRINK)
         return ICMS_OK;
     if (is_of_volume(change->asked))
@@ -567,8 +570,10 @@ icms_err conf_pod_change(const char *path, const struct conf_pod_change *asked, 
         .asked = asked, .path = path, .why = why, .before = out_before, .after = out_after};
     struct conf_edit_text edit = {0};
     struct conf_edit made = {0};
-    icms_err err = change_begin(&change);
+    icms_err err;
 
+    conf_edit_begin(path, &made);
+    err = change_begin(&change);
     if (err != ICMS_OK)
         return err;
     err = conf_edit_open(

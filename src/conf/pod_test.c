@@ -3,14 +3,19 @@
  * The pod map: what is right is taken, what is wrong is refused with its line, what a map is to the
  * one before, and how its file is changed.
  */
+#include <fcntl.h>
+#include <glob.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -234,6 +239,11 @@ static void test_a_map_is_compared_with_the_one_before(void **state)
     assert_non_null(strstr(why.text, "its epoch 3 is lower than 4"));
     assert_int_equal(compare(HEAD E0 E1, HEAD E0 E1 "  weight: 2\n", &gone), CONF_POD_REFUSED);
     assert_non_null(strstr(why.text, "e1 weight 1 -> 2) and has its epoch, 4: raise it"));
+    assert_int_equal(compare(EPOCH(4294967295) E0 E1, EPOCH(5) E0, &gone), CONF_POD_REFUSED);
+    assert_non_null(strstr(why.text, "until who uses it is started again"));
+    assert_int_equal(compare(EPOCH(4294967295) E0 E1, EPOCH(4294967295) E0, &gone),
+                     CONF_POD_REFUSED);
+    assert_non_null(strstr(why.text, "the last one there can be; write a low one"));
     assert_int_equal(compare(HEAD E0, "name: pod1\nepoch: 9\nenclosures:\n" E0, &gone),
                      CONF_POD_REFUSED);
     assert_non_null(strstr(why.text, "pod 'pod1'; the one in use is of 'pod0'"));
@@ -507,8 +517,9 @@ static void test_addresses_that_come_and_go_are_words(void **state)
     assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)), "");
 }
 
-/* An editor saves while the file is synced. */
+/* An editor saves while the file is synced, or who writes it is killed. */
 static const char *save_at_sync;
+static bool is_killed_at_sync;
 
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
@@ -519,6 +530,8 @@ int __wrap_fsync(int fd)
     save_at_sync = NULL;
     if (text != NULL)
         file_write(text);
+    if (is_killed_at_sync)
+        raise(SIGKILL);
     return __real_fsync(fd);
 }
 
@@ -568,7 +581,7 @@ static void test_an_enclosure_is_added_behind_the_last(void **state)
     not_changed("name: pod0\nepoch: 4\nenclosures: [{name: e0, address: 10.0.0.1:1}]\n",
                 ADD(.name = "e1", .address = "b:1"), ICMS_CONFIG, "by hand");
     not_changed("name: pod0\nepoch: 4294967295\nenclosures:\n" E0,
-                ADD(.name = "e1", .address = "b:1"), ICMS_CONFIG, "the last one");
+                ADD(.name = "e1", .address = "b:1"), ICMS_CONFIG, "restart every agent of the pod");
 }
 
 static void test_states_are_changed_in_their_line(void **state)
@@ -632,6 +645,7 @@ static void test_what_an_editor_saved_meanwhile_stays(void **state)
     static const char saved[] = HEAD E0 E1 E2 "# saved\n...\n";
     struct conf_edit edit = {0};
     char text[sizeof(saved) + 1], beside[sizeof(path) + 8];
+    glob_t found;
     FILE *file;
 
     assert_int_equal(change(HEAD E0 E1, &MAKE(DRAIN, "e0"), &edit), ICMS_OK);
@@ -644,8 +658,43 @@ static void test_what_an_editor_saved_meanwhile_stays(void **state)
     assert_int_equal(fread(text, 1, sizeof(text), file), strlen(saved));
     assert_int_equal(fclose(file), 0);
     assert_memory_equal(text, saved, strlen(saved));
-    (void)snprintf(beside, sizeof(beside), "%s.new", path);
-    assert_int_not_equal(access(beside, F_OK), 0);
+    (void)snprintf(beside, sizeof(beside), "%s.*", path);
+    assert_int_equal(glob(beside, 0, NULL, &found), GLOB_NOMATCH);
+}
+
+/* One operator at a time; one who is killed stops no other. */
+static void test_who_changes_the_file_at_the_same_time_has_to_try_again(void **state)
+{
+    struct conf_edit edit = {0}, begun = {.text = NULL};
+    struct conf_edit_text text = {0};
+    char beside[sizeof(path) + 8];
+    glob_t found;
+    pid_t child;
+    int fd, status;
+
+    assert_int_equal(change(HEAD E0 E1, &MAKE(DRAIN, "e0"), &edit), ICMS_OK);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(conf_edit_write(path, &edit, &why), ICMS_EXISTS);
+    assert_non_null(strstr(why.text, "somebody else changes it now; try again"));
+    assert_int_equal(close(fd), 0);
+    is_killed_at_sync = true;
+    child = fork();
+    if (child == 0)
+        _exit(conf_edit_write(path, &edit, &why) == ICMS_OK);
+    is_killed_at_sync = false;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(conf_edit_write(path, &edit, &why), ICMS_OK);
+    (void)snprintf(beside, sizeof(beside), "%s.*", path);
+    assert_int_equal(glob(beside, 0, NULL, &found), 0);
+    assert_int_equal(unlink(found.gl_pathv[0]), 0); /* what it left was in nobody's way */
+    globfree(&found);
+    conf_edit_fini(&edit);
+    conf_edit_begin(path, &begun);
+    file_write(ended(HEAD E0));
+    assert_int_equal(conf_edit_open(&text, path, "enclosures", &why, &begun), ICMS_EXISTS);
+    assert_non_null(strstr(why.text, "was changed since it was read"));
 }
 
 static void test_a_shrunken_map_is_confirmed_for_one_epoch(void **state)
@@ -810,6 +859,7 @@ int main(void)
         cmocka_unit_test(test_one_at_a_time_joins_or_drains),
         cmocka_unit_test(test_only_what_is_drained_is_removed),
         cmocka_unit_test(test_what_an_editor_saved_meanwhile_stays),
+        cmocka_unit_test(test_who_changes_the_file_at_the_same_time_has_to_try_again),
         cmocka_unit_test(test_a_file_is_put_whole),
         cmocka_unit_test(test_a_shrunken_map_is_confirmed_for_one_epoch),
     };

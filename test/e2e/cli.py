@@ -8,6 +8,7 @@ Method: icms dev --json runs a target and an agent; the other subcommands talk t
 usage: cli.py BUILD_ROOT
 """
 import base64
+import fcntl
 import http.server
 import json
 import os
@@ -135,6 +136,29 @@ enclosures:
 """
 
 
+def operators(folder):
+    """Of changes at the same time each is made, or says that it was not."""
+    file, results = folder / "operators.yaml", []
+    file.write_text(MAP)
+
+    def work(who):
+        for n in range(6):
+            results.append(icms("pod", "volume", "create", f"v{who}-{n}", "value_max=4KiB", "--file", file))
+
+    threads = [threading.Thread(target=work, args=(who,)) for who in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done = sum(result.returncode == 0 for result in results)
+    said = [result.stderr for result in results if result.returncode != 0]
+    text = file.read_text()
+    print(f"ok operators: {done} of {len(results)} changes were made")
+    assert done >= 6 and f"epoch: {4 + done}\n" in text and text.count("- name: v") == done, (done, text)
+    assert all(b"try again" in words for words in said), said
+    assert not list(folder.glob("operators.yaml.*"))
+
+
 def pod_map(folder):
     """icms pod changes the file of a map, and nothing else of it."""
     file = folder / "pod.yaml"
@@ -176,9 +200,9 @@ def pod_map(folder):
     assert file.read_text() == drained, file.read_text()
     expect("drain of the last one", change("drain", "e1"), 1, b"", [b"no other one is up"])
     expect("remove of the last one that is up", change("remove", "e1", "--yes"), 1, b"", [b"no other one is up"])
-    (folder / "pod.yaml.new").touch()
-    expect("somebody else edits", change("undrain", "e0"), 1, err=[b"nobody else edits", b"nothing was changed"])
-    (folder / "pod.yaml.new").unlink()
+    with open(file) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        expect("somebody else edits", change("undrain", "e0"), 1, err=[b"try again", b"nothing was changed"])
     assert file.read_text() == drained, file.read_text()
     expect("remove", change("remove", "e0"), 0)
     assert file.read_text() == "# row 7\nname: pod0\nepoch: 6\nenclosures:\n  - name: e1\n" \
@@ -579,6 +603,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="icms-") as folder:
         usage()
         keys(pathlib.Path(folder))
+        operators(pathlib.Path(folder))
         pod_map(pathlib.Path(folder))
         config(pathlib.Path(folder))
         volume_of_both(pathlib.Path(folder))
