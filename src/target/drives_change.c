@@ -68,6 +68,7 @@ struct target_drives_change {
     uint64_t waits_ns;          /* ROWS: it has waited there since; 0: it has not */
     uint32_t joins;             /* ROWS, JOIN: which one                   */
     bool is_opened;             /* JOIN: it has its volumes                */
+    bool is_unknown;            /* ROWS, JOIN: a drive in service has no row for it */
     struct target_note_df note; /* ROWS, JOIN: the list of a drive in service */
     uint64_t out;               /* JOIN: target.out when it marked the others */
     struct err_why failed;      /* JOIN: which drive did, and why; "": none did */
@@ -359,7 +360,7 @@ static void join_next(struct target_drives_change *change, uint32_t from)
     change->joins = from;
     while (change->joins < LIMIT_DRIVES && !has(change->comes, change->joins))
         change->joins++;
-    change->is_opened = false;
+    change->is_opened = change->is_unknown = false;
     change->note = (struct target_note_df){.rows = {{.missed = 0}}};
     atomic_store(&change->target->joins,
                  change->joins < LIMIT_DRIVES ? (uint32_t)1 << change->joins : 0);
@@ -454,6 +455,12 @@ static bool step_join(struct target_drives_change *change)
             return true;
         }
     }
+    if (change->is_unknown) {
+        join_failed(change, drive,
+                    "the other drives have no row for it in their lists of drives; restart "
+                    "icms-target, which forgets drives that are gone");
+        return true;
+    }
     if (!target_generations_know(drive, &target->generations))
         return false;
     change->out = atomic_load(&target->out);
@@ -516,9 +523,12 @@ static bool step_rows(struct target_drives_change *change)
     struct target *target = change->target;
     struct target_drive *drive = &target->drives[change->at];
     uint64_t now_ns = loop_now_ns(drive->loop);
+    bool has_row;
 
-    if (target_members_know(drive, &target->drives[change->joins].uuid, &change->note))
+    if (target_members_know(drive, &target->drives[change->joins].uuid, &change->note, &has_row)) {
+        change->is_unknown = change->is_unknown || !has_row;
         return true;
+    }
     if (change->waits_ns == 0)
         change->waits_ns = now_ns;
     return has(change->goes, change->at) && now_ns - change->waits_ns >= CHANGE_GOES_NS;

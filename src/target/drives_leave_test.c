@@ -132,6 +132,69 @@ static void a_list_misses_no_key_that_moves(void **state)
     }
 }
 
+/* Adds drive 3, erased; false: it could not join. */
+static bool comes_erased(struct rig *rig, struct err_why *out_why)
+{
+    uint64_t bytes;
+    uint8_t *medium;
+    uint32_t drive;
+
+    configure(rig, 3 | 8, 0);
+    medium = sim_file_medium(rig->node, rig->paths[3], &bytes);
+    if (medium != NULL) /* as `icms drive add --format` does */
+        memset(medium, 0, bytes);
+    assert_int_equal(try_change(rig, out_why, &drive), ICMS_OK);
+    target_drives_commit(rig->target);
+    while (!target_drives_changed(rig->target, out_why))
+        run_ms(rig, 1);
+    return out_why->text[0] == '\0';
+}
+
+static void goes(struct rig *rig)
+{
+    change(rig, 3, 0);
+    closed(rig);
+}
+
+/* Drives come and go until the lists of the others are full: the next one is refused, because
+ * nobody would know what it misses. A start forgets some that are gone. */
+static void a_drive_that_nobody_can_note_does_not_join(void **state)
+{
+    struct rig *rig = up_with(2, 3);
+    struct err_why why;
+    struct nvme_cqe cqe;
+    uint32_t n[4], came = 0;
+
+    while (comes_erased(rig, &why)) {
+        assert_in_range(++came, 1, TARGET_NOTE_ROWS - 2);
+        goes(rig);
+    }
+    assert_int_equal(came, TARGET_NOTE_ROWS - 2);
+    if (strstr(why.text, "drive /drive/3 could not join: ") == NULL ||
+        strstr(why.text, "restart icms-target") == NULL)
+        fail_msg("%s", why.text);
+    goes(rig);
+    rig_down(rig);
+    configure(rig, 3, 0);
+    rig_up(rig);
+    for (uint32_t again = 0; again < 2; again++) {
+        assert_true(comes_erased(rig, &why));
+        fill_drive(rig, number_of(rig, 3), 1000 * again, n, 4);
+        sim_disk_dead(rig->node, rig->paths[3], true);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(put(rig, 1, key_text(n[i], 0), 900 + i), NVME_SC_SUCCESS);
+        sim_disk_dead(rig->node, rig->paths[3], false);
+        rig_down(rig);
+        configure(rig, 3 | 8, 0);
+        rig_up(rig);
+        assert_non_null(strstr(rig_warning(0), "drive 2 (/drive/3) is formatted"));
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(get(rig, 1, key_text(n[i], 0), 900 + i, &cqe), NVME_SC_SUCCESS);
+        goes(rig);
+    }
+    rig_free(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +202,7 @@ int main(void)
         cmocka_unit_test(a_drive_that_left_may_return),
         cmocka_unit_test(a_drive_that_hangs_is_replaced),
         cmocka_unit_test(a_list_misses_no_key_that_moves),
+        cmocka_unit_test(a_drive_that_nobody_can_note_does_not_join),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

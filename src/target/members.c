@@ -24,13 +24,17 @@
  * that left (drive change, LEAVE) has a mark at itself: it does not know who came later, so it has
  * no say about others, until it is in service again. Two
  * drives whose lists do not have each other are not of one enclosure: that is an
- * error, and --format decides. A list has TARGET_NOTE_ROWS rows; when they are used up, a drive
- * that is gone has none.
+ * error, and --format decides. A list has TARGET_NOTE_ROWS rows. A start leaves MEMBERS_SPARE of
+ * them free, and forgets drives that are gone for that; such a drive is formatted when it is back.
+ * A drive for which the others have no row does not join: nobody could note what it misses.
  */
 #include "base/check.h"
 #include "target/target_int.h"
 
 static const struct uuid nobody;
+
+/* Rows for drives that are added before the next start. */
+#define MEMBERS_SPARE LIMIT_DRIVES
 
 /* ---- lists ---------------------------------------------------------------------------------- */
 
@@ -41,6 +45,15 @@ static struct target_note_row_df *note_row(struct target_note_df *note, const st
         if (uuid_equal(&note->rows[i].drive, drive))
             return &note->rows[i];
     return NULL;
+}
+
+static uint32_t note_used(const struct target_note_df *note)
+{
+    uint32_t used = 0;
+
+    for (uint32_t i = 0; i < TARGET_NOTE_ROWS; i++)
+        used += !uuid_equal(&note->rows[i].drive, &nobody);
+    return used;
 }
 
 /* A drive for which a list has no row left is formatted when it is back. */
@@ -177,9 +190,14 @@ icms_err target_members_write(struct target *target, struct err_why *why)
             own->missed = 0; /* one that had left is back */
     }
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        for (uint32_t row = 0; target_drive_in(target, i) && row < TARGET_NOTE_ROWS; row++)
-            if (!uuid_equal(&target->drives[i].note.rows[row].drive, &nobody))
-                note_add(&note, &target->drives[i].note.rows[row]);
+        for (uint32_t row = 0; target_drive_in(target, i) && row < TARGET_NOTE_ROWS; row++) {
+            const struct target_note_row_df *add = &target->drives[i].note.rows[row];
+
+            if (!uuid_equal(&add->drive, &nobody) &&
+                (note_row(&note, &add->drive) != NULL ||
+                 note_used(&note) < TARGET_NOTE_ROWS - MEMBERS_SPARE))
+                note_add(&note, add);
+        }
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
         target->drives[i].note = note;
     atomic_store(&target->noted, UINT64_MAX);
@@ -262,7 +280,7 @@ enum target_step target_run_note(struct target_req *req)
 /* ---- a drive that joins while the enclosure runs --------------------------------------------- */
 
 bool target_members_know(struct target_drive *drive, const struct uuid *joins,
-                         struct target_note_df *out_note)
+                         struct target_note_df *out_note, bool *out_has_row)
 {
     if (drive->note_busy)
         return false;
@@ -272,6 +290,7 @@ bool target_members_know(struct target_drive *drive, const struct uuid *joins,
             return false;
     }
     *out_note = drive->note;
+    *out_has_row = note_row(&drive->note, joins) != NULL;
     return true;
 }
 

@@ -587,10 +587,11 @@ icms_err target_generations_start(struct target *target, struct err_why *why) IC
  * the answer is for later. */
 bool target_generations_know(struct target_drive *drive, const struct target_generations *known);
 
-/* On the loop of a drive in service: whether its list, on flash, has the drive of this UUID; else
- * it is being written, and the answer is for later. out_note: the list. */
+/* On the loop of a drive in service: whether its list, on flash, has the drive of this UUID, or no
+ * row for it (out_has_row: false); else it is being written, and the answer is for later. out_note:
+ * the list. */
 bool target_members_know(struct target_drive *drive, const struct uuid *joins,
-                         struct target_note_df *out_note);
+                         struct target_note_df *out_note, bool *out_has_row);
 
 /* On the loop of a drive that is not in service yet: its list, with marks at all that are not in
  * service now. False: it is being written, or cannot be. */

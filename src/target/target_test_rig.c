@@ -15,7 +15,7 @@
 #include "base/hash.h"
 #include "target/target_test_rig.h"
 
-static char warnings[64][ERR_WHY_BYTES_MAX];
+static char warnings[300][ERR_WHY_BYTES_MAX];
 static uint32_t warning_count;
 
 static void rig_warned(const char *sentence)
