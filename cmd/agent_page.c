@@ -284,7 +284,8 @@ static double enclosure_lacks(const struct agent_enclosure_stats *enclosure)
 static double enclosure_settings_differ(const struct agent_enclosure_stats *enclosure)
 {
     return enclosure->enclosures_differ + enclosure->weights_differ +
-           __builtin_popcountll(enclosure->run_blocks_differ);
+           __builtin_popcountll(enclosure->run_blocks_differ) +
+           __builtin_popcountll(enclosure->value_max_differ);
 }
 
 static double enclosure_checksum_errors(const struct agent_enclosure_stats *enclosure)
@@ -458,7 +459,8 @@ static void page_enclosures(struct ctl_page *page, const struct agent_stats *sta
     page_enclosure(page, stats, "icms_agent_enclosure_exclusions_total", "counter",
                    "Times it was excluded.", enclosure_exclusions);
     page_enclosure(page, stats, "icms_agent_enclosure_settings_differ", "gauge",
-                   "Settings in which other hosts of it differ: they do not find our blocks.",
+                   "Settings in which it or its other hosts differ: blocks are not found, or do "
+                   "not fit.",
                    enclosure_settings_differ);
     page_enclosure(page, stats, "icms_agent_enclosure_probes_total", "counter",
                    "Times it was tried again while excluded or slow.", enclosure_probes);

@@ -103,6 +103,7 @@ struct main_seen {
     bool enclosures_differ;                   /* from those of other hosts                  */
     bool weights_differ;                      /* likewise                                   */
     uint64_t run_blocks_differ;               /* bit j: of volume j                         */
+    uint64_t value_max_differ;                /* likewise                                   */
     uint64_t up;                              /* bit i: enclosure i is up                   */
     uint64_t users_refused, user_ns;          /* that were told; when                       */
     uint64_t missing[LIMIT_ENCLOSURES];       /* bit j of [i]: enclosure i misses volume j  */
@@ -257,6 +258,28 @@ static void main_link(const struct agent_enclosure_stats *enclosure,
                  (*down & bit) != 0 ? "recovered" : "in time again");
     *down = (uint8_t)(is_down ? *down | bit : *down & ~bit);
     *slow = (uint8_t)(is_slow ? *slow | bit : *slow & ~bit);
+}
+
+/* A value_max that an enclosure has otherwise is logged once, not once for each enclosure. */
+static void main_value_max(const struct agent_stats *stats, struct main_seen *io_seen)
+{
+    uint64_t differ = 0;
+
+    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
+        const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
+        uint64_t new = enclosure->value_max_differ & ~differ & ~io_seen->value_max_differ;
+
+        for (uint32_t j = 0; j < stats->volume_count; j++)
+            if ((new >> j & 1) != 0)
+                log_line(LOG_WARN,
+                         "volume %s: value_max is %llu bytes here, and %llu at enclosure %s: "
+                         "blocks that do not fit are neither stored nor found; set it alike at "
+                         "targets and agents",
+                         stats->volumes[j].name, (unsigned long long)stats->volumes[j].value_max,
+                         (unsigned long long)enclosure->value_max_there[j], enclosure->name);
+        differ |= enclosure->value_max_differ;
+    }
+    io_seen->value_max_differ = differ;
 }
 
 /* Settings in which other agents differ are logged once, not once for each enclosure. */
@@ -452,6 +475,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
         main_damage(&stats, enclosure, io_seen);
     }
     main_settings(&stats, io_seen);
+    main_value_max(&stats, io_seen);
     main_users(&stats, io_seen);
     main_drive(agent, &stats, conf->local_path, io_seen);
     main_tier(&stats, conf->local_path, io_seen);

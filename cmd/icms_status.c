@@ -65,7 +65,7 @@ static void status_lacks(const json_t *lacks)
     (void)printf("; using the next enclosure\n");
 }
 
-/* Settings in which other hosts of an enclosure differ, under its line. */
+/* Settings in which an enclosure or its other hosts differ, under its line. */
 static void status_differ(const json_t *settings)
 {
     const json_t *text;
@@ -73,8 +73,7 @@ static void status_differ(const json_t *settings)
 
     json_array_foreach(settings, i, text)
     {
-        (void)printf("%-20s other hosts do not find our blocks: %s differ\n", "",
-                     json_string_value(text));
+        (void)printf("%-20s settings differ: %s\n", "", json_string_value(text));
     }
 }
 

@@ -332,6 +332,8 @@ struct agent_enclosure_stats {
     bool weights_differ;        /* or other weights                                         */
     uint64_t run_blocks_differ; /* bit i: of volume i                                     */
     uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* what other hosts have; 0: the same */
+    uint64_t value_max_differ; /* bit i: of volume i; ours is agent_volume_stats.value_max */
+    uint64_t value_max_there[LIMIT_AGENT_VOLUMES]; /* bytes of a value, there; 0: the same */
     char last_error[LIMIT_REASON_BYTES]; /* sentence                                            */
     uint64_t last_error_age_ns;          /* how long ago                                       */
     struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                            */
@@ -384,6 +386,7 @@ struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
     struct agent_identity identity; /* that all reactors use */
     uint32_t run_blocks;
+    uint64_t value_max; /* bytes */
     bool encrypted;
     uint64_t slots, slots_used, slots_leased;
     uint64_t arena_bytes; /* what the volume has of the memory now                      */

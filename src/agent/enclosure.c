@@ -447,6 +447,13 @@ static void link_volumes_read(struct agent_link *link)
 
         link->nsid[i] = found == NULL ? 0 : found->nsid;
         link->value_bytes_max[i] = found == NULL ? 0 : found->value_bytes_max;
+        if (found != NULL) /* foreign targets have what they have */
+            atomic_store_explicit(&enclosure->value_max_there[i],
+                                  found->icms &&
+                                          found->value_bytes_max != volume_stored_bytes_max(spec)
+                                      ? found->value_bytes_max
+                                      : 0,
+                                  memory_order_relaxed);
         if (found == NULL && !uuid_is_nil(&spec->uuid))
             link_look_arm(link);
     }
@@ -900,6 +907,7 @@ static void enclosure_counters_reset(struct agent_enclosure *enclosure)
     for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
         atomic_store_explicit(&enclosure->appeared_ns[i], 0, memory_order_relaxed);
         atomic_store_explicit(&enclosure->run_blocks_others[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&enclosure->value_max_there[i], 0, memory_order_relaxed);
     }
     for (uint32_t i = 0; i < LIMIT_LINKS; i++)
         link_counters_reset(&enclosure->links[i]);

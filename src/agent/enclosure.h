@@ -118,6 +118,7 @@ struct agent_enclosure {
     _Atomic bool exist_many;   /* it offers exist-many, and that may be used          */
     _Atomic bool enclosures_differ, weights_differ; /* from what other hosts have         */
     _Atomic uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* theirs; 0: the same       */
+    _Atomic uint32_t value_max_there[LIMIT_AGENT_VOLUMES];   /* its own, as stored; 0: the same */
     uint64_t began_ns;            /* when CONNECTING began                                    */
     _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
     _Atomic bool tried;           /* once up or excluded                                      */

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -71,6 +72,37 @@ static void settings_that_differ_are_named(void **state)
     rig_free(rig);
 }
 
+static void smaller(struct fake_target *target)
+{
+    target->volumes[KV].value_bytes_max -= 4096;
+    target->volumes[RAW].value_bytes_max += 4096;
+    fake_target_drop(target);
+}
+
+/* What an enclosure of ours takes is compared without being told, by whatever link. */
+static void a_value_max_that_differs_is_named(void **state)
+{
+    struct agent_rig *rig = rig_new(&two);
+    const struct agent_stats *stats;
+    char text[96];
+
+    rig_run(rig, 1000 * MS);
+    assert_int_equal(rig_stats(rig)->enclosures[0].value_max_differ, 0);
+    rig_on_fake(rig, 0, smaller);
+    rig_run(rig, 3000 * MS);
+    stats = rig_stats(rig);
+    assert_int_equal(stats->enclosures[0].value_max_differ, 3);
+    assert_int_equal(stats->enclosures[1].value_max_differ, 0);
+    assert_int_equal(stats->enclosures[0].value_max_there[KV], stats->volumes[KV].value_max - 4096);
+    assert_int_equal(stats->enclosures[0].value_max_there[RAW],
+                     stats->volumes[RAW].value_max + 4096);
+    (void)snprintf(text, sizeof(text), "value_max of kv: %llu bytes here, %llu there",
+                   (unsigned long long)stats->volumes[KV].value_max,
+                   (unsigned long long)stats->volumes[KV].value_max - 4096);
+    assert_true(status_has(rig, text));
+    rig_free(rig);
+}
+
 /* One of them: what another order of the same list, or another weight, tells. */
 static uint32_t told_by(const struct agent_rig *rig, uint8_t what)
 {
@@ -102,6 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_that_differ_are_named),
+        cmocka_unit_test(a_value_max_that_differs_is_named),
         cmocka_unit_test(order_does_not_matter_and_weights_do),
     };
 

@@ -133,6 +133,7 @@ static void volume_stats(struct agent *agent, uint32_t volume, struct agent_stat
     out->identity = agent->pod.volumes[volume];
     pthread_mutex_unlock(&agent->pod.lock);
     out->run_blocks = agent->volumes[volume].spec.run_blocks;
+    out->value_max = agent->volumes[volume].spec.value_bytes_max;
     out->encrypted = agent->volumes[volume].spec.encrypted;
     out->slots_leased = volume_leases_count(agent, volume);
     for (uint32_t r = 0; r < agent->reactor_count; r++)
@@ -272,11 +273,17 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
     for (uint32_t i = 0; i < enclosure->agent->volume_count; i++) {
         uint32_t others =
             atomic_load_explicit(&enclosure->run_blocks_others[i], memory_order_relaxed);
+        uint32_t there = atomic_load_explicit(&enclosure->value_max_there[i], memory_order_relaxed);
+        uint32_t trailer = enclosure->agent->volumes[i].spec.sealed ? LIMIT_TRAILER_BYTES : 0;
 
-        if (others == 0)
-            continue;
-        out->run_blocks_differ |= (uint64_t)1 << i;
-        out->run_blocks_others[i] = others;
+        if (others != 0) {
+            out->run_blocks_differ |= (uint64_t)1 << i;
+            out->run_blocks_others[i] = others;
+        }
+        if (there > trailer) {
+            out->value_max_differ |= (uint64_t)1 << i;
+            out->value_max_there[i] = there - trailer;
+        }
     }
     pthread_mutex_lock(&enclosure->text_lock);
     if (enclosure->damaged_ns > out->damaged_ns) {
@@ -669,6 +676,16 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
         (void)snprintf(text, sizeof(text), "run_blocks of %s: %u here, %u there",
                        stats->volumes[i].name, stats->volumes[i].run_blocks,
                        enclosure->run_blocks_others[i]);
+        json_put_string(json, NULL, text);
+    }
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
+        char text[LIMIT_NAME_BYTES + 80];
+
+        if ((enclosure->value_max_differ & volumes & (uint64_t)1 << i) == 0)
+            continue;
+        (void)snprintf(text, sizeof(text), "value_max of %s: %llu bytes here, %llu there",
+                       stats->volumes[i].name, (unsigned long long)stats->volumes[i].value_max,
+                       (unsigned long long)enclosure->value_max_there[i]);
         json_put_string(json, NULL, text);
     }
     json_put_end(json);
