@@ -307,22 +307,24 @@ void sim_disk_slow(struct sim_node *node, uint32_t factor)
     node->disk_slow = factor;
 }
 
-static bool cut_is(const struct sim_cut *cut, const struct sim_node *a, const struct sim_node *b)
-{
-    return (cut->a == a && cut->b == b) || (cut->b != NULL && cut->a == b && cut->b == a);
-}
-
 void sim_net_far(struct sim_node *node, uint64_t ns)
 {
     node->far_ns = ns;
 }
 
-void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool cut)
+static bool cut_is(const struct sim_cut *cut, const struct sim_cut *other)
+{
+    return cut->one_way == other->one_way &&
+           ((cut->a == other->a && cut->b == other->b) ||
+            (!cut->one_way && cut->b != NULL && cut->a == other->b && cut->b == other->a));
+}
+
+static void cut_set(struct sim *sim, const struct sim_cut *what, bool cut)
 {
     list_for_each_safe (link, &sim->cuts) {
         struct sim_cut *old = container_of(link, struct sim_cut, link);
 
-        if (cut_is(old, a, b)) {
+        if (cut_is(old, what)) {
             list_remove(link);
             free(old);
         }
@@ -330,15 +332,29 @@ void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool c
     if (cut) {
         struct sim_cut *new = sim_alloc(sizeof(*new));
 
-        new->a = a;
-        new->b = b;
+        *new = *what;
         list_push(&sim->cuts, &new->link);
     }
 }
 
-static bool cut_hits(const struct sim_cut *cut, const struct sim_node *a, const struct sim_node *b)
+void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool cut)
 {
-    return cut_is(cut, a, b) || (cut->b == NULL && (cut->a == a || cut->a == b));
+    cut_set(sim, &(struct sim_cut){.a = a, .b = b}, cut);
+}
+
+void sim_net_cut_way(struct sim *sim, struct sim_node *from, struct sim_node *to, bool cut)
+{
+    cut_set(sim, &(struct sim_cut){.a = from, .b = to, .one_way = true}, cut);
+}
+
+/* Whether nothing comes from one to the other. */
+static bool cut_hits(const struct sim_cut *cut, const struct sim_node *from,
+                     const struct sim_node *to)
+{
+    if (cut->one_way)
+        return (cut->a == NULL || cut->a == from) && (cut->b == NULL || cut->b == to);
+    return (cut->a == from && cut->b == to) || (cut->a == to && cut->b == from) ||
+           (cut->b == NULL && (cut->a == from || cut->a == to));
 }
 
 bool sim_reaches(struct sim *sim, const struct sim_node *a, const struct sim_node *b)

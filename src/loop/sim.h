@@ -90,6 +90,9 @@ void sim_node_pause(struct sim_node *node, bool paused);
 /* A black hole: packets between the two vanish, nothing is reset. b NULL: from and to everybody. */
 void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool cut);
 
+/* One way: what the first sends to the second vanishes. One of them may be NULL: everybody. */
+void sim_net_cut_way(struct sim *sim, struct sim_node *from, struct sim_node *to, bool cut);
+
 /* Everything that the node sends and receives by connections takes so much longer, each way; 0 is
  * normal. */
 void sim_net_far(struct sim_node *node, uint64_t ns);

@@ -259,9 +259,10 @@ struct sim_dial {
 };
 
 struct sim_cut {
-    struct list link; /* in sim->cuts */
-    struct sim_node *a;
+    struct list link;   /* in sim->cuts */
+    struct sim_node *a; /* one_way: NULL: everybody */
     struct sim_node *b; /* NULL: everybody */
+    bool one_way;       /* from a to b              */
 };
 
 /* ---- sim.c ---- */

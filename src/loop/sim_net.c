@@ -295,7 +295,8 @@ static void dial_fire(struct loop_timer *event)
     struct sim_dial *dial = container_of(event, struct sim_dial, event);
     struct sim *sim = dial->node->sim;
     struct sim_node *to = node_find(dial->node, dial->to.host);
-    bool reaches = to != NULL && sim_reaches(sim, dial->node, to);
+    bool reaches = to != NULL && sim_reaches(sim, dial->node, to) &&
+                   sim_reaches(sim, to, dial->node); /* it is asked, and answers */
 
     sim_trace(sim, SIM_TRACE_DIAL, dial->node, dial->state, reaches);
     switch (dial->state) {

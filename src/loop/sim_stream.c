@@ -82,7 +82,8 @@ static struct sim_end *stream_receiver(struct sim_stream *stream)
 
 static bool stream_reaches(struct sim_stream *stream)
 {
-    return sim_reaches(stream->conn->sim, stream->conn->end[0].at, stream->conn->end[1].at);
+    return sim_reaches(stream->conn->sim, stream->conn->end[stream->from].at,
+                       stream->conn->end[1 - stream->from].at);
 }
 
 static void piece_arrive(struct loop_timer *event);

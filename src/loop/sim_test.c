@@ -19,7 +19,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
-#include "loop/sim.h"
+#include "loop/sim_int.h"
 
 #define MS         1000000u
 #define S          (1000 * (uint64_t)MS)
@@ -565,6 +565,33 @@ static void an_address_is_cut_alone(void **state)
     sim_free(&sim);
 }
 
+/* One way: a connection begins when both ways are free; later only the other way goes on. */
+static void a_cut_has_a_way(void **state)
+{
+    for (int way = 0; way < 2; way++) {
+        struct sim *sim = room(6, NULL);
+        struct box box[2];
+
+        two_boxes(box, sim);
+        box_listen(&box[0]);
+        box[1].peer = (struct loop_addr){"10.1.0.1", PORT};
+        sim_net_cut_way(sim, box[way].node, box[1 - way].node, true);
+        assert_true(sim_reaches(sim, box[1 - way].node, box[way].node));
+        assert_false(sim_reaches(sim, box[way].node, box[1 - way].node));
+        box_do(&box[1], act_connect);
+        assert_false(box_wait(&box[1], 10 * S));
+        sim_net_cut_way(sim, box[way].node, box[1 - way].node, false);
+        assert_true(box_wait(&box[1], 10 * S));
+        assert_int_equal(box[1].err, ICMS_OK);
+        sim_net_cut_way(sim, way == 0 ? NULL : box[0].node, way == 0 ? box[0].node : NULL, true);
+        assert_true(sim_reaches(sim, box[way].node, box[1 - way].node));
+        assert_false(sim_reaches(sim, box[1 - way].node, box[way].node));
+        box_end(&box[0]);
+        box_end(&box[1]);
+        sim_free(&sim);
+    }
+}
+
 static void a_connect_into_a_cut_waits_and_heals_or_gives_up(void **state)
 {
     for (int heal = 0; heal < 2; heal++) {
@@ -722,6 +749,7 @@ int main(void)
         cmocka_unit_test(an_event_of_another_process_outlives_it_for_who_waits),
         cmocka_unit_test(a_cut_swallows_and_what_it_swallowed_stays_lost),
         cmocka_unit_test(an_address_is_cut_alone),
+        cmocka_unit_test(a_cut_has_a_way),
         cmocka_unit_test(a_connect_into_a_cut_waits_and_heals_or_gives_up),
         cmocka_unit_test(a_paused_node_accepts_and_buffers_in_its_kernel),
         cmocka_unit_test(a_full_backlog_makes_connects_wait),

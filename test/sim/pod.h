@@ -316,6 +316,8 @@ enum pod_trouble_kind {
     POD_TROUBLE_LINK,   /* one address of a target is cut, or delays    */
     POD_TROUBLE_RESET,  /* a volume is reset                            */
     POD_TROUBLE_DRIVES, /* a drive comes, drains or goes                */
+    POD_TROUBLE_FULL,   /* the file system under a drive of a target    */
+    POD_TROUBLE_RACK,   /* half of the targets, or all, crash or stop   */
     POD_TROUBLE_KINDS,
 };
 
@@ -344,6 +346,7 @@ struct pod_trouble {
     uint32_t a; /* agent or target; CUT: agent, or agent_count + target */
     uint32_t b; /* CUT: target, POD_TARGETS_MAX: everybody. LINK: its number, or POD_LINKS + that to
                    delay */
+    uint32_t way; /* CUT: 0: both; 1: what a sends; 2: what a gets */
     uint64_t until_ns;
 };
 

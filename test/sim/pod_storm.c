@@ -94,6 +94,8 @@ static const char *const trouble_names[POD_TROUBLE_KINDS] = {
     [POD_TROUBLE_LINK] = "links fail",
     [POD_TROUBLE_RESET] = "volumes are reset",
     [POD_TROUBLE_DRIVES] = "drives come, drain and go",
+    [POD_TROUBLE_FULL] = "drives have no space",
+    [POD_TROUBLE_RACK] = "many targets fail at once",
 };
 
 /* A machine with drives that fail: a target, or from POD_TARGETS_MAX on an agent. */
@@ -117,6 +119,20 @@ static struct sim_node *trouble_node(struct pod_world *world, uint32_t place)
                                       : world->targets[place - world->agent_count].node;
 }
 
+static void trouble_cut(struct pod_world *world, const struct pod_trouble *trouble, bool on)
+{
+    static const char *const ways[] = {"both ways", "one way", "the other way"};
+    struct sim_node *a = trouble_node(world, trouble->a);
+    struct sim_node *b = trouble->b == POD_TARGETS_MAX ? NULL : world->targets[trouble->b].node;
+
+    pod_tell(world, "%s between machine %u and %u, %s", on ? "a cut" : "no cut any more",
+             trouble->a, trouble->b, ways[trouble->way]);
+    if (trouble->way == 0)
+        sim_net_cut(world->sim, a, b, on);
+    else
+        sim_net_cut_way(world->sim, trouble->way == 1 ? a : b, trouble->way == 1 ? b : a, on);
+}
+
 static void trouble_set(struct pod_world *world, const struct pod_trouble *trouble, bool on)
 {
     switch (trouble->kind) {
@@ -128,10 +144,12 @@ static void trouble_set(struct pod_world *world, const struct pod_trouble *troub
         pod_agent_pause(&world->agents[trouble->a], on);
         break;
     case POD_TROUBLE_CUT:
-        pod_tell(world, "%s between machine %u and %u", on ? "a cut" : "no cut any more",
-                 trouble->a, trouble->b);
-        sim_net_cut(world->sim, trouble_node(world, trouble->a),
-                    trouble->b == POD_TARGETS_MAX ? NULL : world->targets[trouble->b].node, on);
+        trouble_cut(world, trouble, on);
+        break;
+    case POD_TROUBLE_FULL:
+        pod_tell(world, "target %u: drive %u has %s", trouble->a, trouble->b,
+                 on ? "no space" : "space again");
+        sim_disk_full(world->targets[trouble->a].node, pod_drive_path(trouble->b), on);
         break;
     case POD_TROUBLE_SLOW:
         pod_tell(world, "machine %u: %s drives", trouble->a, on ? "slow" : "normal");
@@ -183,6 +201,7 @@ static void trouble_begin(struct pod_world *world, enum pod_trouble_kind kind, u
         .kind = kind,
         .a = a,
         .b = b,
+        .way = kind == POD_TROUBLE_CUT ? (uint32_t)pod_chance(world, 3) : 0,
         .until_ns = sim_now_ns(world->sim) + 1 + pod_chance(world, most_ns),
     };
     trouble_set(world, free, true);
@@ -247,6 +266,20 @@ static void storm_link(struct pod_world *world, uint32_t target)
                   delays ? 2000 * MS : 400 * MS);
 }
 
+/* Half of the targets, or all, at once: killed, or stopped. */
+static void storm_rack(struct pod_world *world)
+{
+    uint32_t count = pod_chance(world, 2) == 0 ? world->target_count : world->target_count / 2;
+    bool stops = pod_chance(world, 2) == 0;
+    bool power = pod_chance(world, 2) == 0 && world->weather.power;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (stops)
+            trouble_begin(world, POD_TROUBLE_PAUSE_TARGET, i, 0, 200 * MS);
+        else
+            pod_target_crash(&world->targets[i], power, false);
+}
+
 static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
 {
     uint32_t target = (uint32_t)pod_chance(world, world->target_count);
@@ -300,6 +333,12 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         break;
     case POD_TROUBLE_DRIVES:
         pod_drives_strike(&world->targets[target]);
+        break;
+    case POD_TROUBLE_FULL:
+        trouble_begin(world, kind, target, (uint32_t)pod_chance(world, POD_DRIVES), 400 * MS);
+        break;
+    case POD_TROUBLE_RACK:
+        storm_rack(world);
         break;
     case POD_TROUBLE_RESET:
         if (world->resets < STORM_RESETS_MAX)
