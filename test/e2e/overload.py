@@ -88,6 +88,8 @@ def storm(target, agent, clients, idle):
     """Returns how many blocks were acknowledged, and how many too late, which may be there."""
     enough = WRITTEN * target.metrics()["icms_target_capacity_bytes"] / BYTES
     rounds = []
+    passed_over = [f'icms_agent_enclosure_{what}_total{{enclosure="{target.name}"}}' for what in ("exclusions", "slow")]
+    before = [agent.metrics()[name] for name in passed_over]
     with Memory([target, agent]) as memory:
         while sum(told["acked"] for told in rounds) < enough and len(rounds) < ROUNDS_MAX:
             rounds.append(together(clients, f"storm {SECONDS} {RATE / CLIENTS}"))
@@ -99,6 +101,7 @@ def storm(target, agent, clients, idle):
     expect("ten times as many are offered", told["offered"] >= 10 * told["acked"], told)
     expect("each one that is shed is counted", max(counted) <= told["shed"] <= sum(counted),
            counted)
+    expect("nobody is excluded for being busy", [agent.metrics()[name] for name in passed_over] == before, before)
     ended = ("acked", "shed", "store_deadline")
     expect("nothing else happens to stores", sum(told[name] for name in ended) == told["offered"],
            told)
