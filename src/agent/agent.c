@@ -158,6 +158,8 @@ static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct a
                        opts->volume_count, opts->enclosure_count);
     if (agent_reactor_lines_init(reactor) != ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "no memory for those who wait for operations");
+    if (agent_events_init(reactor, opts) != ICMS_OK)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for events of volumes");
     for (uint32_t i = 0; i < opts->volume_count && err == ICMS_OK; i++) {
         reactor->shard_count++;
         err = agent_shard_init(&reactor->shards[i], reactor, i, why);
@@ -308,6 +310,7 @@ static void reactor_parts_fini(struct agent_reactor *reactor)
     free(reactor->ops);
     agent_reactor_matches_fini(reactor);
     agent_prestage_fini(reactor);
+    agent_events_fini(reactor);
     free(reactor->lines_memory);
     trace_book_fini(&reactor->book);
 }

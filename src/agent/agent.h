@@ -81,6 +81,7 @@ struct agent_opts {
     uint32_t volume_count;
     const struct volume_spec *volumes;
     uint32_t user_clients_max; /* clients of one user that is not an owner          */
+    uint64_t events;           /* bit i: events of volume i are kept (agent_events_take) */
 };
 
 void agent_opts_init(struct agent_opts *opts);
@@ -251,6 +252,40 @@ icms_err agent_look_start(struct agent *agent, const struct agent_user *user, co
                           void (*done)(void *arg, const struct agent_looked *looked),
                           void *arg) ICMS_MUST_CHECK;
 
+/* ---- events --------------------------------------------------------------------------------- */
+
+enum agent_event_kind {
+    AGENT_EVENT_STORED,  /* the block can be read there from now on        */
+    AGENT_EVENT_REMOVED, /* it cannot any more                             */
+    AGENT_EVENT_CLEARED, /* no block of the volume that came before is had */
+};
+
+enum agent_event_tier {
+    AGENT_EVENT_DRAM,
+    AGENT_EVENT_LOCAL, /* the own drive */
+};
+
+/* What happened to a block in a tier of the agent. */
+struct agent_event {
+    uint64_t hash;  /* of the block: agent_event_hash                */
+    uint8_t volume; /* its number                                    */
+    uint8_t kind;   /* enum agent_event_kind                         */
+    uint8_t tier;   /* enum agent_event_tier; CLEARED: of both tiers */
+};
+
+/* By which events name a block: the last eight bytes of its key, or all of a shorter one, as a
+ * big-endian number. Keys of libicms have bytes of a SHA-256 there. */
+uint64_t agent_event_hash(const struct key *key);
+
+/* Takes the oldest events of the volumes of agent_opts.events, at most count, and returns how many
+ * it took: those of one block in the order in which they happened. Reactors never wait: an event
+ * that finds no space, as nobody takes them, is lost. One thread at a time, any, until agent_free.
+ */
+size_t agent_events_take(struct agent *agent, struct agent_event *out, size_t count);
+
+/* Events of a volume that were lost. Any thread. */
+uint64_t agent_events_lost(const struct agent *agent, uint32_t volume);
+
 /* ---- state ---------------------------------------------------------------------------------- */
 
 /* Of an enclosure, and of each of its links. */
@@ -406,6 +441,8 @@ struct agent_volume_stats {
     uint64_t moved, moved_bytes;          /* blocks found there that were stored at their owner   */
     uint64_t moves_shed;                  /* that were not: too much to do, or no success         */
     struct agent_prestage_stats prestage;
+    bool has_events;              /* they are kept for agent_events_take */
+    uint64_t events, events_lost; /* taken; that found no space          */
 };
 
 /* Users that an agent knows: its own, and others. */

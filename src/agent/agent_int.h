@@ -13,6 +13,7 @@
 
 #include "agent/access.h"
 #include "agent/agent.h"
+#include "agent/events.h"
 #include "agent/enclosure.h"
 #include "agent/extent.h"
 #include "agent/keys.h"
@@ -327,6 +328,7 @@ struct agent_reactor {
     struct line wait_alone;                /* the same, an operation of its own            */
     void *lines_memory;                    /* of all of them                               */
     struct agent_prestage *prestage;       /* hints: prestage.c                            */
+    struct agent_events *events;           /* events.c; NULL: of no volume                 */
     struct loop_msg wake;                  /* wakes all that wait                          */
     bool wake_sent;                        /* it is in flight                             */
     bool waking;                           /* who takes something now is next in line      */
@@ -425,6 +427,7 @@ struct agent_user_count {
 struct agent_shard {
     struct agent *agent;
     struct agent_reactor *reactor;
+    struct agent_events *events;   /* where its events go; NULL: nobody wants them               */
     struct agent_slabs *slabs;     /* NULL: it has all of its arena                              */
     uint32_t slab_count;           /* it has now                                                 */
     uint32_t slabs_min, slabs_max; /* its floor and its ceiling                                  */

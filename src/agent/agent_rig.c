@@ -168,6 +168,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig->opts.probe_ms = 300;
     rig->opts.exist_many = !opts->one_by_one;
     rig->opts.own_process = opts->own_process;
+    rig->opts.events = opts->events;
     if (opts->user_clients_max != 0)
         rig->opts.user_clients_max = opts->user_clients_max;
     if (opts->backlog_bytes != 0)

@@ -47,6 +47,7 @@ struct rig_opts {
     uint64_t own_drive_bytes;  /* beside enclosures; 0: there is none           */
     uint64_t own_drive_day;    /* its write budget                              */
     double own_drive_share;    /* of the runs, on it and not in the pod         */
+    uint64_t events;           /* bit i: of volume i                            */
     uint64_t net_bytes_per_s;  /* of one connection; 0: the simulation's        */
     /* Before the agent is made; NULL: nothing is to be done. */
     void (*prepare)(struct sim_node *node);

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "agent/attach_peer.h"
+#include "agent/socket.h"
 #include "base/check.h"
 
 /* Connections at a time: every client, and some that are saying hello. */
@@ -33,7 +34,6 @@
 
 #define ATTACH_HELLO_MS   2000
 #define ATTACH_TEXT_PIECE (32 << 10)
-#define ATTACH_BACKLOG    64
 
 /* Out of descriptors or connections: nobody is accepted for this long. */
 #define ATTACH_PAUSE_MS 100
@@ -344,107 +344,17 @@ static void *attach_run(void *arg)
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static icms_err attach_errno(struct err_why *why, const char *what, const char *path, int error)
-{
-    icms_err err = err_from_errno(error);
-
-    return err_set(why, err, "cannot %s %s: %s", what, path, icms_err_text(err));
-}
-
-/* The directory that the socket file goes into. */
-static void attach_directory(const char *path)
-{
-    char directory[sizeof(((struct sockaddr_un *)0)->sun_path)];
-    char *slash;
-
-    snprintf(directory, sizeof(directory), "%s", path);
-    slash = strrchr(directory, '/');
-    if (slash == NULL || slash == directory)
-        return;
-    *slash = 0;
-    (void)mkdir(directory, 0755); /* bind says what is wrong */
-}
-
-/* In a directory like /tmp anybody may have made ours before us, and would then decide who is
- * connected to, and what our chmod() hits. */
-static icms_err attach_owner(const char *path, struct err_why *why)
-{
-    char directory[sizeof(((struct sockaddr_un *)0)->sun_path)];
-    struct stat own, above;
-    char *slash;
-
-    snprintf(directory, sizeof(directory), "%s", path);
-    slash = strrchr(directory, '/');
-    if (slash == NULL || slash == directory)
-        return ICMS_OK;
-    *slash = 0;
-    if (lstat(directory, &own) != 0)
-        return ICMS_OK; /* bind says what is wrong */
-    slash = strrchr(directory, '/');
-    if (slash == NULL || slash == directory)
-        return ICMS_OK;
-    *slash = 0;
-    if (stat(directory, &above) != 0 || (above.st_mode & S_IWOTH) == 0)
-        return ICMS_OK;
-    if (own.st_uid == geteuid() || own.st_uid == 0)
-        return ICMS_OK;
-    return err_set(why, ICMS_PERMISSION,
-                   "the directory of %s belongs to user %u, who would control it: remove it, or "
-                   "set another socket",
-                   path, (unsigned)own.st_uid);
-}
-
-/* A file is in the way: removes it when it is a socket that nobody listens on. */
-static icms_err attach_stale(const struct sockaddr_un *address, struct err_why *why)
-{
-    const char *path = address->sun_path;
-    struct stat stat;
-    int sock;
-
-    if (lstat(path, &stat) != 0)
-        return errno == ENOENT ? ICMS_OK : attach_errno(why, "look at", path, errno);
-    if (!S_ISSOCK(stat.st_mode))
-        return err_set(why, ICMS_EXISTS,
-                       "%s is there and is not a socket: remove it, or set another socket", path);
-    sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (sock < 0)
-        return attach_errno(why, "make a socket for", path, errno);
-    if (connect(sock, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
-        errno != ECONNREFUSED) {
-        (void)close(sock);
-        return err_set(why, ICMS_ADDRESS_IN_USE,
-                       "another program listens on %s: end it, or set another socket", path);
-    }
-    (void)close(sock);
-    if (unlink(path) != 0 && errno != ENOENT)
-        return attach_errno(why, "replace", path, errno);
-    return ICMS_OK;
-}
-
 static icms_err attach_listen(struct attach *attach, uint32_t mode, struct err_why *why)
 {
     const char *path = attach->address.sun_path;
-    icms_err err;
+    icms_err err = agent_socket_listen(path, SOCK_SEQPACKET, mode, why, &attach->listener);
 
-    attach->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    attach->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (attach->listener < 0 || attach->wake < 0)
-        return attach_errno(why, "make a socket for", path, errno);
-    attach_directory(path);
-    err = attach_owner(path, why);
-    if (err == ICMS_OK)
-        err = attach_stale(&attach->address, why);
     if (err != ICMS_OK)
         return err;
-    if (bind(attach->listener, (const struct sockaddr *)&attach->address,
-             sizeof(attach->address)) != 0)
-        return attach_errno(why, "bind", path, errno);
     attach->bound = true;
-    /* Nobody can connect before listen(): so the permissions count from the beginning. */
-    if (chmod(path, mode) != 0)
-        return attach_errno(why, "set the permissions of", path, errno);
-    if (listen(attach->listener, ATTACH_BACKLOG) != 0)
-        return attach_errno(why, "listen on", path, errno);
+    attach->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (attach->wake < 0)
+        return err_set(why, err_from_errno(errno), "cannot make an event for %s", path);
     return ICMS_OK;
 }
 

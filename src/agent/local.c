@@ -357,6 +357,12 @@ icms_err agent_local_check(const struct agent_opts *opts, struct err_why *why)
     return store_check(&store, why);
 }
 
+/* For store_on_index: volumes have the numbers of the agent. */
+static void local_told(void *arg, uint32_t volume, const struct key *key, bool is_there)
+{
+    agent_events_drive(arg, volume, key, is_there);
+}
+
 static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
 {
     struct uuid volumes[LIMIT_AGENT_VOLUMES];
@@ -380,6 +386,8 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
 
         return err_set(why, err, "%.400s; use another path, or empty it first", cause.text);
     }
+    if (err == ICMS_OK && agent->opts.events != 0)
+        store_on_index(local->store, local_told, agent);
     for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++)
         err = store_volume_limit(local->store, i, agent->volumes[i].spec.quota_bytes, NULL, why);
     return err;

@@ -186,6 +186,8 @@ static void shard_identity_run(struct loop_msg *msg)
     }
     shm_arena_identity_end(shard->header, &shard->spec.uuid);
     shard->identity++;
+    if (shard->events != NULL)
+        agent_event_put(shard, NULL, AGENT_EVENT_CLEARED, AGENT_EVENT_DRAM);
 }
 
 /* What clients stored under the UUID of before and did not flush is lost. What is in flight fails
@@ -271,6 +273,7 @@ icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *react
     shard->agent = reactor->agent;
     shard->reactor = reactor;
     shard->number = number;
+    shard->events = (shard->agent->opts.events >> number & 1) != 0 ? reactor->events : NULL;
     shard->spec = volume->spec;
     shard->stored_bytes_max = volume->stored_bytes_max;
     shard->margin = volume->margin;

@@ -195,6 +195,8 @@ void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct 
     counter_add(&shard->slots_used, 1);
     counter_add(&shard->used_bytes, value_bytes);
     meta->since_ns = reactor_now_ns(shard->reactor);
+    if (shard->events != NULL)
+        agent_event_put(shard, key, AGENT_EVENT_STORED, AGENT_EVENT_DRAM);
 }
 
 static void shard_unlink(struct agent_shard *shard, uint32_t slot)
@@ -258,6 +260,8 @@ void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot)
     counter_add(&shard->slots_limbo, 1);
     counter_add(&shard->used_bytes, -(uint64_t)meta->value_bytes);
     agent_shard_sweep_arm(shard);
+    if (shard->events != NULL && shard->identity % 2 == 0) /* else all are going */
+        agent_event_put(shard, &meta->key, AGENT_EVENT_REMOVED, AGENT_EVENT_DRAM);
 }
 
 /* ---- space ---------------------------------------------------------------------------------- */

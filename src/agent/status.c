@@ -135,6 +135,7 @@ static void volume_stats(struct agent *agent, uint32_t volume, struct agent_stat
     out->run_blocks = agent->volumes[volume].spec.run_blocks;
     out->value_max = agent->volumes[volume].spec.value_bytes_max;
     out->encrypted = agent->volumes[volume].spec.encrypted;
+    agent_events_stats(agent, volume, out);
     out->slots_leased = volume_leases_count(agent, volume);
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         shard_stats(&agent->reactors[r].shards[volume], out, all);
@@ -746,6 +747,12 @@ static void status_volume(struct json *json, const struct agent_volume_stats *vo
     json_put_uint(json, "moved_bytes", volume->moved_bytes);
     json_put_uint(json, "moves_shed", volume->moves_shed);
     status_prestage(json, &volume->prestage);
+    if (volume->has_events) {
+        json_put_object(json, "events");
+        json_put_uint(json, "published", volume->events);
+        json_put_uint(json, "lost", volume->events_lost);
+        json_put_end(json);
+    }
     json_put_end(json);
 }
 

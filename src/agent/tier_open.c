@@ -56,6 +56,16 @@ static void tier_note_make(struct agent_tier *tier, const struct agent_opts *opt
         tier->note.enclosures[i] = opts->enclosures[i].uuid;
 }
 
+/* For store_on_index. A volume that was reset has no number here any more. */
+static void tier_told(void *arg, uint32_t number, const struct key *key, bool is_there)
+{
+    const struct agent_tier *tier = arg;
+
+    for (uint32_t i = 0; i < tier->agent->volume_count; i++)
+        if (atomic_load_explicit(&tier->numbers[i], memory_order_relaxed) == number)
+            agent_events_drive(tier->agent, i, key, is_there);
+}
+
 icms_err agent_tier_open(struct agent_tier *tier, const struct agent_opts *opts,
                          struct err_why *why)
 {
@@ -80,5 +90,7 @@ icms_err agent_tier_open(struct agent_tier *tier, const struct agent_opts *opts,
             err = store_volume_limit(tier->store,
                                      atomic_load_explicit(&tier->numbers[i], memory_order_relaxed),
                                      opts->volumes[i].quota_bytes, NULL, why);
+    if (err == ICMS_OK && opts->events != 0)
+        store_on_index(tier->store, tier_told, tier);
     return err;
 }

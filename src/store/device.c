@@ -93,6 +93,14 @@ void store_read_outcome(struct store *store, icms_err err, struct store_error er
         store_down(store);
 }
 
+void store_on_index(struct store *store,
+                    void (*told)(void *arg, uint32_t volume, const struct key *key, bool is_there),
+                    void *arg)
+{
+    store->on_index = told;
+    store->on_index_arg = arg;
+}
+
 void store_on_down(struct store *store, void (*down)(void *arg), void *arg)
 {
     store->on_down = down;

@@ -199,11 +199,15 @@ static void write_published(struct store_mutation *mutation)
                                   .volume = store->volumes[mutation->volume].uuid,
                                   .value_bytes = write->value_bytes};
     uint64_t bytes = (uint64_t)mutation->pages * STORE_PAGE_BYTES;
+    bool was_there;
 
     check(store_summary_add(mutation->segment->summary, &record, mutation->page));
-    if (store_index_put(store->index, mutation->volume, &mutation->key, &location, &old))
+    was_there = store_index_put(store->index, mutation->volume, &mutation->key, &location, &old);
+    if (was_there)
         store_segment_live_sub(store, mutation->volume, &old);
     store_segment_live_add(store, mutation->volume, &location);
+    if (!was_there || old.damaged)
+        store_index_tell(store, mutation->volume, &mutation->key, true);
     store_recency(store, mutation->segment, mutation->volume, &mutation->key);
     policy_written(store->policy, store_policy_hash(mutation->volume, &mutation->key),
                    write->only_record == 0 ? bytes : 0);
@@ -321,6 +325,8 @@ static void killed_removed(struct store_mutation *mutation)
     } else {
         check(store_index_remove(store->index, block.volume, &block.key, &old));
         store_segment_live_sub(store, block.volume, &old);
+        if (!old.damaged)
+            store_index_tell(store, block.volume, &block.key, false);
     }
 }
 

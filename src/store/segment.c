@@ -120,6 +120,7 @@ void store_segment_damage(struct store *store, const struct store_block *block)
     store_segment_live_add(store, block->volume, &mark);
     store_segment_live_sub(store, block->volume, &block->location);
     store_index_damage(store->index, block->volume, &block->key);
+    store_index_tell(store, block->volume, &block->key, false);
 }
 
 /* What recovery evicts has no age. */
@@ -143,6 +144,7 @@ void store_segment_evict(struct store *store, const struct store_block *block)
         counter_add(&store->volumes[block->volume].evictions, 1);
         counter_add(&store->stats.evictions, 1);
         segment_age_count(store, &store->segments[old.segment]);
+        store_index_tell(store, block->volume, &block->key, false);
     }
     store_segment_live_sub(store, block->volume, &old);
 }

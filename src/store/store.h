@@ -391,6 +391,13 @@ struct store_error {
  * false: none. 64 are kept. One thread at a time, any. */
 bool store_error_take(struct store *store, struct store_error *out_error, uint64_t *out_missed);
 
+/* told is called on the loop whenever a block can be read from now on, or cannot any more: stored,
+ * replaced by nothing, evicted, damaged. Not of what is there when the store is opened. It calls no
+ * function of the store. */
+void store_on_index(struct store *store,
+                    void (*told)(void *arg, uint32_t volume, const struct key *key, bool is_there),
+                    void *arg);
+
 /* Called once, on the loop, when the drive goes out of service (repeated device errors): every
  * operation from then on answers DRIVE_DOWN. */
 void store_on_down(struct store *store, void (*down)(void *arg), void *arg);

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an agent says of blocks that come into its tiers and leave them: a model that follows the
+ * events has exactly the blocks that the agent has, and reactors never wait for whoever takes them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/agent_int.h"
+#include "agent/agent_rig.h"
+
+#define KV    0
+#define RAW   1
+#define BYTES 20000u
+#define KEYS  64
+#define SLOTS 16
+#define WAIT  (5000 * RIG_MS)
+
+#define OF_KV  ((uint64_t)1 << KV)
+#define OF_RAW ((uint64_t)1 << RAW)
+
+/* What a router believes: how often a block was stored and not removed, by tier. */
+struct model {
+    int there[2][KEYS];
+    uint64_t stored[2], removed[2], cleared;
+    bool is_wrong; /* a block left a tier that it was not in */
+};
+
+static uint64_t hash_of(uint32_t n)
+{
+    struct key key;
+
+    rig_key(n, &key);
+    return agent_event_hash(&key);
+}
+
+static void model_take(struct model *model, const struct agent_event *event)
+{
+    if (event->kind == AGENT_EVENT_CLEARED) {
+        model->cleared++;
+        memset(model->there, 0, sizeof(model->there));
+        return;
+    }
+    for (uint32_t n = 0; n < KEYS; n++)
+        if (hash_of(n) == event->hash) {
+            int *there = &model->there[event->tier][n];
+            bool is_stored = event->kind == AGENT_EVENT_STORED;
+
+            model->is_wrong |= is_stored ? *there != 0 : *there != 1;
+            *there = is_stored;
+        }
+    if (event->kind == AGENT_EVENT_STORED)
+        model->stored[event->tier]++;
+    else
+        model->removed[event->tier]++;
+}
+
+static size_t follow(struct agent_rig *rig, struct model *model)
+{
+    struct agent_event events[7];
+    size_t count, all = 0;
+
+    while ((count = agent_events_take(rig->agent, events, 7)) > 0) {
+        all += count;
+        for (size_t i = 0; i < count; i++)
+            model_take(model, &events[i]);
+    }
+    return all;
+}
+
+static bool in_memory(struct agent_rig *rig, uint32_t n)
+{
+    struct key key;
+    bool there = false;
+
+    rig_key(n, &key);
+    for (uint32_t r = 0; r < rig->agent->reactor_count; r++)
+        there |= agent_shard_find(&rig->agent->reactors[r].shards[KV], &key) != SHM_SLOT_NONE;
+    return there;
+}
+
+static void memory_is_followed(void **state)
+{
+    const struct rig_opts opts = {
+        .enclosures = 1, .loops = 3, .slots = SLOTS / 2, .block_bytes = BYTES, .events = OF_KV};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    static struct model model;
+
+    memset(&model, 0, sizeof(model));
+    for (uint32_t round = 0; round < 3; round++)
+        for (uint32_t n = 0; n < KEYS; n++) {
+            (void)rig_wait(client, rig_put(client, KV, n, BYTES, 0, WAIT));
+            if (n % 5 == 4)
+                (void)rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, n, WAIT));
+        }
+    (void)rig_wait(client, rig_put(client, RAW, 1, BYTES, 0, WAIT)); /* nobody wants those of raw */
+    assert_true(follow(rig, &model) > (size_t)2 * KEYS);
+    assert_false(model.is_wrong);
+    for (uint32_t n = 0; n < KEYS; n++)
+        assert_int_equal(model.there[AGENT_EVENT_DRAM][n], in_memory(rig, n));
+    assert_true(model.removed[AGENT_EVENT_DRAM] > 0);
+    assert_true(model.stored[AGENT_EVENT_DRAM] > model.removed[AGENT_EVENT_DRAM]);
+    assert_int_equal(model.stored[AGENT_EVENT_LOCAL], 0);
+    assert_int_equal(follow(rig, &model), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Blocks go from memory to the drive, and leave that when it is full. */
+static void the_own_drive_is_followed(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1,
+                                  .slots = SLOTS,
+                                  .block_bytes = BYTES,
+                                  .own_drive_bytes = (uint64_t)64 << 20,
+                                  .events = OF_KV};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    struct agent_shard *shard = &rig->agent->reactors[0].shards[KV];
+    static struct model model;
+    struct key key;
+
+    memset(&model, 0, sizeof(model));
+    for (uint32_t n = 0; n < KEYS; n++) {
+        rig_flash(rig, 0, KV, n, BYTES);
+        (void)rig_load(client, KV, n, BYTES);
+        rig_run(rig, 20 * RIG_MS);
+    }
+    assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 0, WAIT))->status, ICMS_OK);
+    rig_run(rig, 50 * RIG_MS);
+    (void)follow(rig, &model);
+    assert_false(model.is_wrong);
+    for (uint32_t n = 0; n < KEYS; n++) {
+        rig_key(n, &key);
+        assert_int_equal(model.there[AGENT_EVENT_DRAM][n], in_memory(rig, n));
+        assert_int_equal(model.there[AGENT_EVENT_LOCAL][n], agent_tier_has(shard, &key));
+    }
+    assert_true(model.stored[AGENT_EVENT_LOCAL] >= SLOTS);
+    assert_int_equal(model.removed[AGENT_EVENT_LOCAL], 1);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Without a pod the drive has what memory has, and all else. */
+static void a_drive_instead_of_a_pod_is_followed(void **state)
+{
+    const struct rig_opts opts = {.slots = SLOTS, .block_bytes = BYTES, .events = OF_KV};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    static struct model model;
+    int there = 0;
+
+    memset(&model, 0, sizeof(model));
+    for (uint32_t n = 0; n < KEYS; n++)
+        (void)rig_wait(client, rig_put(client, KV, n, BYTES, 0, WAIT));
+    assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_FLUSH, KV, 0, WAIT))->status, ICMS_OK);
+    (void)follow(rig, &model);
+    assert_false(model.is_wrong);
+    for (uint32_t n = 0; n < KEYS; n++)
+        there += model.there[AGENT_EVENT_LOCAL][n];
+    assert_int_equal(there, KEYS);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A reset says so once for each reactor, and nothing of the blocks that go with it. */
+static void a_reset_clears(void **state)
+{
+    const struct rig_opts opts = {
+        .enclosures = 1, .loops = 2, .slots = SLOTS, .block_bytes = BYTES, .events = OF_KV};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    struct agent_identity identities[RIG_VOLUMES] = {0};
+    static struct model model;
+    struct err_why why;
+
+    memset(&model, 0, sizeof(model));
+    for (uint32_t n = 0; n < 10; n++)
+        (void)rig_wait(client, rig_put(client, KV, n, BYTES, 0, WAIT));
+    (void)follow(rig, &model);
+    assert_int_equal(model.stored[AGENT_EVENT_DRAM], 10);
+    for (int i = 0; i < RIG_VOLUMES; i++)
+        identities[i].uuid = rig->volumes[i].uuid;
+    identities[KV].uuid.bytes[0] ^= 0x55;
+    rig->identities = identities;
+    assert_int_equal(rig_pod(rig, 1, rig->enclosures, rig->enclosure_count, &why), ICMS_OK);
+    rig_run(rig, 50 * RIG_MS);
+    assert_int_equal(follow(rig, &model), 2);
+    assert_int_equal(model.cleared, 2);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Nobody takes them: what finds no space is counted, and the agent goes on. */
+static void what_nobody_takes_is_lost(void **state)
+{
+    const struct rig_opts opts = {
+        .enclosures = 1, .slots = SLOTS, .block_bytes = BYTES, .events = OF_KV | OF_RAW};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    struct agent_shard *shard = &rig->agent->reactors[0].shards[RAW];
+    struct agent_event *events = calloc(AGENT_EVENTS, sizeof(*events));
+    struct key key;
+
+    rig_key(1, &key);
+    assert_non_null(events);
+    for (uint32_t i = 0; i < AGENT_EVENTS + 5; i++)
+        agent_event_put(shard, &key, AGENT_EVENT_STORED, AGENT_EVENT_DRAM);
+    assert_int_equal(agent_events_lost(rig->agent, RAW), 5);
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 2, BYTES, 0, WAIT))->status, ICMS_OK);
+    assert_int_equal(agent_events_lost(rig->agent, KV), 1);
+    assert_int_equal(agent_events_take(rig->agent, events, AGENT_EVENTS), AGENT_EVENTS);
+    assert_int_equal(events[AGENT_EVENTS - 1].volume, RAW);
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 3, BYTES, 0, WAIT))->status, ICMS_OK);
+    assert_int_equal(agent_events_take(rig->agent, events, AGENT_EVENTS), 1);
+    assert_true(events[0].hash == hash_of(3) && events[0].volume == KV);
+    assert_int_equal(agent_events_lost(rig->agent, KV), 1);
+    free(events);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+static void nobody_wants_them(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = SLOTS, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    struct agent_event event;
+
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 2, BYTES, 0, WAIT))->status, ICMS_OK);
+    assert_null(rig->agent->reactors[0].events);
+    assert_int_equal(agent_events_take(rig->agent, &event, 1), 0);
+    assert_int_equal(agent_events_lost(rig->agent, KV), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+static void a_hash_is_the_end_of_the_key(void **state)
+{
+    struct key key = {.bytes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0xff},
+                      .length = 16};
+
+    assert_true(agent_event_hash(&key) == 0x090a0b0c0d0e0fffu);
+    key.length = 9;
+    assert_true(agent_event_hash(&key) == 0x0203040506070809u);
+    key.length = 2;
+    assert_true(agent_event_hash(&key) == 0x0102u);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_followed),
+        cmocka_unit_test(the_own_drive_is_followed),
+        cmocka_unit_test(a_drive_instead_of_a_pod_is_followed),
+        cmocka_unit_test(a_reset_clears),
+        cmocka_unit_test(what_nobody_takes_is_lost),
+        cmocka_unit_test(nobody_wants_them),
+        cmocka_unit_test(a_hash_is_the_end_of_the_key),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
