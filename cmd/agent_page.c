@@ -5,6 +5,7 @@
  * Called by ctl's HTTP thread, one page at a time. Everything comes from one agent_stats.
  */
 #include "agent_page.h"
+#include "agent_events.h"
 #include "page_states.h"
 
 #include <stdio.h>
@@ -688,6 +689,7 @@ void agent_page_metrics(void *arg, struct ctl_page *page)
     page_enclosures(page, &own->stats);
     page_volumes(page, &own->stats);
     page_prestage(page, &own->stats);
+    agent_events_metrics(own->events, page);
     page_users(page, own->agent, &own->stats);
     page_usage(page, &own->stats);
 }

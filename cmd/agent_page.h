@@ -14,9 +14,12 @@
 #include "agent/agent.h"
 #include "ctl/ctl.h"
 
+struct events;
+
 struct agent_page {
     struct agent *agent;
     double memory_percent_max; /* readiness; 0: off            */
+    struct events *events;     /* NULL: none are published    */
     bool is_open;              /* nobody has to prove anything to the HTTP port */
     _Atomic bool attaching;    /* clients can attach: its socket is there; set by the main thread */
     struct agent_stats stats;  /* of the page that is made     */

@@ -13,6 +13,7 @@
 
 #include "agent/agent.h"
 #include "agent/attach.h"
+#include "agent_events.h"
 #include "agent_match.h"
 #include "agent_page.h"
 #include "agent_prestage.h"
@@ -534,6 +535,7 @@ static icms_err main_check(const struct daemon_opts *opts, const struct conf_age
 
     if (err == ICMS_OK) {
         pod_watch_opts(watch, out_opts);
+        out_opts->events = agent_events_volumes(conf);
         err = agent_check(out_opts, why, &memory_bytes);
     }
     if (err == ICMS_OK)
@@ -572,6 +574,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
     struct agent *agent = NULL;
     struct attach *attach = NULL;
     struct ctl_http *http = NULL;
+    struct events *events = NULL;
     struct pod_watch *watch;
     struct err_why why = {""};
     icms_err err = pod_watch_new(conf, &main_pod_told, &why, &watch);
@@ -591,8 +594,11 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
         main_drive_formatted(agent, conf, before);
     if (err == ICMS_OK)
         err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
+    if (err == ICMS_OK)
+        err = agent_events_start(conf, agent, &why, &events);
     if (err == ICMS_OK) {
         main_volumes_audit(conf);
+        main_page.events = events;
         err = main_http(conf, agent, &why, &http);
     }
     if (err == ICMS_OK)
@@ -612,6 +618,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
         agent_stop(agent);
     }
     ctl_http_stop(&http);
+    events_stop(&events);
     agent_free(&agent);
     pod_watch_free(&watch);
     return err == ICMS_OK ? DAEMON_DONE : daemon_failed(err, &why, "icms-agent cannot start");

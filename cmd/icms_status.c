@@ -229,6 +229,10 @@ static void status_volumes(const json_t *volumes)
         status_misses(json_object_get(v, "misses"));
         status_moves(v);
         status_prestage(json_object_get(v, "prestage"));
+        if (json_object_get(v, "events") != NULL)
+            (void)printf("  events: published %.0f, lost %.0f\n",
+                         status_number(json_object_get(v, "events"), "published"),
+                         status_number(json_object_get(v, "events"), "lost"));
     }
 }
 

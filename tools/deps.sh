@@ -16,7 +16,7 @@ set -euo pipefail
 
 build_packages="gcc g++ libc6-dev meson ninja-build pkg-config python3
     liburing-dev libisal-dev libxxhash-dev libyaml-dev libjansson-dev libmicrohttpd-dev libgnutls28-dev
-    libssl-dev libcurl4-openssl-dev libcmocka-dev"
+    libssl-dev libcurl4-openssl-dev libzmq3-dev libcmocka-dev"
 check_packages="clang libclang-rt-14-dev clang-format
     etcd-server qemu-system-x86 nvme-cli busybox-static cpio kmod zstd xz-utils
     nftables iproute2 mandoc procps systemd

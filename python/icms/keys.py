@@ -36,6 +36,12 @@ from .canonical import Scalar
 from .client import Chain, Layout, Volume
 
 
+def event_hash(key: bytes) -> int:
+    """By which the events of an agent name a block (`events` in icms-agent.yaml(5)), of a key as
+    `Scheme.keys` and `Chain.next` make it, or as it is on the wire (1 to 16 bytes)."""
+    return int.from_bytes((key[:16] if len(key) == 36 else key)[-8:], "big")
+
+
 class Scheme:
     """How one process names its blocks. Immutable; any thread.
 

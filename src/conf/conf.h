@@ -148,6 +148,16 @@ enum conf_shared {
     CONF_SHARED_COUNT,
 };
 
+/* A volume whose events are published. */
+struct conf_events {
+    char volume[LIMIT_NAME_BYTES];
+    char endpoint[128]; /* ipc://PATH or tcp://ADDRESS:PORT       */
+    char replay[128];   /* likewise; "": none                     */
+    uint64_t window_bytes;
+    uint32_t mode; /* permission bits of ipc                      */
+    bool open;     /* whoever reaches a tcp endpoint may read     */
+};
+
 struct conf_agent {
     char name[LIMIT_NAME_BYTES];
     char host_nqn[LIMIT_NQN_BYTES]; /* default: made from host_id                         */
@@ -192,6 +202,8 @@ struct conf_agent {
     struct conf_enclosure keys; /* with a pod map: those of all others                 */
     uint32_t volume_count;
     struct volume_spec volumes[LIMIT_AGENT_VOLUMES];
+    uint32_t events_count;
+    struct conf_events events[LIMIT_AGENT_VOLUMES];
     /* Lines of the keys of a volume that a pod map may have, too; 0: not written. */
     uint32_t shared_lines[LIMIT_AGENT_VOLUMES][CONF_SHARED_COUNT];
     char file[LIMIT_PATH_BYTES]; /* where all of this was read                     */

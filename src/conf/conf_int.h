@@ -230,6 +230,10 @@ icms_err conf_enclosures_unique(const struct conf_source *source, const struct c
                                 const struct conf_enclosure *enclosures,
                                 uint32_t count) ICMS_MUST_CHECK;
 
+/* Endpoints that can be listened on, each one's own; volumes that there are. */
+icms_err conf_events_rules(const struct conf_source *source, const struct conf_node *map,
+                           const struct conf_agent *agent) ICMS_MUST_CHECK;
+
 /* Enclosures, a pod map or a drive of its own: one of them. */
 icms_err conf_agent_pod_rules(const struct conf_source *source, const struct conf_node *map,
                               const struct conf_agent *agent) ICMS_MUST_CHECK;

@@ -291,6 +291,30 @@ static const struct conf_key enclosure_key_keys[] = {
 static const struct conf_table enclosure_key_table = {"an entry of enclosure_keys",
                                                       KEYS(enclosure_key_keys)};
 
+static const struct conf_key events_keys[] = {
+    {"volume", CONF_NAME, true, AT(struct conf_events, volume), .example = "kv",
+     .doc = "The volume, by its name in volumes."},
+    {"endpoint", CONF_PATH, true, AT(struct conf_events, endpoint),
+     .example = "ipc:///run/icms/kv-events",
+     .doc = "Where subscribers connect: ipc:// and the absolute path of a unix socket, or tcp:// "
+            "with a numeric address and port, which needs open."},
+    {"replay", CONF_PATH, false, AT(struct conf_events, replay), .computed = "none",
+     .example = "ipc:///run/icms/kv-events-replay",
+     .doc = "Where a subscriber that missed a sequence number asks for what is kept from there on, "
+            "written as endpoint is."},
+    {"window", CONF_BYTES, false, AT(struct conf_events, window_bytes), .min = 128 * KIB,
+     .max = 1 * GIB, .fallback = "4MiB",
+     .doc = "Memory for batches that replay answers with; the oldest go. An event takes 9 bytes, "
+            "and a batch about 300 more."},
+    {"mode", CONF_MODE, false, AT(struct conf_events, mode), .fallback = "0600",
+     .doc = "Permission bits of the unix sockets: whoever may connect reads which blocks come and "
+            "go, whether he may use the volume or not."},
+    {"open", CONF_BOOL, false, AT(struct conf_events, open), .fallback = "false",
+     .doc = "true: endpoints may be tcp. Nothing proves who reads there: every process that "
+            "reaches the address does, those of all users of this machine among them."},
+};
+static const struct conf_table events_table = {"an entry of events", KEYS(events_keys)};
+
 #define HTTP_LISTEN_DOC                                                                            \
     "Where /metrics, /healthz, /readyz and /status are served; none for nowhere. An address that " \
     "other machines reach needs token, client_ca or open: all."
@@ -706,6 +730,11 @@ static const struct conf_key agent_keys[] = {
      .max = LIMIT_AGENT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
      .doc = "The volumes that clients may use; at most 64. Entries can be copied from a target's "
             "file."},
+    {"events", CONF_MAPS, false, LIST_AT(struct conf_agent, events, events_count), .min = 1,
+     .max = LIMIT_AGENT_VOLUMES, .table = &events_table, .computed = "none",
+     .doc =
+         "Volumes whose blocks are announced to routers, in the way of vLLM's KV events, as they "
+         "come into memory or the own drive and leave them. Of other volumes nothing is said."},
 };
 const struct conf_table conf_agent_table = {"the configuration of icms-agent", KEYS(agent_keys),
                                             conf_agent_rules};
