@@ -71,8 +71,9 @@ bench-engines: all
 	@bench/bench_engines.py --build $(BUILD) --rounds $(ROUNDS) $(if $(SIDES),--sides $(SIDES)) \
 		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(MATCHES)
 
+# Of one fault alone, as in FAULT='black hole', into another file.
 faults: all
-	@test/faults/faults.py $(BUILD) $(BUILD)/faults.json
+	@test/faults/faults.py --bars $(BUILD) $(BUILD)/$(if $(FAULT),fault.json '$(FAULT)',faults.json)
 
 # One seed of the simulated pod, step by step, as a failure prints it.
 replay: all
@@ -109,7 +110,8 @@ help:
 	@echo 'make mutants   break lines of the sources, one at a time (test/mutants), and print which test'
 	@echo '               notices; MUTANTS="agent store-index" takes those with such a name'
 	@echo 'make faults    break a pod of four enclosures in several ways and measure what clients notice;'
-	@echo '               writes $(BUILD)/faults.json; doc/faults.md has a table; FAULT_TIMES=5'
+	@echo '               writes $(BUILD)/faults.json; doc/faults.md has a table; FAULT_TIMES=5,'
+	@echo '               FAULT="black hole" measures that one'
 	@echo 'make replay    one seed of the simulated pod again, every step of it printed; SEED=7, LIBICMS=1: with'
 	@echo '               libicms as its clients, SIM="--large --brief": the other options of the run'
 	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'

@@ -17,15 +17,18 @@ misses            gets that missed, from the fault until the repair, by reason
 hit_ratio         of gets: before the fault, from the fault to the repair, after it
 first_hit_s       from the repair until all blocks are hits again, at worst
 
-usage: faults.py [--secure] BUILD_ROOT OUT.json [FAULT ...]; FAULT_TIMES, default 5, FAULT_SECONDS, default 4
+usage: faults.py [--secure] [--bars] BUILD_ROOT OUT.json [FAULT ...]; FAULT_TIMES, default 5, FAULT_SECONDS, default 4
+       faults.py --check: whether doc/faults.md has these faults, and the simulation what it says
 
-With --secure agent and enclosures prove themselves to each other, connections are TLS, and the engine encrypts.
+With --bars a row that misses one of BARS is a failure; without, hung operations and wrong bytes alone are. With
+--secure agent and enclosures prove themselves to each other, connections are TLS, and the engine encrypts.
 """
 import json
 import math
 import os
 import pathlib
 import random
+import re
 import resource
 import shutil
 import signal
@@ -42,16 +45,19 @@ import pod  # noqa: E402
 import probe  # noqa: E402
 from scene import BYTES, COUNT, DEADLINE_MS, ENCLOSURES, FAULT_S, Scene  # noqa: E402
 
+# What no row may exceed on a quiet machine.
+BARS = {"exclusion_p99_ms": 1000, "late_ms_max": 20, "first_hit_s": 2}
+
 TIMES = int(os.environ.get("FAULT_TIMES", "5"))
 
 
 class Fault:
     """of: the enclosures that have it; passed: they are to be passed over; loses: blocks are gone for good; lasts:
-    for so many seconds."""
+    for so many seconds; clocks: of all programs jump when it begins and when it ends."""
 
-    def __init__(self, begin, repair, of=(0,), passed=True, loses=False, lasts=FAULT_S):
+    def __init__(self, begin, repair, of=(0,), passed=True, loses=False, lasts=FAULT_S, clocks=False):
         self.begin, self.repair, self.of = begin, repair, of
-        self.passed, self.loses, self.lasts = passed, loses, lasts
+        self.passed, self.loses, self.lasts, self.clocks = passed, loses, lasts, clocks
 
 
 def link_fault(which, name, value, idle, **keys):
@@ -179,6 +185,19 @@ def no_descriptors(s):
     s.links[0].reset()
 
 
+def space(s, limit):
+    """How long a file may be that the enclosure writes: its drives have no space behind that."""
+    resource.prlimit(s.targets[0].pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+def jump(s):
+    """Daemons and engines have clocks that are an hour ahead while the file is there."""
+    for daemon in (*s.targets, s.agent):
+        if "clock_jump" not in pathlib.Path(f"/proc/{daemon.pid}/maps").read_text():
+            sys.exit(f"{daemon.name} has no clocks that jump")
+    pathlib.Path(os.environ["ICMS_CLOCK_JUMP"]).touch()
+
+
 ALL, RACK = tuple(range(ENCLOSURES)), (0, 1)
 
 
@@ -214,6 +233,9 @@ def faults():
         "flipped bits in memory": flag_fault("memory", loses=True),
         "flipped bits on flash": Fault(flip_flash, lambda s: None, passed=False, loses=True),
         "killed while storing": writing(signal_fault((0,), signal.SIGKILL, Scene.restart)),
+        "no space": writing(Fault(lambda s: space(s, 4096), lambda s: space(s, resource.RLIM_INFINITY), passed=False)),
+        "clocks jump": Fault(jump, lambda s: pathlib.Path(os.environ["ICMS_CLOCK_JUMP"]).unlink(), of=ALL,
+                             passed=False, clocks=True),
         "agent killed": Fault(lambda s: s.agent.kill(), lambda s: s.agent.start(), of=(), passed=False),
         "engines killed": Fault(kill_fillers, lambda s: None, of=(), passed=False),
         "no descriptors": Fault(no_descriptors, lambda s: descriptors(s, 1 << 20)),
@@ -284,8 +306,36 @@ def measure(s, name, fault):
     }
 
 
+def missed(row, bars):
+    """What of a row is not as it has to be."""
+    limits = {"hung": 0, "wrong_bytes": 0, **(BARS if bars else {})}
+    return [f"{row['fault']}: {what} {row[what]}, at most {most}" for what, most in limits.items()
+            if row[what] is not None and row[what] > most]
+
+
+def check_doc():
+    """Each row is in both tables of the document, and what it calls a trouble is one of the simulation's."""
+    text = (ROOT / "doc/faults.md").read_text()
+    storm = "".join((ROOT / path).read_text() for path in ("test/sim/pod_storm.c", "src/loop/sim.h"))
+    measured, simulated = text.split("## In the simulation")
+    rows = {line.split("|")[1].strip() for line in measured.splitlines() if re.match(r"\| .* \| .* ms \|", line)}
+    forms = {line.split("|")[1].strip(): line for line in simulated.splitlines() if line.count("|") == 4}
+    wrong = [f"doc/faults.md: {name}: no row" for name in sorted(set(faults()) - rows)]
+    wrong += [f"doc/faults.md: {name}: there is no such fault" for name in sorted(rows - set(faults()))]
+    wrong += [f"doc/faults.md: {name}: not in the table of the simulation" for name in sorted(set(faults()) - set(forms))]
+    wrong += [f"doc/faults.md: {name}: the simulation has no {word}" for name, line in forms.items()
+              for word in re.findall(r"`([^`]+)`", line.split("|")[2]) if word not in storm]
+    bad = {"fault": "x", "hung": 0, "wrong_bytes": 1, "exclusion_p99_ms": 1001, "late_ms_max": 20.1, "first_hit_s": 2.1}
+    if len(missed(bad, False)) != 1 or len(missed(bad, True)) != 4 or \
+            missed({**bad, "wrong_bytes": 0, "exclusion_p99_ms": None, "late_ms_max": 20, "first_hit_s": 2}, True):
+        wrong += ["rows are not judged by their bars"]
+    sys.exit("\n".join(wrong) or 0)
+
+
 def main():
-    words = [word for word in sys.argv[1:] if word != "--secure"]
+    if sys.argv[1:] == ["--check"]:
+        check_doc()
+    words = [word for word in sys.argv[1:] if word not in ("--secure", "--bars")]
     build, out, wanted = pathlib.Path(words[0]), pathlib.Path(words[1]), words[2:]
     unknown = set(wanted) - set(faults())
     if unknown:
@@ -296,12 +346,16 @@ def main():
         if wanted and name not in wanted:
             continue
         with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
+            if fault.clocks:
+                os.environ.update(LD_PRELOAD=str(build / "test/faults/libclock_jump.so"),
+                                  ICMS_CLOCK_JUMP=f"{folder}/clock")
             rows.append(measure(Scene(build, pathlib.Path(folder), p, "--secure" in sys.argv),
                                 name, fault))
+        for word in ("LD_PRELOAD", "ICMS_CLOCK_JUMP") if fault.clocks else ():
+            del os.environ[word]
         print(json.dumps(rows[-1]), flush=True)
     out.write_text(json.dumps(rows, indent=1) + "\n")
-    if any(row["hung"] or row["wrong_bytes"] for row in rows):
-        sys.exit("an operation hung, or brought wrong bytes")
+    sys.exit("\n".join(words for row in rows for words in missed(row, "--bars" in sys.argv)) or 0)
 
 
 if __name__ == "__main__":
