@@ -103,20 +103,7 @@ icms_err agent_body_number(const json_t *root, const char *name, uint32_t least,
 
 static bool key_read(const json_t *value, struct key *out_key)
 {
-    const char *text = json_string_value(value);
-    size_t digits = text == NULL ? 0 : strlen(text);
-
-    *out_key = (struct key){.length = (uint8_t)(digits / 2)};
-    if (digits == 0 || digits % 2 != 0 || digits > (size_t)2 * LIMIT_KEY_BYTES)
-        return false;
-    for (size_t i = 0; i < digits; i++) {
-        int digit = hex_digit(text[i]);
-
-        if (digit < 0)
-            return false;
-        out_key->bytes[i / 2] = (uint8_t)(out_key->bytes[i / 2] << 4 | digit);
-    }
-    return true;
+    return json_is_string(value) && key_parse(json_string_value(value), out_key);
 }
 
 static bool name_read(const json_t *value, struct key *out_key)

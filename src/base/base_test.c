@@ -93,6 +93,24 @@ static void uuid_round_trips_and_refuses_everything_else(void **state)
     assert_false(uuid_parse("", &uuid));
 }
 
+static void a_key_in_hex_is_read_or_refused(void **state)
+{
+    static const char *const wrong[] = {
+        "", "0", "000", "0g", "g0", " 00", "0x00", "00 ", "000102030405060708090a0b0c0d0e0f10"};
+    struct key key = {.length = 7};
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        assert_false(key_parse(wrong[i], &key));
+        assert_int_equal(key.length, 7);
+    }
+    assert_true(key_parse("00aBfF", &key));
+    assert_int_equal(key.length, 3);
+    assert_memory_equal(key.bytes, "\x00\xab\xff\0\0\0\0\0\0\0\0\0\0\0\0\0", 16);
+    assert_true(key_parse("000102030405060708090a0b0c0d0e0f", &key));
+    assert_int_equal(key.length, 16);
+    assert_int_equal(key.bytes[15], 15);
+}
+
 static void hist_quantile_is_within_a_quarter(void **state)
 {
     struct hist hist = {0};
@@ -172,6 +190,7 @@ int main(void)
         cmocka_unit_test(why_is_cut_at_its_room),
         cmocka_unit_test(list_keeps_order_and_removal_is_idempotent),
         cmocka_unit_test(uuid_round_trips_and_refuses_everything_else),
+        cmocka_unit_test(a_key_in_hex_is_read_or_refused),
         cmocka_unit_test(hist_quantile_is_within_a_quarter),
         cmocka_unit_test(fault_points_act_on_their_visit),
         cmocka_unit_test(fault_points_act_while_a_file_is_there),

@@ -17,6 +17,24 @@ int hex_digit(char c)
     return -1;
 }
 
+bool key_parse(const char *text, struct key *out_key)
+{
+    size_t digits = strlen(text);
+    struct key key = {.length = (uint8_t)(digits / 2)};
+
+    if (digits == 0 || digits % 2 != 0 || digits > (size_t)2 * LIMIT_KEY_BYTES)
+        return false;
+    for (size_t i = 0; i < digits; i++) {
+        int digit = hex_digit(text[i]);
+
+        if (digit < 0)
+            return false;
+        key.bytes[i / 2] = (uint8_t)(key.bytes[i / 2] << 4 | digit);
+    }
+    *out_key = key;
+    return true;
+}
+
 bool uuid_parse(const char *text, struct uuid *out_uuid)
 {
     struct uuid uuid;

@@ -46,6 +46,9 @@ static inline bool uuid_equal(const struct uuid *a, const struct uuid *b)
 /* The value of a hex digit of either case; -1 for any other character. */
 int hex_digit(char c);
 
+/* A key in hex, 2 to 32 digits of either case; false: it is none, and *out_key stays. */
+bool key_parse(const char *text, struct key *out_key);
+
 /* Parses "8-4-4-4-12" hex digits; false when it is anything else. */
 bool uuid_parse(const char *text, struct uuid *out_uuid);
 

@@ -201,30 +201,12 @@ static enum MHD_Result page_status(struct ctl_http *http, struct MHD_Connection 
     return answer_page(connection, &http->page, TYPE_JSON);
 }
 
-/* Digits of a key in hex; false: they are not. */
-static bool key_read(const char *text, struct key *out_key)
-{
-    size_t digits = strlen(text);
-
-    *out_key = (struct key){.length = (uint8_t)(digits / 2)};
-    if (digits == 0 || digits % 2 != 0 || digits > (size_t)2 * LIMIT_KEY_BYTES)
-        return false;
-    for (size_t i = 0; i < digits; i++) {
-        int digit = hex_digit(text[i]);
-
-        if (digit < 0)
-            return false;
-        out_key->bytes[i / 2] = (uint8_t)(out_key->bytes[i / 2] << 4 | digit);
-    }
-    return true;
-}
-
 static enum MHD_Result page_trace(struct ctl_http *http, struct MHD_Connection *connection)
 {
     const char *asked = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "key");
     struct key key;
 
-    if (asked != NULL && !key_read(asked, &key))
+    if (asked != NULL && !key_parse(asked, &key))
         return answer_line(connection, MHD_HTTP_BAD_REQUEST,
                            "key: 2 to 32 digits of hex, two a byte\n");
     ctl_page_clear(&http->page);
