@@ -15,6 +15,7 @@
 /* Statuses of HTTP. */
 enum {
     STATUS_BAD_REQUEST = 400,
+    STATUS_FORBIDDEN = 403,
     STATUS_NOT_FOUND = 404,
     STATUS_INTERNAL = 500,
     STATUS_UNAVAILABLE = 503,
@@ -181,6 +182,8 @@ static unsigned status_of(icms_err err)
     switch (err) {
     case ICMS_NO_VOLUME:
         return STATUS_NOT_FOUND;
+    case ICMS_AUTH:
+        return STATUS_FORBIDDEN;
     case ICMS_BUSY:
     case ICMS_CLOSED:
     case ICMS_DEADLINE:

@@ -590,6 +590,10 @@ static void page_prestage(struct ctl_page *page, const struct agent_stats *stats
         {"icms_agent_prestage_load_bytes_total", "counter", "Bytes loaded for hints alone."},
         {"icms_agent_prestage_unused_bytes_total", "counter",
          "Bytes of these that were not asked for in time."},
+        {"icms_agent_pins", "gauge", "Blocks that are pinned, or that pins wait for."},
+        {"icms_agent_pins_refused_total", "counter", "Pins that were refused for a limit."},
+        {"icms_agent_pins_again_total", "counter",
+         "Times that a pinned block went, and was brought again."},
     };
     char labels[PAGE_LABELS];
 
@@ -598,9 +602,10 @@ static void page_prestage(struct ctl_page *page, const struct agent_stats *stats
         ctl_family(page, families[f].name, families[f].kind, families[f].help);
         for (uint32_t i = 0; i < stats->volume_count; i++) {
             const struct agent_prestage_stats *prestage = &stats->volumes[i].prestage;
-            const uint64_t values[] = {prestage->queued,     prestage->loading,
-                                       prestage->waiting,    prestage->kept_bytes,
-                                       prestage->load_bytes, prestage->unused_bytes};
+            const uint64_t values[] = {
+                prestage->queued,     prestage->loading,      prestage->waiting,
+                prestage->kept_bytes, prestage->load_bytes,   prestage->unused_bytes,
+                prestage->pins,       prestage->pins_refused, prestage->pins_again};
 
             ctl_sample(page, families[f].name,
                        volume_labels(&stats->volumes[i], NULL, NULL, labels), (double)values[f]);
@@ -653,6 +658,31 @@ static void page_users(struct ctl_page *page, struct agent *agent, const struct 
     }
 }
 
+/* What users have pinned, in which tier. */
+static void page_pins(struct ctl_page *page, struct agent *agent, const struct agent_stats *stats)
+{
+    static const char *const names[] = {"icms_agent_user_pinned_memory_bytes",
+                                        "icms_agent_user_pinned_drive_bytes"};
+    static const char *const help[] = {"Bytes of the agent's memory that a user has pinned.",
+                                       "Bytes of the agent's own drive that a user has pinned."};
+    struct agent_user_stats user;
+    char labels[PAGE_LABELS], name[16];
+
+    for (int tier = 0; tier < 2; tier++) {
+        ctl_family(page, names[tier], "gauge", help[tier]);
+        for (uint32_t place = 0; place < AGENT_USERS; place++)
+            for (uint32_t i = 0; i < stats->volume_count; i++) {
+                if (!agent_user_stats(agent, place, i, &user))
+                    continue;
+                (void)snprintf(name, sizeof(name), "%u", user.uid);
+                ctl_sample(
+                    page, names[tier],
+                    volume_labels(&stats->volumes[i], "user", user.owner ? "owner" : name, labels),
+                    (double)(tier == 0 ? user.pinned_bytes : user.pinned_drive_bytes));
+            }
+    }
+}
+
 static void page_usage(struct ctl_page *page, const struct agent_stats *stats)
 {
     uint64_t used = 0;
@@ -691,6 +721,7 @@ void agent_page_metrics(void *arg, struct ctl_page *page)
     page_prestage(page, &own->stats);
     agent_events_metrics(own->events, page);
     page_users(page, own->agent, &own->stats);
+    page_pins(page, own->agent, &own->stats);
     page_usage(page, &own->stats);
 }
 

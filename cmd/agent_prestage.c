@@ -18,8 +18,8 @@
 
 #define STATUS_ACCEPTED 202 /* of HTTP */
 
-static const char *const prestage_members[] = {"volume",   "keys", "names", "deadline_ms",
-                                               "priority", "tier", NULL};
+static const char *const prestage_members[] = {"volume",   "keys", "names",       "deadline_ms",
+                                               "priority", "tier", "pin_seconds", NULL};
 
 static icms_err order_read(const json_t *root, struct err_why *why,
                            char out_volume[LIMIT_NAME_BYTES], struct agent_hints *out_hints)
@@ -43,6 +43,9 @@ static icms_err order_read(const json_t *root, struct err_why *why,
                             &out_hints->deadline_ms);
     if (err == ICMS_OK)
         err = agent_body_number(root, "priority", 0, ICMS_PRIORITY_MAX, why, &out_hints->priority);
+    if (err == ICMS_OK)
+        err =
+            agent_body_number(root, "pin_seconds", 0, ICMS_PIN_SECONDS_MAX, why, &out_hints->pin_s);
     if (err == ICMS_OK)
         err = agent_body_keys(root, why, &keys, &out_hints->count);
     if (err == ICMS_OK)

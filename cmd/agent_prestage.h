@@ -7,7 +7,8 @@
  *   names        array of names, as icms_key_from_name and `icms put --name` take them
  *   deadline_ms  from now, 1 to 600000; default 1000
  *   priority     0 to 3; default 0
- *   tier         "dram"
+ *   tier         "dram" or "local"; default "dram"
+ *   pin_seconds  how long the blocks stay, up to ICMS_PIN_SECONDS_MAX; default 0: no pins
  *
  * There is at least one of keys and names. Other members are refused: a typing error is not a
  * default. So are "model" and "tokens": how an engine cuts and hashes tokens is not known here.

@@ -36,12 +36,14 @@ static void what_is_right_is_read(void **state)
 
     assert_int_equal(read_text("{\"volume\": \"kv\", \"keys\": [\"00aBff\", "
                                "\"000102030405060708090a0b0c0d0e0f\"], \"names\": [\"x\\u00e4\"], "
-                               "\"deadline_ms\": 600000, \"priority\": 3, \"tier\": \"dram\"}"),
+                               "\"deadline_ms\": 600000, \"priority\": 3, \"tier\": \"dram\", "
+                               "\"pin_seconds\": 86400}"),
                      ICMS_OK);
     assert_string_equal(hints.volume, "kv");
     assert_int_equal(hints.count, 3);
     assert_int_equal(hints.deadline_ms, 600000);
     assert_int_equal(hints.priority, 3);
+    assert_int_equal(hints.pin_s, 86400);
     assert_int_equal(hints.tier, ICMS_TIER_DRAM);
     assert_int_equal(hints.keys[0].length, 3);
     assert_memory_equal(hints.keys[0].bytes, "\x00\xab\xff\0", 4);
@@ -52,6 +54,7 @@ static void what_is_right_is_read(void **state)
     assert_int_equal(read_text("{\"volume\": \"kv\", \"names\": [\"a\"]}"), ICMS_OK);
     assert_int_equal(hints.deadline_ms, 1000);
     assert_int_equal(hints.priority, 0);
+    assert_int_equal(hints.pin_s, 0);
     assert_int_equal(hints.tier, ICMS_TIER_DRAM);
     assert_int_equal(read_text("{\"volume\": \"kv\", \"names\": [\"a\"], \"tier\": \"local\"}"),
                      ICMS_OK);
@@ -94,6 +97,10 @@ static void what_is_wrong_is_named(void **state)
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"priority\": -1}", "priority", ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"priority\": 4}", "priority", ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"tier\": \"pod\"}", "dram", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"pin_seconds\": 86401}", "pin_seconds",
+         ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"pin_seconds\": true}", "pin_seconds",
+         ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"tier\": 1}", "dram", ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"dead\": 1}", "unknown member", ICMS_INVALID},
         {"{\"model\": \"m\", \"tokens\": [1, 2]}", "send keys", ICMS_UNSUPPORTED},

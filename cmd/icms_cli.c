@@ -49,6 +49,7 @@ enum option_code {
     OPTION_PRIORITY,
     OPTION_TIER,
     OPTION_CANCEL,
+    OPTION_PIN,
     OPTION_ESTIMATE,
 };
 
@@ -85,6 +86,7 @@ static const struct option option_table[] = {
     {"priority", required_argument, NULL, OPTION_PRIORITY},
     {"tier", required_argument, NULL, OPTION_TIER},
     {"cancel", no_argument, NULL, OPTION_CANCEL},
+    {"pin", required_argument, NULL, OPTION_PIN},
     {"estimate", no_argument, NULL, OPTION_ESTIMATE},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -142,6 +144,7 @@ static unsigned option_taken_by(int code)
     case OPTION_PRIORITY:
     case OPTION_TIER:
     case OPTION_CANCEL:
+    case OPTION_PIN:
         return CLI_TAKES_HINT;
     case OPTION_ESTIMATE:
         return CLI_TAKES_ESTIMATE;
@@ -153,6 +156,7 @@ static unsigned option_taken_by(int code)
 static int option_number(struct cli *cli, int code)
 {
     struct err_why why = {{0}};
+    uint32_t milliseconds;
     char *end;
     unsigned long port;
 
@@ -172,6 +176,12 @@ static int option_number(struct cli *cli, int code)
             return cli_usage(cli, "--priority %s: it is a number from 0 to %d", optarg,
                              ICMS_PRIORITY_MAX);
         cli->priority = (uint32_t)(optarg[0] - '0');
+    }
+    if (code == OPTION_PIN) {
+        if (conf_duration_parse(optarg, &why, &milliseconds) != ICMS_OK || milliseconds < 1000 ||
+            milliseconds / 1000 > ICMS_PIN_SECONDS_MAX)
+            return cli_usage(cli, "--pin %s: a time is written 90s or 30min; 1s to 1440min", optarg);
+        cli->pin_s = milliseconds / 1000;
     }
     if (code == OPTION_TIER) {
         if (strcmp(optarg, "dram") != 0 && strcmp(optarg, "local") != 0)
@@ -308,6 +318,10 @@ int cli_parse(const struct cli_command *command, int argc, char **argv, struct c
     }
     if (cli->hex && cli->name)
         return cli_usage(cli, "--hex and --name: a key is one or the other");
+    if ((command->takes & CLI_TAKES_HINT) != 0 && cli->deadline_ms > 600000)
+        return cli_usage(cli, "--deadline: 600s at most");
+    if (cli->pin_s != 0 && cli->cancel)
+        return cli_usage(cli, "--pin and --cancel: blocks are pinned, or pins are taken back");
     if (cli->target != NULL && cli->opened)
         return cli_usage(cli, "--open and --target: one of them is asked");
     cli->argc = argc - optind;
@@ -634,6 +648,35 @@ void cli_blocks_free(struct cli_blocks *blocks)
     free(blocks->texts);
     free(blocks->blocks);
     *blocks = (struct cli_blocks){0};
+}
+
+struct icms_key *cli_blocks_keys(const struct cli_blocks *blocks)
+{
+    struct icms_key *keys = calloc(blocks->count, sizeof(*keys));
+
+    for (size_t i = 0; keys != NULL && i < blocks->count; i++)
+        keys[i] = blocks->blocks[i].key;
+    return keys;
+}
+
+int cli_run_keys(const struct cli_command *command, int argc, char **argv, bool use_stdin,
+                 int (*run)(struct cli *cli, struct cli_blocks *blocks))
+{
+    struct cli_blocks blocks;
+    struct cli cli;
+    int status = cli_parse(command, argc, argv, &cli);
+
+    if (status < 0)
+        status = cli_blocks_read(&cli, use_stdin, &blocks);
+    if (status >= 0)
+        return status;
+    status = cli_open(&cli, blocks.blocks, blocks.count);
+    if (status < 0) {
+        status = run(&cli, &blocks);
+        cli_close(&cli);
+    }
+    cli_blocks_free(&blocks);
+    return status;
 }
 
 /* ---- waiting and answering ------------------------------------------------------------------ */

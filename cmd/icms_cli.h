@@ -39,7 +39,7 @@ enum cli_takes {
     CLI_TAKES_VOLUMES = 512,   /* --file --dry-run                       */
     CLI_TAKES_TARGET = 1024,   /* --target, instead of --open                 */
     CLI_TAKES_DRIVES = 2048,   /* --format --yes                         */
-    CLI_TAKES_HINT = 4096,     /* --priority --cancel                       */
+    CLI_TAKES_HINT = 4096,     /* --priority --tier --cancel --pin          */
     CLI_TAKES_ESTIMATE = 8192, /* --estimate                               */
     CLI_TAKES_POD = 128,       /* --file --address --weight --uuid --nqn --dry-run --yes --open
                                   --deadline --json --quiet                 */
@@ -74,6 +74,7 @@ struct cli {
     bool cancel;                          /* prestage: --cancel                     */
     bool estimate;                        /* match: --estimate                      */
     uint32_t priority;                    /* prestage: --priority                   */
+    uint32_t pin_s;                       /* prestage: --pin; 0: none               */
     const char *file;                     /* --input, --output, --file; NULL        */
     const char *dir;                      /* dev: --dir; NULL: a temporary one      */
     uint64_t size;                        /* dev: of the drive                      */
@@ -140,6 +141,14 @@ struct cli_blocks {
 };
 int cli_blocks_read(const struct cli *cli, bool use_stdin, struct cli_blocks *out_blocks);
 void cli_blocks_free(struct cli_blocks *blocks);
+
+/* Their keys; malloc's and the caller's; NULL: no memory. */
+struct icms_key *cli_blocks_keys(const struct cli_blocks *blocks);
+
+/* A subcommand about keys: reads the command line and the keys (none and use_stdin: from standard
+ * input), opens the volume, runs, closes; returns the exit status. */
+int cli_run_keys(const struct cli_command *command, int argc, char **argv, bool use_stdin,
+                 int (*run)(struct cli *cli, struct cli_blocks *blocks));
 
 /* One more, with the key of a name. -1, or an exit status. */
 int cli_blocks_add_name(const struct cli *cli, struct cli_blocks *blocks, const char *name);

@@ -42,29 +42,14 @@ static int look_keys(struct cli *cli, struct cli_blocks *keys, look_start *start
     return err == ICMS_OK ? CLI_DONE : CLI_MISSED;
 }
 
-static int look_run(const struct cli_command *command, int argc, char **argv, look_start *start,
-                    const char *going, const char *done)
+static int exists_keys(struct cli *cli, struct cli_blocks *keys)
 {
-    struct cli_blocks keys;
-    struct cli cli;
-    int status = cli_parse(command, argc, argv, &cli);
-
-    if (status < 0)
-        status = cli_blocks_read(&cli, false, &keys);
-    if (status >= 0)
-        return status;
-    status = cli_open(&cli, keys.blocks, keys.count);
-    if (status < 0) {
-        status = look_keys(&cli, &keys, start, going, done);
-        cli_close(&cli);
-    }
-    cli_blocks_free(&keys);
-    return status;
+    return look_keys(cli, keys, icms_exists_start, "looking", "found");
 }
 
 static int exists_run(int argc, char **argv)
 {
-    return look_run(&cli_exists, argc, argv, icms_exists_start, "looking", "found");
+    return cli_run_keys(&cli_exists, argc, argv, false, exists_keys);
 }
 
 const struct cli_command cli_exists = {
@@ -78,9 +63,14 @@ const struct cli_command cli_exists = {
             "\nExit status: 0 all are found, 1 one is missing, 2 usage or connection.\n",
 };
 
+static int rm_keys(struct cli *cli, struct cli_blocks *keys)
+{
+    return look_keys(cli, keys, icms_remove_start, "removing", "removed");
+}
+
 static int rm_run(int argc, char **argv)
 {
-    return look_run(&cli_rm, argc, argv, icms_remove_start, "removing", "removed");
+    return cli_run_keys(&cli_rm, argc, argv, false, rm_keys);
 }
 
 const struct cli_command cli_rm = {
@@ -95,6 +85,17 @@ const struct cli_command cli_rm = {
             "connection.\n",
 };
 
+/* How many of the first blocks this server has itself, as POST /v1/match of icms-agent says it. */
+static size_t match_leading(const struct icms_estimate *estimates, size_t matched,
+                            enum icms_source source_max)
+{
+    size_t count = 0;
+
+    while (count < matched && (enum icms_source)estimates[count].source <= source_max)
+        count++;
+    return count;
+}
+
 /* What it takes to have the prefix, and where its blocks are. */
 static void match_estimate_say(const struct cli *cli, const struct icms_estimate *estimates,
                                size_t matched, size_t count)
@@ -103,15 +104,18 @@ static void match_estimate_say(const struct cli *cli, const struct icms_estimate
     const struct icms_estimate *all = matched == 0 ? &none : &estimates[matched - 1];
     bool is_known = all->load_us != ICMS_ESTIMATE_UNKNOWN;
     long long at[ICMS_SOURCE_POD + 1] = {0};
+    size_t dram = match_leading(estimates, matched, ICMS_SOURCE_DRAM);
+    size_t local = match_leading(estimates, matched, ICMS_SOURCE_LOCAL);
 
     for (size_t i = 0; i < matched; i++)
         at[estimates[i].source]++;
     if (cli->json) {
-        cli_json("{s:I, s:I, s:I, s:o, s:o, s:{s:I, s:I, s:I}}", "matched", (long long)matched,
-                 "of", (long long)count, "bytes", (long long)all->bytes, "load_seconds",
-                 is_known ? json_real((double)all->load_us / 1e6) : json_null(), "error_seconds",
-                 is_known ? json_real((double)all->error_us / 1e6) : json_null(), "blocks", "dram",
-                 at[ICMS_SOURCE_DRAM], "local", at[ICMS_SOURCE_LOCAL], "pod", at[ICMS_SOURCE_POD]);
+        cli_json("{s:I, s:I, s:I, s:o, s:o, s:{s:I, s:I, s:I}, s:{s:I, s:I}}", "matched",
+                 (long long)matched, "of", (long long)count, "bytes", (long long)all->bytes,
+                 "load_seconds", is_known ? json_real((double)all->load_us / 1e6) : json_null(),
+                 "error_seconds", is_known ? json_real((double)all->error_us / 1e6) : json_null(),
+                 "blocks", "dram", at[ICMS_SOURCE_DRAM], "local", at[ICMS_SOURCE_LOCAL], "pod",
+                 at[ICMS_SOURCE_POD], "first", "dram", (long long)dram, "local", (long long)local);
         return;
     }
     (void)printf("%zu of %zu: ", matched, count);
@@ -120,8 +124,8 @@ static void match_estimate_say(const struct cli *cli, const struct icms_estimate
                      (double)all->load_us / 1e3, (double)all->error_us / 1e3);
     else
         (void)printf("about %" PRIu64 " bytes; nothing was loaded from there lately", all->bytes);
-    (void)printf("; dram %lld, local %lld, pod %lld\n", at[ICMS_SOURCE_DRAM], at[ICMS_SOURCE_LOCAL],
-                 at[ICMS_SOURCE_POD]);
+    (void)printf("; dram %lld, local %lld, pod %lld; the first %zu in dram, %zu on this server\n",
+                 at[ICMS_SOURCE_DRAM], at[ICMS_SOURCE_LOCAL], at[ICMS_SOURCE_POD], dram, local);
 }
 
 static void match_say(const struct cli *cli, const struct icms_estimate *estimates, size_t matched,
@@ -137,18 +141,16 @@ static void match_say(const struct cli *cli, const struct icms_estimate *estimat
         (void)printf("%zu of %zu\n", matched, count);
 }
 
-static int match_keys(struct cli *cli, const struct cli_blocks *blocks)
+static int match_keys(struct cli *cli, struct cli_blocks *blocks)
 {
     struct icms_request_options options = cli_options(cli);
-    struct icms_key *keys = calloc(blocks->count, sizeof(*keys));
+    struct icms_key *keys = cli_blocks_keys(blocks);
     struct icms_estimate *estimates = calloc(blocks->count, sizeof(*estimates));
     struct cli_progress progress;
     size_t matched = 0;
     icms_err err = ICMS_NO_MEMORY;
 
     if (keys != NULL && estimates != NULL) {
-        for (size_t i = 0; i < blocks->count; i++)
-            keys[i] = blocks->blocks[i].key;
         cli_progress_begin(&progress, cli, "matching");
         if (cli->estimate)
             err = icms_match_estimate(cli->handle, keys, blocks->count, &options, estimates,
@@ -168,21 +170,7 @@ static int match_keys(struct cli *cli, const struct cli_blocks *blocks)
 
 static int match_run(int argc, char **argv)
 {
-    struct cli_blocks keys;
-    struct cli cli;
-    int status = cli_parse(&cli_match, argc, argv, &cli);
-
-    if (status < 0)
-        status = cli_blocks_read(&cli, true, &keys);
-    if (status >= 0)
-        return status;
-    status = cli_open(&cli, keys.blocks, keys.count);
-    if (status < 0) {
-        status = match_keys(&cli, &keys);
-        cli_close(&cli);
-    }
-    cli_blocks_free(&keys);
-    return status;
+    return cli_run_keys(&cli_match, argc, argv, true, match_keys);
 }
 
 const struct cli_command cli_match = {
@@ -194,7 +182,7 @@ const struct cli_command cli_match = {
             "Count the blocks from the first KEY up to the first that is missing: the longest\n"
             "usable prefix. Without arguments keys are read from standard input, one a "
             "line.\n"
-            "With --estimate say also how long it takes to load them, and where they "
-            "are.\n\n" HELP_COMMON
+            "With --estimate say also how long it takes to load them, where they are, and how\n"
+            "many of the first ones this server has itself.\n\n" HELP_COMMON
             "\nExit status: 0 all are found, 1 fewer are, 2 usage or connection.\n",
 };

@@ -18,22 +18,21 @@ static icms_err prestage_call(const struct cli *cli, const struct icms_key *keys
     icms_prestage_options_init(&options);
     options.priority = cli->priority;
     options.tier = cli->tier;
+    options.pin_seconds = cli->pin_s;
     if (cli->deadline_ms != 0)
         options.deadline_ms = cli->deadline_ms;
     return icms_prestage(cli->handle, keys, count, &options, out_count);
 }
 
-static int prestage_keys(const struct cli *cli, const struct cli_blocks *blocks)
+static int prestage_keys(struct cli *cli, struct cli_blocks *blocks)
 {
-    struct icms_key *keys = calloc(blocks->count, sizeof(*keys));
-    const char *what = cli->cancel ? "canceled" : "taken";
+    struct icms_key *keys = cli_blocks_keys(blocks);
+    const char *what = cli->cancel ? "canceled" : cli->pin_s != 0 ? "pinned" : "taken";
     size_t count = 0;
     icms_err err;
 
     if (keys == NULL)
         return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
-    for (size_t i = 0; i < blocks->count; i++)
-        keys[i] = blocks->blocks[i].key;
     err = prestage_call(cli, keys, blocks->count, &count);
     free(keys);
     if (err == ICMS_UNSUPPORTED && cli->tier == ICMS_TIER_LOCAL)
@@ -42,35 +41,22 @@ static int prestage_keys(const struct cli *cli, const struct cli_blocks *blocks)
             "volume %s: cannot prestage to tier local: this agent has no drive of its own "
             "beside the pod; use --tier dram, or give the agent one (local:)",
             cli->volume);
-    if (err != ICMS_OK && err != ICMS_BUSY && err != ICMS_MISS)
+    if (err != ICMS_OK && err != ICMS_BUSY && err != ICMS_MISS && err != ICMS_LIMIT)
         return cli_fail(cli, err, "volume %s: %s", cli->volume, icms_err_text(err));
     if (cli->json)
         cli_json("{s:I, s:I}", what, (long long)count, "of", (long long)blocks->count);
     else if (!cli->quiet)
         (void)printf("%zu of %zu %s%s\n", count, blocks->count, what,
-                     err == ICMS_BUSY ? ": the agent has too many hints; try again later" : "");
+                     err == ICMS_BUSY    ? ": the agent has too many hints; try again later"
+                     : err == ICMS_LIMIT ? ": more may not be pinned; take pins back, or raise "
+                                           "pin_max of the volume"
+                                         : "");
     return count == blocks->count ? CLI_DONE : CLI_MISSED;
 }
 
 static int prestage_run(int argc, char **argv)
 {
-    struct cli_blocks keys;
-    struct cli cli;
-    int status = cli_parse(&cli_prestage, argc, argv, &cli);
-
-    if (status < 0 && cli.deadline_ms > 600000)
-        status = cli_usage(&cli, "--deadline: 600s at most");
-    if (status < 0)
-        status = cli_blocks_read(&cli, true, &keys);
-    if (status >= 0)
-        return status;
-    status = cli_open(&cli, keys.blocks, keys.count);
-    if (status < 0) {
-        status = prestage_keys(&cli, &keys);
-        cli_close(&cli);
-    }
-    cli_blocks_free(&keys);
-    return status;
+    return cli_run_keys(&cli_prestage, argc, argv, true, prestage_keys);
 }
 
 const struct cli_command cli_prestage = {
@@ -90,7 +76,9 @@ const struct cli_command cli_prestage = {
         "      --tier TIER      where to: dram (the default), the agent's memory; or local, its "
         "own\n"
         "                       drive beside the pod\n"
-        "      --cancel         take hints back instead\n"
+        "      --pin TIME       and keep them there for 90s or 30min, 1440min at most, however often\n"
+        "                       they are read\n"
+        "      --cancel         take hints and pins back instead\n"
         "  -o, --open WHERE     unix:SOCKET; default $ICMS_OPEN, else the agent at $ICMS_SOCKET\n"
         "                       or at the default socket\n"
         "  -v, --volume NAME    default $ICMS_VOLUME, else kv\n"

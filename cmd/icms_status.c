@@ -184,7 +184,7 @@ static void status_prestage(const json_t *prestage)
     char loaded[32], unused[32];
 
     if (status_number(prestage, "taken") + status_number(prestage, "refused_full") +
-            status_number(prestage, "refused_passed") ==
+            status_number(prestage, "refused_passed") + status_number(prestage, "pins_refused") ==
         0)
         return;
     (void)printf(
@@ -200,6 +200,14 @@ static void status_prestage(const json_t *prestage)
             status_number(prestage, "waiting"),
         status_bytes(status_number(prestage, "load_bytes"), loaded),
         status_bytes(status_number(prestage, "unused_bytes"), unused));
+    if (status_number(prestage, "pins") + status_number(prestage, "pins_refused") == 0)
+        return;
+    (void)printf("%-20s pins: %.0f, %s of memory, %s of the own drive; refused %.0f, brought again "
+                 "%.0f\n",
+                 "", status_number(prestage, "pins"),
+                 status_bytes(status_number(prestage, "pinned_bytes"), loaded),
+                 status_bytes(status_number(prestage, "pinned_local_bytes"), unused),
+                 status_number(prestage, "pins_refused"), status_number(prestage, "pins_again"));
 }
 
 static void status_volumes(const json_t *volumes)

@@ -42,7 +42,7 @@ _icms()
     match) options="$options $tier $keys --estimate" ;;
     status) options="$options --open --target --json" ;;
     trace) options="$options $tier $keys" ;;
-    prestage) options="$options $tier $keys --priority --tier --cancel" ;;
+    prestage) options="$options $tier $keys --priority --tier --pin --cancel" ;;
     bench)
         options="$options --list --dir --space --slices --slice --size --depth --reactors --op --variant --json"
         ;;

@@ -75,7 +75,7 @@ _icms() {
         trace) _arguments $tier $keys ':key:' ;;
         prestage)
             _arguments $tier $keys '--priority[the larger goes first]:number:(0 1 2 3)' \
-                '--tier[where to]:tier:(dram local)' '--cancel[take hints back]' '*:key:'
+                '--tier[where to]:tier:(dram local)' '--pin[how long they stay]:time:' '--cancel[take hints back]' '*:key:'
             ;;
         status)
             _arguments '(-o --open)'{-o,--open}'[the tier]:where:' \

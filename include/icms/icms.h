@@ -411,6 +411,14 @@ ICMS_API icms_err icms_request_end(struct icms_request **request);
  * or stores find no other space, such blocks are evicted. To the agent's own drive blocks go within
  * its write budget, behind those for memory.
  *
+ * Pins. A hint with pin_seconds brings a block and keeps it for so long, however often it is read.
+ * A pin belongs to the user, not to the handle, and is over at its time, when it is taken back, and
+ * when the block is removed or the volume is another one. Pins of a volume take a part of its
+ * memory, and of the own drive, at most (pin_max in icms-agent.yaml(5)), of which a user may have
+ * half of what is free; what is more is refused with LIMIT. Such blocks are evicted after all
+ * others, and brought again. On the own drive they are used again and again, and brought again when
+ * it evicts them.
+ *
  * What became of hints is counted (icms-metrics(7), icms_status): arrived before the block was
  * asked for, late and by how much, never asked for and its bytes. */
 
@@ -419,7 +427,8 @@ enum icms_tier {
     ICMS_TIER_LOCAL = 1, /* its own drive beside the pod: UNSUPPORTED where it has none */
 };
 
-#define ICMS_PRIORITY_MAX 3
+#define ICMS_PRIORITY_MAX    3
+#define ICMS_PIN_SECONDS_MAX 86400
 
 struct icms_prestage_options {
     size_t struct_bytes;  /* sizeof: set by icms_prestage_options_init                         */
@@ -429,6 +438,8 @@ struct icms_prestage_options {
     uint32_t timeout_ms;  /* of the call: how long it waits for the agent; 0: the deadline of
                              loads                                                             */
     void *tag;            /* icms_request_tag gives it back                                    */
+    uint32_t pin_seconds; /* how long the blocks stay from now on, ICMS_PIN_SECONDS_MAX at most;
+                             0: these are hints, and no pins                                   */
 };
 
 /* deadline_ms is 1,000. */
@@ -439,12 +450,12 @@ ICMS_API void icms_prestage_options_init(struct icms_prestage_options *options);
  * they may be freed after the call. options may be NULL. *out_taken (may be NULL) is how many hints
  * the agent took; it is set on any error but INVALID, too. A hint for a key that is hinted already
  * joins that one, with the earlier of their deadlines, or with the later one when the block has
- * arrived.
+ * arrived; of two pins the one that is longer counts.
  *
  * OK: all were taken. Else the status of the first that was not, while others may have been: BUSY
  * (too many hints; behind such a batch of 4,096 keys no more are asked for), DEADLINE (deadline_ms
- * is 0), KEY_SIZE, UNSUPPORTED (the tier), NO_VOLUME, PEER_DOWN, ... INVALID: deadline_ms, tier or
- * priority is out of range. */
+ * is 0), LIMIT (too many pins; no more are asked for, either), KEY_SIZE, UNSUPPORTED (the tier),
+ * NO_VOLUME, PEER_DOWN, ... INVALID: deadline_ms, tier, priority or pin_seconds is out of range. */
 ICMS_API icms_err icms_prestage(struct icms_volume *volume, const struct icms_key *keys,
                                 size_t count, const struct icms_prestage_options *options,
                                 size_t *out_taken) ICMS_MUST_CHECK;
@@ -456,7 +467,8 @@ ICMS_API icms_err icms_prestage_start(struct icms_volume *volume, const struct i
                                       size_t count, const struct icms_prestage_options *options,
                                       struct icms_request **out_request) ICMS_MUST_CHECK;
 
-/* Takes hints back: once for each time that the user of this process has hinted a key to a tier.
+/* Takes hints back: once for each time that the user of this process has hinted a key to a tier, a
+ * pin at once.
  * What is being loaded arrives all the same, and is not kept. *out_canceled (may be NULL): how many
  * hints there were. OK: one for each key; MISS: fewer. */
 ICMS_API icms_err icms_prestage_cancel(struct icms_volume *volume, const struct icms_key *keys,

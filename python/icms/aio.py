@@ -152,9 +152,10 @@ class Volume:
         return await asyncio.to_thread(self.volume.match_estimate, keys, deadline_ms=deadline_ms)
 
     async def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
-                       timeout_ms: int = 0, tier: str = "dram") -> int:
+                       timeout_ms: int = 0, tier: str = "dram", pin_seconds: int = 0) -> int:
         return await asyncio.to_thread(self.volume.prestage, keys, deadline_ms=deadline_ms,
-                                       priority=priority, timeout_ms=timeout_ms, tier=tier)
+                                       priority=priority, timeout_ms=timeout_ms, tier=tier,
+                                       pin_seconds=pin_seconds)
 
     async def prestage_cancel(self, keys: Sequence[Key]) -> int:
         return await asyncio.to_thread(self.volume.prestage_cancel, keys)

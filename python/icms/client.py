@@ -528,20 +528,23 @@ class Volume:
                 in self._volume.match_estimate(keys, deadline_ms)]
 
     def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
-                 timeout_ms: int = 0, tier: str = "dram") -> int:
+                 timeout_ms: int = 0, tier: str = "dram", pin_seconds: int = 0) -> int:
         """Hints that blocks will be asked for within deadline_ms; how many hints the agent took.
 
         The agent brings the blocks into its memory (tier "dram"), or to its own drive beside the pod
         ("local"; Error without one), in time, behind all loads, or drops the hints; it
         does so after this call, which waits for the agent's answer alone, for timeout_ms at most. Of
         any number of keys. Of the hints of one user the higher priority (0 to 3) goes first, then the
-        earlier deadline. `Client.status` tells what became of them: volumes[].prestage.
+        earlier deadline. With pin_seconds the blocks stay there for so long, however often they are
+        read, within pin_max of the volume; `prestage_cancel` lets them go. `Client.status` tells what
+        became of them: volumes[].prestage.
         """
         if tier not in _TIERS:
             raise ValueError(f"tier {tier!r}: it is \"dram\" or \"local\"")
         if not _some(keys):
             return 0
-        return self._volume.prestage(keys, deadline_ms, priority, timeout_ms, _TIERS.index(tier))
+        return self._volume.prestage(keys, deadline_ms, priority, timeout_ms, _TIERS.index(tier),
+                                     pin_seconds)
 
     def prestage_cancel(self, keys: Sequence[Key]) -> int:
         """Takes hints back, one for each key and tier; of how many keys there were any."""

@@ -213,12 +213,14 @@ static PyObject *volume_match_estimate(PyObject *self, PyObject *args)
 /* That fewer hints were taken is no exception. */
 static PyObject *volume_hints(icms_err err, size_t count)
 {
-    if (err != ICMS_OK && err != ICMS_MISS && err != ICMS_BUSY && err != ICMS_DEADLINE)
+    if (err != ICMS_OK && err != ICMS_MISS && err != ICMS_BUSY && err != ICMS_DEADLINE &&
+        err != ICMS_LIMIT)
         return module_raise(err, NULL);
     return PyLong_FromSize_t(count);
 }
 
-/* prestage(keys, deadline_ms, priority, timeout_ms, tier) -> how many hints were taken */
+/* prestage(keys, deadline_ms, priority, timeout_ms, tier, pin_seconds) -> how many hints were taken
+ */
 static PyObject *volume_prestage(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
@@ -229,9 +231,10 @@ static PyObject *volume_prestage(PyObject *self, PyObject *args)
     icms_err err;
 
     icms_prestage_options_init(&options);
-    if (!PyArg_ParseTuple(args, "OO&O&O&O&", &given, module_number_u32, &options.deadline_ms,
+    if (!PyArg_ParseTuple(args, "OO&O&O&O&O&", &given, module_number_u32, &options.deadline_ms,
                           module_number_u32, &options.priority, module_number_u32,
-                          &options.timeout_ms, module_number_u32, &options.tier) ||
+                          &options.timeout_ms, module_number_u32, &options.tier, module_number_u32,
+                          &options.pin_seconds) ||
         !volume_keys_begin(volume, given, &keys))
         return NULL;
     Py_BEGIN_ALLOW_THREADS;

@@ -117,7 +117,13 @@ class Calls(TestCase):
         self.assertEqual(self.volume.prestage(names, deadline_ms=0), 0)
         self.assertEqual(self.volume.prestage(names, priority=3), 4)
         self.assertEqual(self.volume.prestage_cancel(names + names), 4)
-        for wrong in ({"priority": 4}, {"deadline_ms": 600001}):
+        self.assertEqual(self.volume.prestage(names, pin_seconds=60), 4)
+        self.assertGreaterEqual(self.metric("icms_agent_pins"), 4)
+        self.assertTrue(self.volume.get(names, rooms).ok)
+        self.assertEqual(self.metric("icms_agent_pins"), 4)
+        self.assertEqual(self.volume.prestage_cancel(names), 4)
+        self.assertEqual(self.metric("icms_agent_pins"), 0)
+        for wrong in ({"priority": 4}, {"deadline_ms": 600001}, {"pin_seconds": 86401}):
             with self.assertRaises(icms.Error):
                 self.volume.prestage(names, **wrong)
         with self.assertRaises(ValueError):

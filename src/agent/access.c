@@ -72,6 +72,7 @@ static struct agent_user_share *access_share(struct agent *agent, const struct a
     }
     check(free != NULL);
     access_share_renew(agent, free);
+    atomic_fetch_add(&free->number, 1);
     free->is_known = true;
     free->owner = client->owner;
     free->uid = client->uid;

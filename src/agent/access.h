@@ -24,6 +24,7 @@ struct agent_user_share {
     bool is_known;    /* it has had clients; under agent->control, as all until backlog_bytes  */
     bool owner;       /* the agent's own user, or root                                         */
     uint32_t uid;     /* else                                                                  */
+    _Atomic uint32_t number; /* of users that had the place: pins of others are over             */
     struct agent_user_stats before[LIMIT_AGENT_VOLUMES]; /* what others with this place did, by
                                                             volume                             */
     uint64_t hit_bytes[LIMIT_AGENT_VOLUMES];             /* by its clients' counters           */

@@ -231,6 +231,7 @@ struct agent_hints {
     uint32_t deadline_ms;
     uint32_t tier;     /* enum icms_tier: LOCAL with a drive beside the pod */
     uint32_t priority; /* up to ICMS_PRIORITY_MAX                       */
+    uint32_t pin_s;    /* seconds that they stay pinned, ICMS_PIN_SECONDS_MAX at most; 0: none */
 };
 icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints,
                         struct err_why *why) ICMS_MUST_CHECK;
@@ -414,7 +415,10 @@ struct agent_prestage_stats {
     uint64_t queued, loading, waiting; /* now: that are not begun, are being loaded, wait to be
                                          read                                                 */
     uint64_t kept_bytes;               /* of memory, for these                                 */
-    struct hist late_ns;               /* of late ones: how much                               */
+    uint64_t pins, pinned_bytes, pinned_drive_bytes; /* now                                    */
+    uint64_t pins_refused; /* or not kept, because of a limit                      */
+    uint64_t pins_again;   /* blocks that went, and were brought again             */
+    struct hist late_ns;   /* of late ones: how much                               */
 };
 
 struct agent_volume_stats {
@@ -450,15 +454,16 @@ struct agent_volume_stats {
 
 /* What a user did with a volume. */
 struct agent_user_stats {
-    uint64_t requests;                /* answered                                       */
-    uint64_t load_bytes, store_bytes; /* of values                                      */
-    uint64_t waits, wait_us;          /* requests that waited for an operation or space */
-    uint64_t sheds;                   /* requests refused because too much was waiting  */
-    uint64_t backlog_bytes;           /* of stores in flight now                        */
-    uint32_t weight;                  /* of the volume                                  */
-    uint32_t clients;                 /* of the user, now                               */
-    bool owner;                       /* the agent's own user, or root                  */
-    uint32_t uid;                     /* else                                           */
+    uint64_t requests;                         /* answered                                       */
+    uint64_t load_bytes, store_bytes;          /* of values                                      */
+    uint64_t waits, wait_us;                   /* requests that waited for an operation or space */
+    uint64_t sheds;                            /* requests refused because too much was waiting  */
+    uint64_t backlog_bytes;                    /* of stores in flight now                        */
+    uint64_t pinned_bytes, pinned_drive_bytes; /* of its pins now                       */
+    uint32_t weight;                           /* of the volume                                  */
+    uint32_t clients;                          /* of the user, now                               */
+    bool owner;                                /* the agent's own user, or root                  */
+    uint32_t uid;                              /* else                                           */
 };
 
 /* User `place` of AGENT_USERS, and volume; false: there is no such user, or it did nothing with

@@ -359,7 +359,7 @@ struct agent_slot {
     enum agent_slot_state state;
     uint16_t pins;        /* operations that read or write it                              */
     bool was_read;        /* LIVE: since it was published                                  */
-    bool kept;            /* LIVE: for a hint: evicted when nothing else can be            */
+    uint8_t kept;         /* LIVE: enum agent_kept                                         */
     uint32_t hint;        /* LIVE: number of a hint that waits for it to be read, from 1; 0: none */
     uint32_t value_bytes; /* LIVE: plain value                                             */
     uint32_t head;        /* LIVE: its chain                                               */
@@ -421,6 +421,7 @@ struct agent_slabs {
 /* What a user did with a volume at a reactor. */
 struct agent_user_count {
     uint64_t requests, load_bytes, store_bytes, waits, wait_us, sheds; /* counters */
+    uint64_t pinned[ICMS_TIER_LOCAL + 1]; /* bytes of its pins now, by enum icms_tier           */
 };
 
 /* A reactor's shard of a volume. */
@@ -477,8 +478,9 @@ struct agent_shard {
     /* hints: prestage.c; of slots that have one: */
     void (*hint_read)(struct agent_shard *shard, uint32_t slot); /* it was read                */
     void (*hint_gone)(struct agent_shard *shard, uint32_t slot); /* it is not LIVE any more    */
-    uint32_t hint_users; /* that have hints                                                 */
-    bool keeps_none;     /* kept slots may be evicted now                                   */
+    uint32_t hint_users;    /* that have hints                                                 */
+    enum agent_kept evicts; /* slots that are kept by no more than that may be evicted now    */
+    bool yields;            /* and pinned ones: their slab goes to another volume              */
     struct agent_prestage_stats prestage; /* counters */
     /* counters */
     uint64_t slots_used, slots_limbo, used_bytes, evictions;
@@ -859,9 +861,7 @@ struct agent_many {
     void (*take)(struct agent_many *many, struct agent_shard *shard, size_t i);
     /* At the end, before it is freed; false: the loops were stopped before. NULL: none. */
     void (*over)(struct agent_many *many, bool is_whole);
-    uint64_t need_ns;  /* hints: absolute                                               */
-    uint32_t priority; /* hints                                                         */
-    uint32_t tier;     /* hints: enum icms_tier                                         */
+    struct agent_wish wish; /* hints                                                    */
     void (*done)(void *arg, const struct agent_looked *looked); /* of agent_look_start */
     void *done_arg;
     uint8_t *answers; /* [count], zeros at the begin; of take                            */

@@ -46,6 +46,7 @@ struct rig_opts {
     uint32_t links;            /* addresses of each enclosure; 0: 1             */
     uint64_t own_drive_bytes;  /* beside enclosures; 0: there is none           */
     uint64_t own_drive_day;    /* its write budget                              */
+    double pin_percent;        /* of memory and drive, for pins                 */
     double own_drive_share;    /* of the runs, on it and not in the pod         */
     uint64_t events;           /* bit i: of volume i                            */
     uint64_t net_bytes_per_s;  /* of one connection; 0: the simulation's        */

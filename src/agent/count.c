@@ -67,6 +67,8 @@ void agent_user_count_sum(struct agent *agent, uint32_t place, uint32_t volume,
         out_stats->requests += counter_get(&count->requests);
         out_stats->load_bytes += counter_get(&count->load_bytes);
         out_stats->store_bytes += counter_get(&count->store_bytes);
+        out_stats->pinned_bytes += counter_get(&count->pinned[ICMS_TIER_DRAM]);
+        out_stats->pinned_drive_bytes += counter_get(&count->pinned[ICMS_TIER_LOCAL]);
         out_stats->waits += counter_get(&count->waits);
         out_stats->wait_us += counter_get(&count->wait_us);
         out_stats->sheds += counter_get(&count->sheds);

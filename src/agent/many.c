@@ -3,7 +3,7 @@
  * agent/many.c: keys that another thread brings, at all reactors: hints of an operator, and the
  * question which blocks the agent has itself.
  *
- * Called by prestage.c and look.c on any thread; many_part_run is on the reactors' loops.
+ * Called by prestage_many.c and look.c on any thread; many_part_run is on the reactors' loops.
  *
  * Life of an order: agent_many_new (checked, and a place taken) -> agent_many_send -> many_part_run
  * at each reactor, in slices -> the last one calls over and frees it. What is with loops that were

@@ -2,15 +2,16 @@
 /*
  * agent/prestage.c: hints that blocks will be asked for soon: see prestage.h.
  *
- * Called by req.c on the reactor's loop, and by slot.c through the shard's hint_read and hint_gone;
- * agent_prestage by any thread.
+ * Called by req.c and prestage_many.c on the reactor's loop, and by slot.c through the shard's
+ * hint_read and hint_gone.
  *
  * Life of a hint: FREE -> agent_hint_take -> QUEUED -> prestage_run -> LOADING, with an operation
  * of its own or another's -> hint_wake -> READY -> hint_end -> FREE. A block that is in the arena
  * makes it READY at once; a get that comes first makes it LOADING with the load of the get. With
  * tier LOCAL: LOADING -> hint_write -> WRITING -> hint_written -> READY; what is in memory is not
  * loaded, and what the drive has is READY. What ends it earlier: its deadline (hint_timer),
- * agent_hint_cancel, and misses.
+ * agent_hint_cancel, and misses. A pin (pin.c) stays READY when it is read, and is QUEUED again
+ * when its block goes.
  *
  * Whose turn it is: each user of a volume (struct hint_share) has a heap of its hints, and waits in
  * the line with one link while the heap is not empty. One that cannot go on is held until the retry
@@ -121,7 +122,8 @@ static struct agent_hint *hint_find(const struct agent_shard *shard, const struc
     list_for_each (link, hint_key_list(shard, key)) {
         struct agent_hint *hint = container_of(link, struct agent_hint, link);
 
-        if (hint->share == share && hint_is_for(hint, shard, key))
+        if (hint->share == share && hint_is_for(hint, shard, key) &&
+            hint->user_number == atomic_load(&hint->user->number))
             return hint;
     }
     return NULL;
@@ -147,6 +149,12 @@ static void hint_state_set(struct agent_hint *hint, enum hint_state state)
         counter_add(hint_state_count(hint), 1);
 }
 
+/* When it is over: a pin waits as long as it lasts. */
+static uint64_t hint_until_ns(const struct agent_hint *hint)
+{
+    return u64_max(hint->need_ns, hint->pin_ns);
+}
+
 static void hint_queue(struct agent_hint *hint)
 {
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
@@ -158,7 +166,7 @@ static void hint_queue(struct agent_hint *hint)
     due_push(&share->queue, &hint->due);
     if (list_empty(&share->link))
         line_push(&prestage->lines[share->tier], share->number, &share->link);
-    loop_timer_start(prestage->reactor->loop, &hint->timer, hint->need_ns);
+    loop_timer_start(prestage->reactor->loop, &hint->timer, hint_until_ns(hint));
     prestage_run_send(prestage);
 }
 
@@ -227,6 +235,7 @@ static void hint_end(struct agent_hint *hint, enum agent_hint_end end)
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
     struct agent_shard *shard = hint->shard;
 
+    agent_pin_give(hint);
     if (hint->state == HINT_QUEUED)
         hint_dequeue(hint);
     else if (hint->state != HINT_LOADING)
@@ -241,14 +250,6 @@ static void hint_end(struct agent_hint *hint, enum agent_hint_end end)
     list_remove(&hint->link);
     list_push(&prestage->free, &hint->link);
     prestage->used--;
-}
-
-/* Its block will not be read in time, though it was brought for it. */
-static void hint_end_wasted(struct agent_hint *hint, enum agent_hint_end end)
-{
-    if (hint->state == HINT_READY)
-        counter_add(&hint->shard->prestage.unused_bytes, hint->brought_bytes);
-    hint_end(hint, end);
 }
 
 static void hint_end_late(struct agent_hint *hint, uint64_t late_ns)
@@ -266,32 +267,90 @@ static void hint_end_read(struct agent_hint *hint)
         hint_end(hint, AGENT_HINT_IN_TIME);
 }
 
+/* Its block will not be read in time, though it was brought for it; a pin's may have been. */
+static void hint_end_wasted(struct agent_hint *hint, enum agent_hint_end end)
+{
+    if (hint->was_read) {
+        hint_end_read(hint);
+        return;
+    }
+    if (hint->state == HINT_READY)
+        counter_add(&hint->shard->prestage.unused_bytes, hint->brought_bytes);
+    hint_end(hint, end);
+}
+
+/* READY: its block is asked for. A pin stays. */
+static void hint_read(struct agent_hint *hint)
+{
+    if (hint->pin_ns == 0)
+        hint_end_read(hint);
+    else
+        hint->was_read = true;
+}
+
+/* READY: its block is not there any more. */
+static void hint_again(struct agent_hint *hint)
+{
+    counter_add(&hint->shard->prestage.pins_again, hint->pin_ns != 0);
+    if (!hint->was_read)
+        counter_add(&hint->shard->prestage.unused_bytes, hint->brought_bytes);
+    hint_leave_slot(hint);
+    loop_timer_stop(hint->shard->reactor->loop, &hint->timer);
+    hint_queue(hint);
+}
+
+/* READY: until when its block is kept, or, a pin, is looked for. */
+static void hint_keep_arm(struct agent_hint *hint)
+{
+    uint64_t now_ns = reactor_now_ns(hint->shard->reactor);
+    uint64_t until_ns = u64_max(hint->need_ns, now_ns) + AGENT_HINT_GRACE_NS;
+
+    if (hint->pin_ns != 0)
+        until_ns = u64_min(u64_max(hint->pin_ns, now_ns), now_ns + AGENT_PIN_LOOK_NS);
+    loop_timer_start(hint->shard->reactor->loop, &hint->timer, until_ns);
+}
+
+/* It is pinned in memory, or keeps its block there as a hint, if it may. */
+static void hint_keep_slot(struct agent_hint *hint)
+{
+    struct agent_shard *shard = hint->shard;
+    uint64_t bytes = agent_shard_slot_bytes(shard, hint->slot);
+
+    agent_pin_settle(hint, bytes);
+    if (hint->pin_ns == 0 && agent_hint_may_keep(hint, bytes)) {
+        agent_hint_keep(hint, bytes);
+        agent_hint_kept_push(hint);
+    }
+    agent_hint_slot_set(shard, hint->slot);
+}
+
 /* The block is where it was to be: in this slot, or on the drive and in this slot, unless NONE. So
  * many bytes of it were brought for this hint. */
 static void hint_ready(struct agent_hint *hint, uint32_t slot, uint64_t brought_bytes)
 {
     struct agent_shard *shard = hint->shard;
-    uint64_t now_ns = reactor_now_ns(shard->reactor), bytes;
+    uint64_t now_ns = reactor_now_ns(shard->reactor);
+    uint64_t asked_ns = hint->asked_ns;
 
-    if (hint->asked_ns != 0) {
-        hint_end_late(hint, now_ns - hint->asked_ns);
+    if (asked_ns != 0 && hint->pin_ns == 0 && !hint->was_read) {
+        hint_end_late(hint, now_ns - asked_ns);
         return;
     }
     hint_state_set(hint, HINT_READY);
     hint->brought_bytes = brought_bytes;
-    hint->late_ns = now_ns > hint->need_ns ? now_ns - hint->need_ns : 0;
+    if (!hint->was_read)
+        hint->late_ns = asked_ns != 0            ? u64_max(now_ns - asked_ns, 1)
+                        : now_ns > hint->need_ns ? now_ns - hint->need_ns
+                                                 : 0;
+    hint->was_read |= asked_ns != 0;
+    hint->asked_ns = 0;
     if (slot != SHM_SLOT_NONE)
         hint_enter_slot(hint, slot);
-    if (hint->share->tier == ICMS_TIER_DRAM) {
-        bytes = agent_shard_slot_bytes(shard, slot);
-        if (agent_hint_may_keep(hint, bytes)) {
-            agent_hint_keep(hint, bytes);
-            agent_hint_kept_push(hint);
-            shard->meta[slot].kept = true;
-        }
-    }
-    loop_timer_start(shard->reactor->loop, &hint->timer,
-                     u64_max(hint->need_ns, now_ns) + AGENT_HINT_GRACE_NS);
+    if (hint->share->tier == ICMS_TIER_DRAM)
+        hint_keep_slot(hint);
+    else
+        agent_pin_settle(hint, agent_pin_bytes(shard, hint->share, &hint->key, slot));
+    hint_keep_arm(hint);
     if (hint->wanted == 0)
         hint_end_wasted(hint, AGENT_HINT_CANCELED);
 }
@@ -302,26 +361,45 @@ static void hint_leave_write(struct agent_hint *hint)
     hint->shard->reactor->prestage->drive_writes--;
 }
 
-/* QUEUED, WRITING: too late. READY: nobody asked for it. */
+/* A pin that is READY looks for its block. */
+static void hint_look(struct agent_hint *hint)
+{
+    const struct agent_shard *shard = hint->shard;
+
+    if (hint->share->tier == ICMS_TIER_LOCAL && !agent_tier_has(shard, &hint->key)) {
+        hint_again(hint);
+        return;
+    }
+    if (hint->share->tier == ICMS_TIER_LOCAL)
+        agent_tier_touch(shard, &hint->key);
+    hint_keep_arm(hint);
+}
+
+/* QUEUED, WRITING: too late. READY: nobody asked for it, or a pin looks for its block, or is over.
+ */
 static void hint_timer(struct loop_timer *timer)
 {
     struct agent_hint *hint = container_of(timer, struct agent_hint, timer);
 
     if (hint->state == HINT_WRITING)
         hint_leave_write(hint);
-    if (hint->state == HINT_READY)
-        hint_end_wasted(hint, AGENT_HINT_UNUSED);
+    if (hint->state != HINT_READY)
+        hint_end_wasted(hint, AGENT_HINT_DROPPED);
+    else if (hint->pin_ns != 0 && !agent_pin_is_over(hint, reactor_now_ns(hint->shard->reactor)))
+        hint_look(hint);
     else
-        hint_end(hint, AGENT_HINT_DROPPED);
+        hint_end_wasted(hint, AGENT_HINT_UNUSED);
 }
 
 static void shard_hint_read(struct agent_shard *shard, uint32_t slot)
 {
-    while (shard->meta[slot].hint != 0) {
-        struct agent_hint *hint = &shard->reactor->prestage->hints[shard->meta[slot].hint - 1];
+    uint32_t first = shard->meta[slot].hint;
+    struct agent_hint *hint = first == 0 ? NULL : &shard->reactor->prestage->hints[first - 1];
 
+    for (struct agent_hint *also; hint != NULL; hint = also) {
+        also = hint->also;
         if (hint->state == HINT_READY) {
-            hint_end_read(hint);
+            hint_read(hint);
         } else { /* before it was on the drive */
             hint->asked_ns = reactor_now_ns(shard->reactor);
             hint_leave_slot(hint);
@@ -330,7 +408,7 @@ static void shard_hint_read(struct agent_shard *shard, uint32_t slot)
 }
 
 /* A block that was kept went for a load. One for which there was no place is loaded when there is
- * one, and kept then. */
+ * one, and kept then; so is that of a pin. */
 static void shard_hint_gone(struct agent_shard *shard, uint32_t slot)
 {
     struct agent_prestage *prestage = shard->reactor->prestage;
@@ -341,13 +419,10 @@ static void shard_hint_gone(struct agent_shard *shard, uint32_t slot)
 
         if (hint->share->tier == ICMS_TIER_LOCAL) {
             hint_leave_slot(hint);
-        } else if (hint->kept_bytes != 0 || by_ns >= hint->need_ns) {
+        } else if (hint->kept_bytes != 0 || by_ns >= hint_until_ns(hint)) {
             hint_end_wasted(hint, AGENT_HINT_UNUSED);
         } else {
-            counter_add(&shard->prestage.unused_bytes, hint->brought_bytes);
-            hint_leave_slot(hint);
-            loop_timer_stop(shard->reactor->loop, &hint->timer);
-            hint_queue(hint);
+            hint_again(hint);
         }
     }
 }
@@ -375,7 +450,7 @@ static void hint_written(struct agent_tier_copy *copy, icms_err err)
     loop_timer_stop(shard->reactor->loop, &hint->timer);
     hint_leave_slot(hint);
     if (hint->identity != shard->identity || (err != ICMS_OK && err != ICMS_EXISTS))
-        hint_end(hint, err == ICMS_BUSY ? AGENT_HINT_OVER_BUDGET : AGENT_HINT_FAILED);
+        hint_end_wasted(hint, err == ICMS_BUSY ? AGENT_HINT_OVER_BUDGET : AGENT_HINT_FAILED);
     else
         hint_ready(hint, agent_shard_find(shard, &hint->key), brought_bytes);
     prestage_run_send(prestage);
@@ -387,12 +462,12 @@ static void hint_write(struct agent_hint *hint, uint32_t slot)
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
     icms_err err = ICMS_OK;
 
-    if (hint->asked_ns != 0) {
+    if (hint->asked_ns != 0 && hint->pin_ns == 0) {
         hint_end_late(hint, reactor_now_ns(prestage->reactor) - hint->asked_ns);
         return;
     }
     if (hint->wanted == 0) {
-        hint_end(hint, AGENT_HINT_CANCELED);
+        hint_end_wasted(hint, AGENT_HINT_CANCELED);
         return;
     }
     hint->copy.done = hint_written;
@@ -404,9 +479,9 @@ static void hint_write(struct agent_hint *hint, uint32_t slot)
         hint_enter_slot(hint, slot);
         prestage->drive_writes++;
         loop_timer_start(prestage->reactor->loop, &hint->timer,
-                         hint->need_ns + AGENT_HINT_GRACE_NS);
+                         hint_until_ns(hint) + AGENT_HINT_GRACE_NS);
     } else if (err != ICMS_BUSY) {
-        hint_end(hint, AGENT_HINT_FAILED);
+        hint_end_wasted(hint, AGENT_HINT_FAILED);
     } else if (hint->state != HINT_QUEUED) {
         hint_queue(hint); /* its turn finds it in memory, and the drive without a buffer */
     }
@@ -428,7 +503,7 @@ static bool hint_run_drive(struct agent_prestage *prestage, struct agent_hint *h
     struct agent_shard *shard = hint->shard;
 
     if (!agent_tier_is_up(shard)) {
-        hint_end(hint, AGENT_HINT_FAILED);
+        hint_end_wasted(hint, AGENT_HINT_FAILED);
     } else if (agent_tier_has(shard, &hint->key)) {
         agent_tier_touch(shard, &hint->key);
         hint_dequeue(hint);
@@ -454,7 +529,9 @@ static void hint_drive_read(const struct agent_shard *shard, const struct key *k
             !hint_is_for(hint, shard, key))
             continue;
         if (agent_tier_has(shard, key))
-            hint_end_read(hint);
+            hint_read(hint);
+        else if (hint->pin_ns != 0)
+            hint_again(hint);
         else
             hint_end_wasted(hint, AGENT_HINT_UNUSED);
     }
@@ -475,20 +552,19 @@ static void hint_wait(struct agent_hint *hint, struct agent_op *op, bool is_own)
 static void hint_missed(struct agent_hint *hint, const struct agent_op *op)
 {
     uint64_t now_ns = reactor_now_ns(hint->shard->reactor);
-    bool is_again =
-        op->too_small || op->drop ||
-        (op->reason == ICMS_MISS_DEADLINE && op->deadline_ns < hint->need_ns); /* another's */
+    bool is_again = op->too_small || op->drop ||
+                    (op->reason == ICMS_MISS_DEADLINE && op->deadline_ns < hint_until_ns(hint));
 
     if (hint->wanted == 0)
-        hint_end(hint, AGENT_HINT_CANCELED);
-    else if (is_again && now_ns < hint->need_ns && !agent_op_is_stale(op))
+        hint_end_wasted(hint, AGENT_HINT_CANCELED);
+    else if (is_again && now_ns < hint_until_ns(hint) && !agent_op_is_stale(op))
         hint_queue(hint);
     else if (is_again || op->reason == ICMS_MISS_DEADLINE)
-        hint_end(hint, AGENT_HINT_DROPPED);
+        hint_end_wasted(hint, AGENT_HINT_DROPPED);
     else
-        hint_end(hint, op->reason == ICMS_MISS_ABSENT || op->reason == ICMS_MISS_EVICTED
-                           ? AGENT_HINT_ABSENT
-                           : AGENT_HINT_FAILED);
+        hint_end_wasted(hint, op->reason == ICMS_MISS_ABSENT || op->reason == ICMS_MISS_EVICTED
+                                  ? AGENT_HINT_ABSENT
+                                  : AGENT_HINT_FAILED);
 }
 
 /* A load is over. */
@@ -541,7 +617,8 @@ static bool prestage_has_credit(const struct agent_prestage *prestage, uint64_t 
 static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
 {
     struct agent_shard *shard = hint->shard;
-    bool is_kept = hint->share->tier == ICMS_TIER_DRAM;
+    bool is_for_drive = hint->share->tier == ICMS_TIER_LOCAL;
+    bool is_kept = !is_for_drive && hint->pin_ns == 0;
     uint64_t space = hint->space != 0 ? hint->space : agent_shard_load_bytes(shard, &hint->key);
     uint64_t bytes = agent_shard_extent_bytes(shard, space);
     uint64_t window_bytes = u64_max(bytes, HINT_LOAD_BYTES);
@@ -571,12 +648,12 @@ static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
     hint->window_bytes = window_bytes;
     prestage->window_bytes += window_bytes;
     hint_wait(hint, op, true);
-    if (is_kept) {
+    if (is_kept)
         agent_hint_keep(hint, agent_shard_slot_bytes(shard, slot));
-        hint_drive_read(shard, &hint->key);
-    } else {
+    if (is_for_drive)
         prestage->drive_loads++;
-    }
+    else
+        hint_drive_read(shard, &hint->key);
     line_charge(&prestage->lines[hint->share->tier], hint->share->number, bytes);
     agent_op_start(op);
     return true;
@@ -591,11 +668,15 @@ static bool share_run(struct agent_prestage *prestage, struct hint_share *share)
     struct agent_op *op;
 
     if (hint->identity != shard->identity || !agent_shard_is_there(shard)) {
-        hint_end(hint, AGENT_HINT_FAILED);
+        hint_end_wasted(hint, AGENT_HINT_FAILED);
+        return true;
+    }
+    if (hint->pin_ns != 0 && agent_pin_is_over(hint, reactor_now_ns(shard->reactor))) {
+        hint_end_wasted(hint, AGENT_HINT_DROPPED);
         return true;
     }
     if (agent_op_find(shard, &hint->key, AGENT_OP_DELETE) != NULL) {
-        hint_end(hint, AGENT_HINT_ABSENT);
+        hint_end_wasted(hint, AGENT_HINT_ABSENT);
         return true;
     }
     slot = agent_shard_find(shard, &hint->key);
@@ -612,9 +693,9 @@ static bool share_run(struct agent_prestage *prestage, struct hint_share *share)
         hint_wait(hint, op, false);
         return true;
     }
-    if (reactor_now_ns(shard->reactor) + prestage->load_ns >= hint->need_ns) {
+    if (reactor_now_ns(shard->reactor) + prestage->load_ns >= hint_until_ns(hint)) {
         prestage->load_ns -= prestage->load_ns / HINT_AVERAGE; /* it is tried again some time */
-        hint_end(hint, AGENT_HINT_DROPPED);
+        hint_end_wasted(hint, AGENT_HINT_DROPPED);
         return true;
     }
     return hint_load(prestage, hint);
@@ -649,16 +730,34 @@ static struct agent_hint *hint_new(struct agent_prestage *prestage)
     return &prestage->hints[prestage->made++];
 }
 
+/* It is pinned, or longer than before. */
+static void hint_pin(struct agent_hint *hint, uint64_t until_ns, uint64_t bytes)
+{
+    if (hint->pin_ns != 0) {
+        hint->pin_ns = u64_max(hint->pin_ns, until_ns);
+        return;
+    }
+    agent_pin_take(hint, until_ns, bytes);
+    if (hint->state != HINT_READY)
+        return;
+    hint_give_place(hint);
+    if (hint->slot != SHM_SLOT_NONE)
+        agent_hint_slot_set(hint->shard, hint->slot);
+}
+
 /* Somebody wants what there is a hint for already. */
 static void hint_join(struct agent_hint *hint, uint64_t need_ns, uint32_t rank)
 {
-    hint->wanted++;
+    hint->wanted += hint->pin_ns == 0 || hint->wanted == 0;
     hint->first_ns = u64_min(hint->first_ns, need_ns);
     hint->need_ns = u64_max(hint->need_ns, need_ns);
     hint->rank = rank < hint->rank ? rank : hint->rank;
-    if (hint->state == HINT_READY || hint->state == HINT_WRITING) {
+    if (hint->state == HINT_READY)
+        hint_keep_arm(hint);
+    if (hint->state == HINT_WRITING)
         loop_timer_start(hint->shard->reactor->loop, &hint->timer,
-                         hint->need_ns + AGENT_HINT_GRACE_NS);
+                         hint_until_ns(hint) + AGENT_HINT_GRACE_NS);
+    if (hint->state == HINT_READY || hint->state == HINT_WRITING) {
         if (hint->kept_bytes == 0)
             return;
         due_remove(&hint->share->kept, &hint->due);
@@ -678,36 +777,42 @@ static struct hint_share *hint_share_of(const struct agent_shard *shard,
     return &prestage->shares[tier * prestage->share_count + agent_share(shard, user)];
 }
 
-enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_share *user,
-                               const struct key *key, uint64_t need_ns, uint32_t priority,
-                               uint32_t tier)
+/* Why a hint is refused; NONE: it is not. hint: the one that there is, or NULL; pin_bytes: of a
+ * pin, else 0. */
+static enum icms_miss hint_refused(struct agent_shard *shard, const struct hint_share *share,
+                                   const struct agent_hint *hint, uint64_t need_ns,
+                                   uint64_t pin_bytes)
 {
-    struct agent_prestage *prestage = shard->reactor->prestage;
-    struct hint_share *share = hint_share_of(shard, user, tier);
-    struct agent_hint *hint = hint_find(shard, share, key);
-    uint64_t now_ns = reactor_now_ns(shard->reactor);
-    uint32_t *user_count = &prestage->user_counts[share->number % AGENT_MEMBERS];
-    uint32_t slot;
+    const struct agent_prestage *prestage = shard->reactor->prestage;
+    uint32_t user_count = prestage->user_counts[share->number % AGENT_MEMBERS];
 
-    check(priority <= ICMS_PRIORITY_MAX && agent_hint_has_tier(shard->agent, tier));
-    if (need_ns <= now_ns) {
+    if (need_ns <= reactor_now_ns(shard->reactor)) {
         counter_add(&shard->prestage.passed, 1);
         return ICMS_MISS_DEADLINE;
     }
-    if (hint == NULL && *user_count >= AGENT_HINTS - prestage->used) {
+    if (hint == NULL && user_count >= AGENT_HINTS - prestage->used) {
         counter_add(&shard->prestage.full, 1);
         return ICMS_MISS_SHED;
     }
-    need_ns = u64_min(need_ns, now_ns + AGENT_DEADLINE_MAX_NS);
-    counter_add(&shard->prestage.taken, 1);
-    if (hint != NULL) {
-        counter_add(&shard->prestage.ended[AGENT_HINT_JOINED], 1);
-        hint_join(hint, need_ns, ICMS_PRIORITY_MAX - priority);
-        return ICMS_MISS_NONE;
+    if (pin_bytes != 0 && (hint == NULL || hint->pin_ns == 0) &&
+        !agent_pin_fits(shard, share, pin_bytes)) {
+        counter_add(&shard->prestage.pins_refused, 1);
+        return ICMS_MISS_QUOTA;
     }
-    hint = hint_new(prestage);
+    return ICMS_MISS_NONE;
+}
+
+/* One that holds nothing yet. */
+static struct agent_hint *hint_make(struct agent_shard *shard, struct agent_user_share *user,
+                                    struct hint_share *share, const struct key *key,
+                                    uint64_t need_ns, uint32_t rank)
+{
+    struct agent_prestage *prestage = shard->reactor->prestage;
+    struct agent_hint *hint = hint_new(prestage);
+
     *hint = (struct agent_hint){.shard = shard,
                                 .user = user,
+                                .user_number = atomic_load(&user->number),
                                 .share = share,
                                 .key = *key,
                                 .identity = shard->identity,
@@ -715,17 +820,45 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
                                 .slot = SHM_SLOT_NONE,
                                 .need_ns = need_ns,
                                 .first_ns = need_ns,
-                                .rank = ICMS_PRIORITY_MAX - priority,
+                                .rank = rank,
                                 .waiter = {.wake = hint_wake}};
     list_init(&hint->waiter.link);
     list_init(&hint->link);
     list_push(hint_key_list(shard, key), &hint->link);
     loop_timer_init(&hint->timer, hint_timer);
-    shard->hint_users += tier == ICMS_TIER_DRAM && share->count == 0;
+    shard->hint_users += share->tier == ICMS_TIER_DRAM && share->count == 0;
     share->count++;
-    (*user_count)++;
-    slot = tier == ICMS_TIER_DRAM ? agent_shard_find(shard, key) : SHM_SLOT_NONE;
-    if (slot != SHM_SLOT_NONE)
+    prestage->user_counts[share->number % AGENT_MEMBERS]++;
+    return hint;
+}
+
+enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_share *user,
+                               const struct key *key, const struct agent_wish *wish)
+{
+    struct hint_share *share = hint_share_of(shard, user, wish->tier);
+    struct agent_hint *hint = hint_find(shard, share, key);
+    uint32_t slot = agent_shard_find(shard, key), rank = ICMS_PRIORITY_MAX - wish->priority;
+    uint64_t now_ns = reactor_now_ns(shard->reactor), need_ns = wish->need_ns;
+    uint64_t pin_bytes = wish->pin_ns == 0 ? 0 : agent_pin_bytes(shard, share, key, slot);
+    enum icms_miss refused;
+
+    check(wish->priority <= ICMS_PRIORITY_MAX && agent_hint_has_tier(shard->agent, wish->tier));
+    refused = hint_refused(shard, share, hint, need_ns, pin_bytes);
+    if (refused != ICMS_MISS_NONE)
+        return refused;
+    need_ns = u64_min(need_ns, now_ns + AGENT_DEADLINE_MAX_NS);
+    counter_add(&shard->prestage.taken, 1);
+    if (hint != NULL) {
+        counter_add(&shard->prestage.ended[AGENT_HINT_JOINED], 1);
+        hint_join(hint, need_ns, rank);
+        if (wish->pin_ns != 0)
+            hint_pin(hint, now_ns + wish->pin_ns, pin_bytes);
+        return ICMS_MISS_NONE;
+    }
+    hint = hint_make(shard, user, share, key, need_ns, rank);
+    if (wish->pin_ns != 0)
+        hint_pin(hint, now_ns + wish->pin_ns, pin_bytes);
+    if (wish->tier == ICMS_TIER_DRAM && slot != SHM_SLOT_NONE)
         hint_ready(hint, slot, 0);
     else
         hint_queue(hint);
@@ -743,8 +876,11 @@ enum icms_miss agent_hint_cancel(struct agent_shard *shard, const struct agent_u
         if (hint == NULL || hint->wanted == 0)
             continue;
         reason = ICMS_MISS_NONE;
-        if (--hint->wanted == 0 && (hint->state == HINT_QUEUED || hint->state == HINT_READY))
+        hint->wanted = hint->pin_ns != 0 ? 0 : hint->wanted - 1;
+        if (hint->wanted == 0 && (hint->state == HINT_QUEUED || hint->state == HINT_READY))
             hint_end_wasted(hint, AGENT_HINT_CANCELED);
+        else if (hint->wanted == 0)
+            agent_pin_give(hint);
     }
     return reason;
 }
@@ -777,50 +913,6 @@ bool agent_hint_waits(const struct agent_shard *shard, const struct key *key)
             return true;
     }
     return false;
-}
-
-/* ---- from other threads --------------------------------------------------------------------- */
-
-static void hint_take(struct agent_many *many, struct agent_shard *shard, size_t i)
-{
-    (void)agent_hint_take(shard, &many->agent->users[0], &many->keys[i], many->need_ns,
-                          many->priority, many->tier);
-}
-
-/* What is wrong with hints, beside their keys and volume. */
-static icms_err hints_check(const struct agent *agent, const struct agent_hints *hints,
-                            struct err_why *why)
-{
-    if (hints->priority > ICMS_PRIORITY_MAX)
-        return err_set(why, ICMS_INVALID, "priority %u: 0 to %d are possible", hints->priority,
-                       ICMS_PRIORITY_MAX);
-    if (hints->deadline_ms == 0 || hints->deadline_ms > AGENT_DEADLINE_MAX_NS / 1000000)
-        return err_set(why, ICMS_INVALID, "a deadline of %u ms: 1 to %llu are possible",
-                       hints->deadline_ms, (unsigned long long)AGENT_DEADLINE_MAX_NS / 1000000);
-    if (!agent_hint_has_tier(agent, hints->tier))
-        return err_set(
-            why, ICMS_UNSUPPORTED,
-            "this agent has no drive of its own beside the pod; ask for tier dram, or give "
-            "it one (local:)");
-    return ICMS_OK;
-}
-
-icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints, struct err_why *why)
-{
-    struct agent_many *many;
-    icms_err err = hints_check(agent, hints, why);
-
-    if (err == ICMS_OK)
-        err = agent_many_new(agent, hints->user, hints->volume, hints->keys, hints->count, why,
-                             &many);
-    if (err != ICMS_OK)
-        return err;
-    many->take = hint_take;
-    many->need_ns = loop_env_now_ns(agent->env) + (uint64_t)hints->deadline_ms * 1000000;
-    many->priority = hints->priority;
-    many->tier = hints->tier;
-    agent_many_send(many);
-    return ICMS_OK;
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  *
  * A hint belongs to a user of a volume, and has a key, a time by which the block will be asked for,
  * a priority, and a tier where the block is to be by then: the agent's memory, or the own drive
- * under it. On a reactor's loop, but for agent_prestage.
+ * under it. On a reactor's loop.
  *
  * Order. Users of volumes take turns by the weights of volumes and by bytes (base/line.h); of one
  * user the hint with the highest priority goes first, then the one with the earliest deadline.
@@ -28,6 +28,17 @@
  * until one is taken. Such a hint was in time when a get, or a hint for memory, finds the block
  * there or still in memory. Without the drive, or while it is down or slow, such hints fail.
  *
+ * Pins. A hint with a time to stay is a pin: it is not over when its block is read, but at that
+ * time, when it is taken back, or when the place of its user goes to another user. It belongs to
+ * the user, not to a process: the end of a client ends no pin. A block that goes all the same (it
+ * is replaced, or the drive evicts it) is brought again; one that is removed, or of another
+ * identity of the volume, ends its pin. Eviction passes over pinned blocks in memory, but when a
+ * load or a store finds nothing else, kept blocks included, and when another volume takes a slab
+ * beyond the floor: so pins can stop nobody. On the drive, where what a segment has goes together,
+ * pins are accesses, every AGENT_PIN_LOOK_NS. Bytes of pins are limited by volume and tier
+ * (volume_spec.pin_percent_max) and, on the drive, by half of it for all; their number by
+ * AGENT_PINS. Of each of these a user may have as much as is free. What is more is refused.
+ *
  * Limits. A reactor has AGENT_HINTS. A user may have as many as are free, so one alone may have
  * half of them, and who comes later finds some. What is more is refused and counted.
  *
@@ -46,6 +57,7 @@ struct agent_shard;
 struct agent_user_share;
 
 #define AGENT_HINTS 16384 /* of a reactor                                      */
+#define AGENT_PINS  8192  /* of these                                          */
 
 /* Of a shard's memory: blocks that wait to be read take a part at most. */
 #define AGENT_KEPT_SHARE 2
@@ -53,18 +65,37 @@ struct agent_user_share;
 /* A deadline is somebody's estimate: blocks are kept for so long after it. */
 #define AGENT_HINT_GRACE_NS ((uint64_t)1000 * 1000 * 1000)
 
+/* How often a pin looks for its block and its user. */
+#define AGENT_PIN_LOOK_NS ((uint64_t)10 * 1000 * 1000 * 1000)
+
+/* What keeps a block in memory; the larger goes later. */
+enum agent_kept {
+    AGENT_KEPT_NOT,
+    AGENT_KEPT_HINT, /* evicted when nothing else can be                                    */
+    AGENT_KEPT_PIN,  /* nor what hints keep; and with a slab that another volume takes      */
+};
+
+/* What is asked for of a block. */
+struct agent_wish {
+    uint64_t need_ns;  /* absolute: by when                                     */
+    uint64_t pin_ns;   /* how long it stays from then on; 0: it is no pin       */
+    uint32_t priority; /* up to ICMS_PRIORITY_MAX                               */
+    uint32_t tier;     /* enum icms_tier                                        */
+};
+
 icms_err agent_prestage_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
 void agent_prestage_fini(struct agent_reactor *reactor);
 
 /* Whether there is such a tier (enum icms_tier). */
 bool agent_hint_has_tier(const struct agent *agent, uint32_t tier);
 
-/* Takes a hint. NONE: taken; SHED: there are too many; DEADLINE: its time has passed. */
+/* Takes a hint. NONE: taken; SHED: there are too many; DEADLINE: its time has passed; QUOTA: it is
+ * a pin, and there are too many. */
 enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_share *user,
-                               const struct key *key, uint64_t need_ns, uint32_t priority,
-                               uint32_t tier);
+                               const struct key *key, const struct agent_wish *wish);
 
-/* Takes one hint of a user back for each tier. NONE: there was one; ABSENT: there was none. */
+/* Takes one hint of a user back for each tier, a pin at once. NONE: there was one; ABSENT: there
+ * was none. */
 enum icms_miss agent_hint_cancel(struct agent_shard *shard, const struct agent_user_share *user,
                                  const struct key *key);
 

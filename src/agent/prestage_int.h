@@ -33,6 +33,7 @@ struct hint_share {
     uint32_t number;       /* of the share in the line                                          */
     uint32_t count;        /* hints, in any state                                               */
     uint64_t kept_bytes;   /* of the arena                                                      */
+    uint64_t pinned_bytes; /* of the arena, or of the drive                                      */
 };
 
 struct agent_hint {
@@ -40,6 +41,7 @@ struct agent_hint {
     bool is_own; /* LOADING: its load was begun for it                                */
     struct agent_shard *shard;
     struct agent_user_share *user;
+    uint32_t user_number; /* user->number: it belongs to nobody who has the place later         */
     struct hint_share *share;
     struct key key;
     uint32_t identity;       /* the shard's, when it was taken                                    */
@@ -55,6 +57,9 @@ struct agent_hint {
     uint64_t space;          /* bytes that the stored block needs; 0: nobody said                 */
     uint64_t window_bytes;   /* LOADING, is_own: of the window                                    */
     uint64_t kept_bytes;     /* of the arena: reserved, LOADING; or kept, READY                   */
+    uint64_t pin_ns;         /* until when it is pinned; 0: it is no pin                          */
+    uint64_t pinned_bytes;   /* of the tier, that it counts                                       */
+    bool was_read;           /* a pin: its block was asked for                                    */
     struct agent_hint *also; /* with a slot: the next one with it                                 */
     struct due_member due;   /* QUEUED: in share->queue; READY, with kept bytes: in share->kept   */
     struct list link;        /* in a list of prestage->keys, or prestage->free                    */
@@ -69,6 +74,8 @@ struct agent_prestage {
     uint32_t made;            /* hints from this one on were never used, and are not in free     */
     uint32_t used;            /* not FREE                                                        */
     uint32_t user_counts[AGENT_MEMBERS]; /* of them, by user: of all volumes                    */
+    uint64_t pins[AGENT_MEMBERS], pins_all; /* by user: of all volumes                          */
+    uint64_t pinned_drive[AGENT_MEMBERS], pinned_drive_all; /* bytes, likewise                  */
     struct list free;
     struct list keys[HINT_KEY_LISTS];
     struct hint_share *shares; /* [HINT_TIERS * share_count]                                      */
@@ -99,6 +106,23 @@ void agent_hint_kept_push(struct agent_hint *hint);
 
 /* Harmless when it keeps none. */
 void agent_hint_keep_no_more(struct agent_hint *hint);
+
+/* Whether so many bytes more may be pinned for a share. */
+bool agent_pin_fits(struct agent_shard *shard, const struct hint_share *share, uint64_t bytes);
+
+/* What a block takes of the tier; what blocks usually take where that is not known yet. */
+uint64_t agent_pin_bytes(const struct agent_shard *shard, const struct hint_share *share,
+                         const struct key *key, uint32_t slot);
+
+/* The hint is a pin, with so many bytes that fit; it is none any more (harmless for one that is
+ * none). */
+void agent_pin_take(struct agent_hint *hint, uint64_t until_ns, uint64_t bytes);
+void agent_pin_give(struct agent_hint *hint);
+
+/* It is known what the block takes: a pin for which that is too much is a hint from now on. */
+void agent_pin_settle(struct agent_hint *hint, uint64_t bytes);
+
+bool agent_pin_is_over(const struct agent_hint *hint, uint64_t now_ns);
 
 /* The slot's block is kept while one of the hints that wait for it keeps bytes. */
 void agent_hint_slot_set(struct agent_shard *shard, uint32_t slot);

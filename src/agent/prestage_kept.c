@@ -57,9 +57,12 @@ void agent_hint_slot_set(struct agent_shard *shard, uint32_t slot)
     struct agent_slot *meta = &shard->meta[slot];
     const struct agent_hint *hint = meta->hint == 0 ? NULL : &hints[meta->hint - 1];
 
-    meta->kept = false;
+    meta->kept = AGENT_KEPT_NOT;
     for (; hint != NULL; hint = hint->also)
-        meta->kept = meta->kept || hint->kept_bytes != 0;
+        if (hint->pin_ns != 0 && hint->share->tier == ICMS_TIER_DRAM)
+            meta->kept = AGENT_KEPT_PIN;
+        else if (hint->kept_bytes != 0 && meta->kept == AGENT_KEPT_NOT)
+            meta->kept = AGENT_KEPT_HINT;
 }
 
 static bool hint_is_before(const struct agent_hint *a, const struct agent_hint *b)

@@ -243,7 +243,7 @@ static void the_earliest_deadline_goes_first_and_priority_before_that(void **sta
     struct agent_rig *rig = rig_new(&opts);
     struct rig_client *client = rig_client_new(rig);
     const struct hints first = {
-        .first = 3, .count = 1, .need_ns = 9000 * MS, .hint = shm_hint(ICMS_TIER_DRAM, 1)};
+        .first = 3, .count = 1, .need_ns = 9000 * MS, .hint = shm_hint(ICMS_TIER_DRAM, 1, 0)};
 
     for (uint32_t n = 0; n < 4; n++)
         rig_flash(rig, 0, KV, n, BYTES);
@@ -586,7 +586,7 @@ static void an_earlier_deadline_takes_the_place_of_a_later_one(void **state)
     struct agent_rig *rig = rig_new(&opts);
     struct rig_client *client = rig_client_new(rig);
     const struct hints urgent = {
-        .first = 101, .count = 1, .need_ns = 20000 * MS, .hint = shm_hint(ICMS_TIER_DRAM, 1)};
+        .first = 101, .count = 1, .need_ns = 20000 * MS, .hint = shm_hint(ICMS_TIER_DRAM, 1, 0)};
     uint32_t kept = kept_fill(client, 16, 9000 * MS);
 
     assert_in_range(kept, 4, 12);
@@ -686,8 +686,8 @@ static void nonsense_is_refused(void **state)
         {{.bytes = 1, .offset = staging_bytes - 20}, ICMS_INVALID},
         {{.bytes = 1, .offset = UINT64_MAX}, ICMS_INVALID},
         {{.bytes = 1, .volume = 7}, ICMS_NO_VOLUME},
-        {{.bytes = 1, .lease = shm_hint(ICMS_TIER_LOCAL, 0)}, ICMS_UNSUPPORTED},
-        {{.bytes = 1, .lease = shm_hint(UINT32_MAX >> SHM_HINT_BITS, 0)}, ICMS_UNSUPPORTED},
+        {{.bytes = 1, .lease = shm_hint(ICMS_TIER_LOCAL, 0, 0)}, ICMS_UNSUPPORTED},
+        {{.bytes = 1, .lease = shm_hint((1u << SHM_HINT_BITS) - 1, 0, 0)}, ICMS_UNSUPPORTED},
         {{.bytes = 1, .lease = ICMS_PRIORITY_MAX + 1}, ICMS_INVALID},
         {{.bytes = 1, .offset = 0, .aside = UINT64_MAX}, ICMS_KEY_SIZE}, /* zeros are no key */
     };

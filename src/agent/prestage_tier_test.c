@@ -41,7 +41,7 @@ static uint32_t hints_flags(struct rig_client *client, uint32_t first, uint32_t 
                                .offset = AT,
                                .bytes = count,
                                .flags = flags,
-                               .lease = shm_hint(tier, 0),
+                               .lease = shm_hint(tier, 0, 0),
                                .aside = rig_now_ns(client->rig) + need_ns,
                                .deadline_ns = rig_now_ns(client->rig) + 2000 * MS};
     uint8_t *memory = client->ring.staging + AT;
@@ -396,14 +396,14 @@ static void tiers_that_are_none_are_refused(void **state)
 {
     struct agent_rig *rig = rig_of((struct rig_opts){0});
     struct rig_client *client = rig_client_new(rig);
-    static const uint32_t tiers[] = {ICMS_TIER_LOCAL + 1, UINT32_MAX >> SHM_HINT_BITS};
+    static const uint32_t tiers[] = {ICMS_TIER_LOCAL + 1, (1u << SHM_HINT_BITS) - 1};
     struct shm_submit entry = {.op = SHM_OP_PRESTAGE, .bytes = 1};
 
     for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++) {
-        entry.lease = shm_hint(tiers[i], 0);
+        entry.lease = shm_hint(tiers[i], 0, 0);
         assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_UNSUPPORTED);
     }
-    entry.lease = shm_hint(ICMS_TIER_LOCAL, ICMS_PRIORITY_MAX + 1);
+    entry.lease = shm_hint(ICMS_TIER_LOCAL, ICMS_PRIORITY_MAX + 1, 0);
     assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_INVALID);
     assert_int_equal(hints_flags(client, 1, 500, 0, ICMS_TIER_LOCAL, 0), 0); /* it has passed */
     assert_int_equal(stats_of(rig)->passed, 500);

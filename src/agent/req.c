@@ -609,12 +609,13 @@ static enum step req_new_suspect(struct agent_req *req)
 static enum icms_miss req_hint(const struct agent_req *req, const struct key *key)
 {
     struct agent_user_share *user = req->qpair->client->user;
+    const struct agent_wish wish = {.need_ns = req->aside,
+                                    .pin_ns = shm_hint_pin_s(req->lease) * 1000000000,
+                                    .priority = shm_hint_priority(req->lease),
+                                    .tier = shm_hint_tier(req->lease)};
 
-    return (req->flags & SHM_FLAG_FORGET) != 0
-               ? agent_hint_cancel(req->shard, user, key)
-               : agent_hint_take(req->shard, user, key, req->aside,
-                                 req->lease & ((1u << SHM_HINT_BITS) - 1),
-                                 req->lease >> SHM_HINT_BITS);
+    return (req->flags & SHM_FLAG_FORGET) != 0 ? agent_hint_cancel(req->shard, user, key)
+                                               : agent_hint_take(req->shard, user, key, &wish);
 }
 
 /* Hints are remembered, or not, and answered at once. */
@@ -622,9 +623,10 @@ static enum step req_new_prestage(struct agent_req *req)
 {
     uint8_t *out = req_match_out(req);
 
-    if (!agent_hint_has_tier(req->shard->agent, req->lease >> SHM_HINT_BITS))
+    if (!agent_hint_has_tier(req->shard->agent, shm_hint_tier(req->lease)))
         return req_answer(req, ICMS_UNSUPPORTED, ICMS_MISS_NONE);
-    if ((req->lease & ((1u << SHM_HINT_BITS) - 1)) > ICMS_PRIORITY_MAX)
+    if (shm_hint_priority(req->lease) > ICMS_PRIORITY_MAX ||
+        shm_hint_pin_s(req->lease) > ICMS_PIN_SECONDS_MAX)
         return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
     for (uint32_t i = 0; i < req->bytes; i++) {
         struct key key;

@@ -427,9 +427,40 @@ static void test_no_old_value_under_load(void **state)
     }
 }
 
+/* Pins of blocks of before are over: none is brought again. */
+static void pins_go_with_an_identity(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 32, .epoch = 1, .pin_percent = 50};
+    struct shm_submit entry = {.op = SHM_OP_PRESTAGE, .offset = 3u << 20, .bytes = 1};
+    const struct agent_prestage_stats *hints;
+    struct shm_key copy = {0};
+    struct reset reset;
+    struct key key;
+
+    reset_begin(&reset, &opts);
+    put(&reset, 0, 1, 1000, SHM_FLAG_ON_FLASH);
+    rig_key(1, &key);
+    memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
+    copy.length = key.length;
+    memcpy(reset.client->ring.staging + entry.offset, &copy, sizeof(copy));
+    entry.lease = shm_hint(ICMS_TIER_DRAM, 0, 3600);
+    entry.aside = entry.deadline_ns = rig_now_ns(reset.rig) + 1000 * MS;
+    assert_int_equal(rig_wait(reset.client, rig_submit(reset.client, &entry))->status, ICMS_OK);
+    assert_int_equal(rig_stats(reset.rig)->volumes[0].prestage.pins, 1);
+    reset_volume(&reset, 0);
+    rig_run(reset.rig, 500 * MS);
+    hints = &rig_stats(reset.rig)->volumes[0].prestage;
+    assert_int_equal(hints->pins, 0);
+    assert_int_equal(hints->pinned_bytes, 0);
+    assert_int_equal(hints->ended[AGENT_HINT_FAILED], 1);
+    assert_false(in_arena(&reset, 0, 1));
+    reset_end(&reset);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pins_go_with_an_identity),
         cmocka_unit_test(test_nothing_of_before_is_found),
         cmocka_unit_test(test_a_lease_outlives_a_reset),
         cmocka_unit_test(test_what_is_in_flight_ends),

@@ -36,13 +36,16 @@ uint32_t agent_shard_slot_take_hint(struct agent_shard *shard, uint64_t stored_b
 /* Whoever needs space now goes before what somebody may read. */
 uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
 {
+    const uint64_t kept_bytes[] = {[AGENT_KEPT_HINT] = counter_get(&shard->prestage.kept_bytes),
+                                   [AGENT_KEPT_PIN] = counter_get(&shard->prestage.pinned_bytes)};
     uint32_t slot = agent_shard_slot_take_hint(shard, stored_bytes);
 
-    if (slot != SHM_SLOT_NONE || counter_get(&shard->prestage.kept_bytes) == 0)
-        return slot;
-    shard->keeps_none = true;
-    slot = agent_shard_slot_take_hint(shard, stored_bytes);
-    shard->keeps_none = false;
+    for (int kept = AGENT_KEPT_HINT; kept <= AGENT_KEPT_PIN && slot == SHM_SLOT_NONE; kept++)
+        if (kept_bytes[kept] != 0) {
+            shard->evicts = (enum agent_kept)kept;
+            slot = agent_shard_slot_take_hint(shard, stored_bytes);
+        }
+    shard->evicts = AGENT_KEPT_NOT;
     return slot;
 }
 

@@ -15,7 +15,8 @@
  * have more than their floor, the slab that was not accessed for longest, if all of its own were
  * accessed at least AGENT_SLAB_OLDER_NS later; else it evicts what is its own. So an idle volume's
  * memory goes to the others, and volumes that are in use do not take from each other all the time.
- * A slab with a block that somebody keeps counts as accessed when it is found.
+ * A slab with a block that somebody keeps counts as accessed when it is found; pins (prestage.h)
+ * keep none from another shard.
  *
  * Invariants: a slab is reserved in all shards but its owner's; slabs_min <= slab_count <=
  * slabs_max; nothing leased, pinned or being written lies in a slab that changes hands.
@@ -82,12 +83,17 @@ static void slab_own(struct agent_shard *shard, uint32_t slab)
     slabs_check(slabs, shard);
 }
 
-/* Whether nothing that lies there is leased, pinned or being written. */
-static bool slab_is_clear(struct agent_shard *shard, uint32_t slab)
+/* Whether nothing that lies there is leased, pinned by an operation or being written, nor kept. For
+ * another volume pins yield: what a volume has over its floor is no pin's. */
+static bool slab_is_clear(struct agent_shard *shard, uint32_t slab, bool is_for_other)
 {
     uint64_t bytes = shard->slabs->arena->slab_bytes, begin = slab * bytes;
+    bool is_clear;
 
-    return agent_shard_is_clear(shard, slab_before(shard, slab), begin, begin + bytes);
+    shard->yields = is_for_other;
+    is_clear = agent_shard_is_clear(shard, slab_before(shard, slab), begin, begin + bytes);
+    shard->yields = false;
+    return is_clear;
 }
 
 /* Evicts what lies there, of which nothing is in use. False: there is more. */
@@ -152,12 +158,12 @@ static uint32_t slabs_pick(struct agent_slabs *slabs, struct agent_shard *shard,
         return SLAB_NONE;
     if (oldest.other_ns + AGENT_SLAB_OLDER_NS > oldest.own_ns) {
         /* Its own goes first, but for what somebody keeps. */
-        *out_again = !slab_is_clear(shard, oldest.own);
+        *out_again = !slab_is_clear(shard, oldest.own, false);
         if (*out_again)
             slabs->last_ns[oldest.own] = now_ns;
         return SLAB_NONE;
     }
-    if (slab_is_clear(slabs->owners[oldest.other], oldest.other))
+    if (slab_is_clear(slabs->owners[oldest.other], oldest.other, true))
         return oldest.other;
     *out_again = true;
     slabs->last_ns[oldest.other] = now_ns;

@@ -292,7 +292,7 @@ static bool shard_may_go(void *arg, uint32_t slot)
     if (slot >= shard->arena.slot_count)
         return false; /* a reservation */
     return meta->state == AGENT_SLOT_LIVE && meta->pins == 0 && !shard_is_leased(shard, slot) &&
-           (!meta->kept || shard->keeps_none);
+           (meta->kept <= shard->evicts || (meta->kept == AGENT_KEPT_PIN && shard->yields));
 }
 
 static void shard_evict_slot(struct agent_shard *shard, uint32_t slot)

@@ -92,6 +92,11 @@ static void shard_prestage_stats(const struct agent_prestage_stats *from,
     out->loading += counter_get(&from->loading);
     out->waiting += counter_get(&from->waiting);
     out->kept_bytes += counter_get(&from->kept_bytes);
+    out->pins += counter_get(&from->pins);
+    out->pinned_bytes += counter_get(&from->pinned_bytes);
+    out->pinned_drive_bytes += counter_get(&from->pinned_drive_bytes);
+    out->pins_refused += counter_get(&from->pins_refused);
+    out->pins_again += counter_get(&from->pins_again);
     hist_merge(&out->late_ns, &from->late_ns);
 }
 
@@ -163,7 +168,8 @@ bool agent_user_stats(struct agent *agent, uint32_t place, uint32_t volume,
     stats.owner = share->owner;
     stats.uid = share->uid;
     pthread_mutex_unlock(&agent->control);
-    if (!is_known || (!stats.owner && stats.requests == 0 && stats.load_bytes == 0))
+    if (!is_known || (!stats.owner && stats.requests == 0 && stats.load_bytes == 0 &&
+                      stats.pinned_bytes + stats.pinned_drive_bytes == 0))
         return false;
     stats.backlog_bytes = atomic_load_explicit(&share->backlog_bytes[volume], memory_order_relaxed);
     stats.weight = agent->weights[volume];
@@ -707,6 +713,11 @@ static void status_prestage(struct json *json, const struct agent_prestage_stats
     json_put_uint(json, "loading", prestage->loading);
     json_put_uint(json, "waiting", prestage->waiting);
     json_put_uint(json, "kept_bytes", prestage->kept_bytes);
+    json_put_uint(json, "pins", prestage->pins);
+    json_put_uint(json, "pinned_bytes", prestage->pinned_bytes);
+    json_put_uint(json, "pinned_local_bytes", prestage->pinned_drive_bytes);
+    json_put_uint(json, "pins_refused", prestage->pins_refused);
+    json_put_uint(json, "pins_again", prestage->pins_again);
     json_put_end(json);
 }
 
@@ -766,7 +777,8 @@ static void status_users(struct json *json, struct agent *agent, const struct ag
     for (uint32_t i = 0; i < AGENT_USERS; i++)
         for (uint32_t v = 0; v < agent->volume_count; v++) {
             if (!agent_user_stats(agent, i, v, &stats) ||
-                (stats.requests == 0 && stats.load_bytes == 0) ||
+                (stats.requests == 0 && stats.load_bytes == 0 &&
+                 stats.pinned_bytes + stats.pinned_drive_bytes == 0) ||
                 (user != NULL && !user->owner && (stats.owner || stats.uid != user->uid)))
                 continue;
             (void)snprintf(name, sizeof(name), "%u", stats.uid);
@@ -779,6 +791,8 @@ static void status_users(struct json *json, struct agent *agent, const struct ag
             json_put_uint(json, "load_bytes", stats.load_bytes);
             json_put_uint(json, "store_bytes", stats.store_bytes);
             json_put_uint(json, "backlog_bytes", stats.backlog_bytes);
+            json_put_uint(json, "pinned_bytes", stats.pinned_bytes);
+            json_put_uint(json, "pinned_local_bytes", stats.pinned_drive_bytes);
             json_put_uint(json, "waits", stats.waits);
             json_put_real(json, "wait_seconds", (double)stats.wait_us / 1e6);
             json_put_uint(json, "sheds", stats.sheds);

@@ -528,6 +528,15 @@ bool agent_tier_is_up(const struct agent_shard *shard)
            tier_number(tier, shard) != NO_NUMBER;
 }
 
+uint64_t agent_tier_bytes_max(const struct agent_tier *tier)
+{
+    struct store_stats store = {0};
+
+    if (tier->store != NULL)
+        store_stats(tier->store, &store);
+    return store.capacity_bytes;
+}
+
 uint32_t agent_tier_copies_left(const struct agent_tier *tier)
 {
     return tier_may_write(tier) ? tier->io_count / 2 - tier->writes : 0;

@@ -247,6 +247,9 @@ void agent_tier_evicted(struct agent_shard *shard, uint32_t slot);
 /* Whether blocks can be brought there for hints: it is UP, and has the volume. */
 bool agent_tier_is_up(const struct agent_shard *shard);
 
+/* Of its capacity; it was opened, or 0. */
+uint64_t agent_tier_bytes_max(const struct agent_tier *tier);
+
 /* How many more copies it takes now. */
 uint32_t agent_tier_copies_left(const struct agent_tier *tier);
 

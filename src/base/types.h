@@ -119,6 +119,7 @@ struct volume_spec {
     uint64_t memory_bytes_min;     /* agent: memory that its blocks always have   */
     uint64_t memory_bytes_max;     /* agent: the most that they have; 0: all      */
     uint32_t weight;               /* agent: its part of what volumes share; 0: 1 */
+    double pin_percent_max;        /* agent: of its memory, and of the own drive, for pins */
     uint32_t run_blocks;           /* client: blocks that are placed together */
     bool sealed;                   /* values end in a trailer; false: raw    */
     bool encrypted;                /* sealed: by clients with keys that daemons do not have */

@@ -63,7 +63,7 @@ static void calls_prestage_init(struct icms_request *request,
     }
     if (options->deadline_ms != 0) /* else it has passed, wherever a clock stands */
         request->need_ns = client_now_ns() + (uint64_t)options->deadline_ms * 1000000;
-    request->hint = shm_hint(options->tier, options->priority);
+    request->hint = shm_hint(options->tier, options->priority, options->pin_seconds);
     request->tag = options->tag;
 }
 
@@ -417,7 +417,8 @@ static icms_err prestage_options(const struct icms_prestage_options *from,
         bytes = from->struct_bytes;
     memcpy(out_options, from, bytes);
     if (out_options->deadline_ms > CLIENT_PRESTAGE_MS_MAX || out_options->tier > ICMS_TIER_LOCAL ||
-        out_options->priority > ICMS_PRIORITY_MAX)
+        out_options->priority > ICMS_PRIORITY_MAX ||
+        out_options->pin_seconds > ICMS_PIN_SECONDS_MAX)
         return ICMS_INVALID;
     return ICMS_OK;
 }

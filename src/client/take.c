@@ -459,6 +459,8 @@ static icms_err take_hint(uint8_t reason)
         return ICMS_BUSY;
     case ICMS_MISS_DEADLINE:
         return ICMS_DEADLINE;
+    case ICMS_MISS_QUOTA:
+        return ICMS_LIMIT;
     default:
         return ICMS_MISS;
     }

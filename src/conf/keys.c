@@ -158,6 +158,12 @@ static const struct conf_key volume_keys[] = {
             "operations of a loop, places in the queue pairs to enclosures. Users of a volume "
             "have equal parts of that. What a volume does not use goes to the others. Only "
             "icms-agent uses it; weights of tenants are for enclosures."},
+    {"pin_max", CONF_PERCENT, false, AT(struct volume_spec, pin_percent_max), .fallback = "25%",
+     .doc =
+         "How much of the memory that the volume has, and of the agent's own drive beside a pod, "
+         "pinned blocks of the volume may take; at most 50%. A user may pin half of what is "
+         "free of that. At the limit pins are refused. 0% refuses all. Raise it where sessions "
+         "are pinned on purpose. Only icms-agent uses it."},
     {"run_blocks", CONF_COUNT, false, AT(struct volume_spec, run_blocks), .min = 1, .max = 65536,
      .fallback = "8",
      .doc = "Largest run: consecutive blocks of one chain that lie on one drive of one enclosure. "

@@ -150,7 +150,7 @@ void conf_pod_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), voi
 
 /* ---- the example file ----------------------------------------------------------------------- */
 
-#define EXAMPLE_BYTES 20480
+#define EXAMPLE_BYTES 32768
 #define EXAMPLE_WIDTH 96
 
 struct example {

@@ -223,6 +223,9 @@ icms_err conf_volume_rules(const struct conf_source *source, const struct conf_n
         return conf_fail(source, conf_node_line(map, "memory_max"),
                          "memory_max: too small for one block of value_max; give it %s or more",
                          conf_bytes_format(record, size));
+    if (volume->pin_percent_max > 50)
+        return conf_fail(source, conf_node_line(map, "pin_max"),
+                         "pin_max: more than 50%%, which leaves too little to loads and stores");
     return ICMS_OK;
 }
 

@@ -55,7 +55,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      11
+#define SHM_VERSION      12
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
@@ -126,7 +126,8 @@ enum shm_op {
     SHM_OP_PRESTAGE,    /* keys in staging memory, as of EXISTS_MANY, that will be asked for by the
                            time `aside`. A reactor answers at once, with enum icms_miss for each of
                            its own keys: NONE: the hint was taken; SHED: refused; DEADLINE: it is
-                           too late for it. With FORGET: NONE: taken back; ABSENT: there was none */
+                           too late for it; QUOTA: it is a pin, and there are too many. With FORGET:
+                           NONE: taken back; ABSENT: there was none */
 };
 
 enum shm_flag {
@@ -160,11 +161,24 @@ struct shm_submit {
 };
 _Static_assert(sizeof(struct shm_submit) == 64, "one cache line");
 
-/* Tier and priority of a PRESTAGE in one number. */
-#define SHM_HINT_BITS 8
-static inline uint32_t shm_hint(uint32_t tier, uint32_t priority)
+/* What a PRESTAGE says, in one number: seconds that the blocks stay pinned (0: they do not), tier,
+ * priority. */
+#define SHM_HINT_BITS 4
+static inline uint32_t shm_hint(uint32_t tier, uint32_t priority, uint32_t pin_s)
 {
-    return tier << SHM_HINT_BITS | priority;
+    return (pin_s << SHM_HINT_BITS | tier) << SHM_HINT_BITS | priority;
+}
+static inline uint32_t shm_hint_priority(uint32_t hint)
+{
+    return hint & ((1u << SHM_HINT_BITS) - 1);
+}
+static inline uint32_t shm_hint_tier(uint32_t hint)
+{
+    return hint >> SHM_HINT_BITS & ((1u << SHM_HINT_BITS) - 1);
+}
+static inline uint64_t shm_hint_pin_s(uint32_t hint)
+{
+    return hint >> 2 * SHM_HINT_BITS;
 }
 
 /* A key of EXISTS_MANY and PRESTAGE. */

@@ -354,8 +354,9 @@ def blocks(env, folder):
     expect("match with an estimate", result, 1)
     assert result.stdout.startswith(b"1 of 2: ") and b" bytes" in result.stdout, result
     estimate = json.loads(icms("match", "--estimate", "--json", "greeting", "0x00ff", env=env).stdout)
-    assert set(estimate) == {"matched", "of", "bytes", "load_seconds", "error_seconds", "blocks"}, estimate
+    assert set(estimate) == {"matched", "of", "bytes", "load_seconds", "error_seconds", "blocks", "first"}, estimate
     assert estimate["matched"] == sum(estimate["blocks"].values()) == 2 and estimate["bytes"] > 0, estimate
+    assert estimate["first"]["dram"] <= estimate["first"]["local"] <= 2, estimate
     result = icms("match", "--estimate", "--json", "nobody", env=env)
     expect("an estimate of nothing", result, 1)
     assert json.loads(result.stdout)["matched"] == json.loads(result.stdout)["bytes"] == 0, result

@@ -119,18 +119,58 @@ def who_has_a_prefix(shell, agent):
     status, answer = ask(names)
     expect("blocks that were just put are in memory",
            (status, answer) == (200, {"of": 12, "dram": 12, "local": 12}), answer)
+    said = json.loads(shell.run("match", "--name", "--estimate", "--json", *names, "no such block").stdout)
+    expect("the command says the same", said["first"] == {"dram": 12, "local": 12}, said)
     status, answer = ask(names[:5] + ["no such block"] + names[5:])
     expect("a prefix ends at its first hole", answer == {"of": 13, "dram": 5, "local": 5}, answer)
     for i in range(FILLERS):
         shell.get(f"filler {i}")
     status, answer = ask(names)
     expect("what memory evicted is not there", (answer["of"], answer["dram"]) == (12, 0), answer)
-    matched = json.loads(shell.run("match", "--json", *names).stdout)
-    expect("though the pod has it", matched["matched"] == 12, matched)
+    matched = json.loads(shell.run("match", "--estimate", "--json", *names).stdout)
+    expect("though the pod has it", matched["matched"] == 12 and matched["first"]["dram"] == 0, matched)
     for body, word in ((b"[]", "JSON object"), ({"volume": "no", "names": ["x"]}, "no volume"),
                        ({"volume": "kv", "names": ["x"], "tier": "dram"}, "volume, keys and names")):
         status, answer = post(agent, body, path="/v1/match")
         expect(f"what is wrong is said: {word}", status in (400, 404) and word in str(answer), answer)
+
+
+def pins(shell, agent):
+    """Blocks that stay, within a part of the memory, however they were pinned and for whom."""
+    def pinned():
+        result = json.loads(shell.run("status", "--json").stdout)
+        return result["volumes"][0]["prestage"]
+
+    before = pinned()
+    names = [f"filler {i}" for i in range(6)]
+    result = shell.run("prestage", "--pin", "10min", "--json", *names[:3])
+    expect("a shell pins", json.loads(result.stdout) == {"pinned": 3, "of": 3}, result)
+    status, answer = post(agent, {"volume": "kv", "names": names[3:], "pin_seconds": 600})
+    expect("so does a gateway", (status, answer) == (202, {"hints": 3}), answer)
+    wait_until("they are pinned", lambda: pinned()["pins"] == 6 and pinned()["pinned_bytes"] > 6 * BYTES,
+               seen=pinned)
+    for i in range(20, FILLERS):
+        shell.get(f"filler {i}")
+    sources = [shell.get(name).get("source") for name in names + names]
+    expect("they come from memory, again and again", sources == ["dram"] * 12, sources)
+    text = shell.run("status").stdout.decode()
+    expect("status says so to people", "pins: 6, " in text, text)
+    users = json.loads(shell.run("status", "--json").stdout)["users"]
+    expect("and whose they are", users[0]["pinned_bytes"] == pinned()["pinned_bytes"], users)
+    lines = "\n".join(f"filler {i}" for i in range(FILLERS)).encode()
+    result = shell.run("prestage", "--pin", "1440min", stdin=lines)
+    expect("more than its part nobody pins", result.returncode == 1 and b"pin_max" in result.stdout, result)
+    wait_until("of the memory", lambda: pinned()["pins_refused"] > before["pins_refused"] and
+               pinned()["pinned_bytes"] <= 2 << 20, seen=pinned)
+    expect("and loads go on", "source" in shell.get("filler 150"))
+    metrics = agent_metrics(agent)
+    expect("metrics count them", metrics['icms_agent_user_pinned_memory_bytes{user="owner",volume="kv"}'] > 0 and
+           metrics['icms_agent_pins{volume="kv"}'] > 0, metrics)
+    shell.run("prestage", "--cancel", "--json", stdin=lines)
+    expect("they are taken back", pinned()["pins"] == pinned()["pinned_bytes"] == 0, pinned())
+    for words in (("--pin", "0s"), ("--pin", "1441min"), ("--pin", "1min", "--cancel")):
+        result = shell.run("prestage", *words, "filler 1")
+        expect(f"{words} is a mistake", result.returncode == 2 and b"--pin" in result.stderr, result)
 
 
 def floods(shell, agent):
@@ -195,6 +235,7 @@ def main():
         from_a_shell(shell)
         over_http(shell, agent)
         who_has_a_prefix(shell, agent)
+        pins(shell, agent)
         floods(shell, agent)
         faults(shell, target)
         in_a_process(shell, agent, folder)
