@@ -19,7 +19,8 @@ import vllm_stand_ins as stand_ins
 from support import EncryptedTier, Tier, VALUE_BYTES, gets_of_twins, puts_that_replace, tier, value
 
 stand_ins.install()
-from icms.vllm.events import Events  # noqa: E402
+from icms.vllm.events import Events, Near  # noqa: E402
+from icms.keys import event_hash  # noqa: E402
 from icms.vllm.identity import Facts  # noqa: E402
 from icms.vllm.link import WrongTier  # noqa: E402
 from icms.vllm.offloading import IcmsOffloadingConnector  # noqa: E402
@@ -147,6 +148,64 @@ def chunks(prompt, count=CHUNKS):
         state = hashlib.sha256(state).digest()
         made.append(state + b"\0\0\0\0")
     return made
+
+
+class Nearby(unittest.TestCase):
+    """What routers learn of chunks in the agent's own tiers."""
+
+    NAMES = [bytes([i]) * 36 for i in range(4)]
+    KEYS = [bytes([i]) * 32 + b"\0\0\0\0" for i in range(4)]
+
+    def said(self, near):
+        return [(event.removed, event.medium.value, *event.keys) for event in near.take()
+                if (event.locality.value, event.ownership) == ("LOCAL", "icms")]
+
+    @staticmethod
+    def event(kind, medium, *names):
+        return {"type": kind, "medium": medium, "block_hashes": [event_hash(name) for name in names]}
+
+    def test_a_chunk_is_followed_through_the_tiers(self):
+        near, (one, two, *_), (key, other, *_) = Near(), self.NAMES, self.KEYS
+        near.know(key, one)
+        near.heard(self.event("BlockStored", "CPU", one, two))
+        self.assertEqual(self.said(near), [(False, "CPU", key)])  # nobody knows the other one's name yet
+        near.know(other, two)
+        near.know(other, two)
+        self.assertEqual(self.said(near), [(False, "CPU", other)])
+        near.heard(self.event("BlockStored", "STORAGE", one))
+        near.heard(self.event("BlockStored", "CPU", one))  # again
+        near.heard(self.event("BlockRemoved", "CPU", one))
+        near.heard(self.event("BlockRemoved", "CPU", one))
+        self.assertEqual(self.said(near), [(False, "STORAGE", key), (True, "CPU", key)])
+
+    def test_what_was_missed_and_what_was_cleared_left(self):
+        for last in (None, {"type": "AllBlocksCleared"}):
+            near, (one, *_), (key, *_) = Near(), self.NAMES, self.KEYS
+            near.know(key, one)
+            near.heard(self.event("BlockStored", "CPU", one))
+            near.heard(last)
+            near.heard(self.event("BlockRemoved", "CPU", one))
+            self.assertEqual(self.said(near), [(False, "CPU", key), (True, "CPU", key)])
+
+    def test_names_of_before_are_not_told(self):
+        near, (one, *_), (key, other, *_) = Near(), self.NAMES, self.KEYS
+        near.know(key, one)
+        near.heard(self.event("BlockStored", "CPU", one))
+        near.forget()
+        near.heard(self.event("BlockRemoved", "CPU", one))
+        self.assertEqual(self.said(near), [(False, "CPU", key), (True, "CPU", key)])
+        near.know(other, one)
+        self.assertEqual(self.said(near), [])
+
+    def test_what_is_remembered_is_bounded(self):
+        near, there = Near(keys_max=100), set()
+        for i in range(1000):
+            name = hashlib.sha256(bytes([i & 255, i >> 8])).digest() + b"more"
+            near.know(name[:32] + b"\0\0\0\0", name)
+            near.heard(self.event("BlockStored", "CPU", name))
+        for removed, _, key in self.said(near):
+            (there.remove if removed else there.add)(key)
+        self.assertTrue(90 < len(there) <= 100)
 
 
 class Told(unittest.TestCase):

@@ -7,13 +7,24 @@ the locality REMOTE, the owner "icms".
 
 An event is what this engine has learnt last: it stored a chunk, or was told that the pod has it; or
 it was told that the pod does not have it, or could not load it. The pod tells nobody what it evicts,
-so a chunk may be gone before an engine learns it. Used on the scheduler's thread alone.
+so a chunk may be gone before an engine learns it.
+
+What the agent of this server has itself it publishes (`events` in icms-agent.yaml(5)), by hashes that no
+router knows. `Near` turns these into vLLM's, for chunks whose names this engine has made: CPU is the
+agent's memory, STORAGE its own drive, both LOCAL. `Feed` reads the agent's socket.
+
+All but Feed's thread is used on the scheduler's thread alone.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+import queue
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from vllm.v1.kv_offload.base import Locality, Medium, OffloadingEvent
+
+from ..keys import event_hash
 
 OWNER = "icms"
 KEYS_MAX = 1 << 18  # chunks that are known to be announced; of the oldest it is said that they left
@@ -57,3 +68,131 @@ class Events:
         if keys:
             self._waiting.append(OffloadingEvent(keys=keys, medium=Medium.STORAGE, removed=removed,
                                                  locality=Locality.REMOTE, ownership=OWNER))
+
+
+class Near:
+    """Chunks in the tiers of this server's agent."""
+
+    _MEDIA = {"CPU": Medium.CPU, "STORAGE": Medium.STORAGE}
+
+    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._keys: dict[int, bytes] = {}  # vLLM's key by the agent's hash
+        self._there: dict[int, set[Medium]] = {}  # where the agent has it, known to this engine or not
+        self._waiting: list[OffloadingEvent] = []
+
+    def know(self, key: bytes, name: bytes) -> None:
+        """The tier's name of a chunk. What the agent has of it already is told now."""
+        number = event_hash(name)
+        if self._keys.get(number) == key:
+            return
+        if number not in self._keys and len(self._keys) >= self._keys_max:
+            self._forget(next(iter(self._keys)))
+        self._keys[number] = key
+        for medium in self._there.get(number, ()):
+            self._add(number, medium, removed=False)
+
+    def heard(self, event: Mapping[str, Any] | None) -> None:
+        """An event of the agent; None: some were missed."""
+        if event is None or event["type"] == "AllBlocksCleared":
+            for number, media in self._there.items():
+                for medium in media:
+                    self._add(number, medium, removed=True)
+            self._there.clear()
+            return
+        medium = self._MEDIA[event["medium"]]
+        for number in event["block_hashes"]:
+            media = self._there.setdefault(number, set())
+            removed = event["type"] == "BlockRemoved"
+            if removed != (medium in media):
+                continue  # nothing new
+            self._add(number, medium, removed=removed)
+            if removed:
+                media.discard(medium)
+            else:
+                media.add(medium)
+            if not media:
+                del self._there[number]
+        while len(self._there) > self._keys_max:
+            number = next(iter(self._there))
+            for medium in self._there.pop(number):
+                self._add(number, medium, removed=True)
+
+    def forget(self) -> None:
+        """No chunk will be asked for by its name again."""
+        for number in list(self._keys):
+            self._forget(number)
+
+    def take(self) -> list[OffloadingEvent]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def _forget(self, number: int) -> None:
+        for medium in self._there.get(number, ()):
+            self._add(number, medium, removed=True)
+        del self._keys[number]
+
+    def _add(self, number: int, medium: Medium, *, removed: bool) -> None:
+        key = self._keys.get(number)
+        if key is not None:
+            self._waiting.append(OffloadingEvent(keys=[key], medium=medium, removed=removed,
+                                                 locality=Locality.LOCAL, ownership=OWNER))
+
+
+class Feed:
+    """Events of the agent as its socket has them, read by a thread; what finds no space is missed, and
+    so is what a gap in the sequence stands for."""
+
+    WAITING_MAX = 1 << 16
+    LOOK_MS = 200
+
+    def __init__(self, endpoint: str, log: Any) -> None:
+        import zmq  # vLLM needs both for its own events
+
+        self._socket = zmq.Context.instance().socket(zmq.SUB)
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVTIMEO, self.LOOK_MS)
+        self._socket.connect(endpoint)
+        self._again = zmq.Again
+        self._log = log
+        self._waiting: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="icms-events", daemon=True)
+        self._thread.start()
+
+    def take(self, near: Near) -> None:
+        while not self._waiting.empty():
+            near.heard(self._waiting.get())
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        import msgspec
+
+        last: int | None = None
+        missed = False
+        while not self._closing.is_set():
+            try:
+                _, number, payload = self._socket.recv_multipart()
+                events = msgspec.msgpack.decode(payload)[1]
+            except self._again:
+                continue
+            except Exception as error:  # whatever is published there
+                self._log.warning("icms: cannot read the events of the agent: %s", error)
+                break
+            seq = int.from_bytes(number, "big")
+            missed |= last is not None and seq != last + 1
+            last = seq
+            if self._waiting.qsize() > self.WAITING_MAX:
+                missed = True
+                continue
+            if missed:
+                self._waiting.put(None)
+                missed = False
+            for event in events:
+                self._waiting.put(event)
+        self._waiting.put(None)
+        self._socket.close()

@@ -42,7 +42,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from ..keys import Prompt, Scheme
 from .choice import FASTER, PROBE_MS, Prefill, choose, compares, patience
-from .events import Events
+from .events import Events, Feed, Near
 from .identity import Engine, Identity, Options, Shape
 from .link import Link, WrongTier
 from .metrics import COUNTERS, UP, UP_TEXT
@@ -126,6 +126,7 @@ class IcmsTier(SecondaryTierManager):
     prestage_ms  a request that is queued is begun within this: the agent is told which chunks it has, and
                 brings those that the pod has into its memory meanwhile; 0: it is told nothing
     load_threads  threads that load
+    events      endpoint of the agent's events (icms-agent.yaml(5)), for routers: with vLLM's KV events; "": none
     load        "faster": of what is there, what is faster to load than to compute; "always": all of it
     """
 
@@ -135,7 +136,7 @@ class IcmsTier(SecondaryTierManager):
                  where: str = "unix:", volume: str, keys: str = "", tenant: str = "",
                  weights: str = "", variant: str = "", adapters: str = "", lookup_ms: int = 0,
                  load_ms: int = 5000, store_ms: int = 10000, prestage_ms: int = 5000,
-                 load_threads: int = 2, load: str = FASTER,
+                 load_threads: int = 2, load: str = FASTER, events: str = "",
                  backpressure_detector: Any = None) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if not hasattr(ReqContext(req_id=""), "_offload_key_positions"):
@@ -154,6 +155,8 @@ class IcmsTier(SecondaryTierManager):
         self._prestage_ms = prestage_ms
         # None: nobody would take them
         self._events = Events() if offloading_spec.kv_events_config.enable_kv_cache_events else None
+        self._near = Near() if self._events is not None and events else None
+        self._feed = Feed(events, logger) if self._near is not None else None
         self._memory = primary_kv_view.cast("B")
         self._requests: dict[str, _Request] = {}
         self._up_told: bool | None = None  # what the metric said last
@@ -191,6 +194,8 @@ class IcmsTier(SecondaryTierManager):
         names = [request.name(key, context, schemes[0], self._chunk_tokens)
                  for key in _positions(context)]
         request.hinted = [name for name in names if name is not None]
+        for key, name in zip(_positions(context), names):
+            self._know(key, name)
         if request.hinted:
             self._movers.prestage(schemes[0].volume, request.hinted, self._prestage_ms)
 
@@ -214,6 +219,7 @@ class IcmsTier(SecondaryTierManager):
             question = request.questions[key] = _Question(
                 key, soon(2 * self._deadlines_ms[0] + GRACE_MS))  # what is there, and what that takes
             self._asked.append((request, name, question))
+            self._know(key, name)
         if question.answer is None:
             if time.monotonic() < question.until:
                 return LookupResult.RETRY
@@ -281,6 +287,12 @@ class IcmsTier(SecondaryTierManager):
             request.forget()
         if self._events is not None:
             self._events.clear()
+        if self._near is not None:
+            self._near.forget()
+
+    def _know(self, key: bytes, name: bytes | None) -> None:
+        if self._near is not None and name is not None:
+            self._near.know(key, name)
 
     def _tell(self, asked: list[tuple[_Request, bytes, _Question]], there: list[bool],
               forgotten: int) -> None:
@@ -313,6 +325,7 @@ class IcmsTier(SecondaryTierManager):
                 name = request.name(key, job.req_context, schemes[0], self._chunk_tokens)
                 if name is not None:
                     moved.append((key, name, self._room(int(chunk))))
+                    self._know(key, name)
         if request is None or not moved:
             self._finished.put((job, JobResult(job.job_id, success=not job.keys), (),
                                 self._forgotten))
@@ -355,12 +368,17 @@ class IcmsTier(SecondaryTierManager):
             yield result
 
     def take_events(self) -> Iterable[OffloadingEvent]:
-        return self._events.take() if self._events is not None else ()
+        if self._near is None or self._feed is None:
+            return self._events.take() if self._events is not None else ()
+        self._feed.take(self._near)
+        return [*(self._events.take() if self._events is not None else ()), *self._near.take()]
 
     def drain_jobs(self) -> None:
         self._movers.wait_idle()
 
     def shutdown(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
         self._movers.close()
         self._link.close()
         self._memory.release()
