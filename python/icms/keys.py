@@ -39,7 +39,9 @@ from .client import Chain, Layout, Volume
 def event_hash(key: bytes) -> int:
     """By which the events of an agent name a block (`events` in icms-agent.yaml(5)), of a key as
     `Scheme.keys` and `Chain.next` make it, or as it is on the wire (1 to 16 bytes)."""
-    return int.from_bytes((key[:16] if len(key) == 36 else key)[-8:], "big")
+    if len(key) == KEY_BYTES:  # on the wire it ends with bytes 4 to 15 of the digest
+        key = key[RUN_BYTES + 8:RUN_BYTES + 16]
+    return int.from_bytes(key[-8:], "big")
 
 
 class Scheme:

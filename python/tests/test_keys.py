@@ -9,7 +9,7 @@ import sys
 import unittest
 
 import icms
-from icms.keys import Scheme, part
+from icms.keys import Scheme, event_hash, part
 from support import TestCase, value
 
 HASHES = [hashlib.sha256(b"block %d" % i).digest() for i in range(40)]
@@ -43,6 +43,17 @@ def derived(volume, layout, names, *, hashes, chained, probe=b"", config=b"", sp
             run = state[:4]
         made.append(run + state)
     return made
+
+
+class EventHash(unittest.TestCase):
+    """By which an agent's events name a block: src/client/key.c says what is on the wire."""
+
+    def test_it_is_the_end_of_the_key_on_the_wire(self):
+        run, digest = b"RUN.", bytes(range(32))
+        wire = run + digest[4:16]
+        self.assertEqual(event_hash(run + digest), int.from_bytes(wire[-8:], "big"))
+        self.assertEqual(event_hash(run + digest), event_hash(wire))
+        self.assertEqual(event_hash(b"ab"), 0x6162)
 
 
 class Schemes(TestCase):
