@@ -7,6 +7,7 @@ Forked by bench/engines/nest.py for each order {"model": folder, "config": {...}
 load fails}, and then answers
     {"prompt": [token, ...], "tokens": n}   with the answer's tokens and sum of log-probabilities
     {"prompt": text, "limit": m, ...}       the same for the first m tokens of a text
+    {"prompts": [[token, ...], ...], "tokens": n}  with the tokens of all, that were asked for at once
     {"reset": true}                         having forgotten the prefix cache and vLLM's memory
     {"call": name, "words": {...}}          having had it called in its workers
     {"sleep": level}                        having slept and woken up
@@ -55,17 +56,29 @@ def answer(llm, job):
             "metrics": metrics(llm)}
 
 
+def answers(llm, job):
+    from vllm import SamplingParams
+
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in job["prompts"]],
+                           SamplingParams(temperature=0, max_tokens=job["tokens"], ignore_eos=True),
+                           use_tqdm=False)
+    return {"answers": [list(output.outputs[0].token_ids) for output in outputs],
+            "cached": [output.num_cached_tokens for output in outputs], "metrics": metrics(llm)}
+
+
 def engine(order, peer):
     """One engine, to its end."""
     os.environ.update(order["environment"])
     from vllm import LLM
-    from vllm.config import KVTransferConfig
+    from vllm.config import KVEventsConfig, KVTransferConfig
 
     def say(**words):
         peer.write(json.dumps(words) + "\n")
         peer.flush()
 
     config = order["config"]
+    if "kv_events_config" in order["options"]:
+        order["options"]["kv_events_config"] = KVEventsConfig(**order["options"]["kv_events_config"])
     begin = time.monotonic()
     llm = LLM(**{"model": order["model"], "dtype": "float32", "max_model_len": 4096,
                  "enforce_eager": True, "max_num_batched_tokens": 4096, "max_num_seqs": 4,
@@ -83,6 +96,8 @@ def engine(order, peer):
             break
         if job.get("reset"):
             say(reset=bool(llm.reset_prefix_cache(reset_connector=True)))
+        elif job.get("prompts"):
+            say(**answers(llm, job))
         elif job.get("call"):
             llm.collective_rpc(job["call"], kwargs=job["words"])
             say(called=True)

@@ -29,6 +29,7 @@ ROOT = HERE.parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import readme  # noqa: E402
 from engines import forked  # noqa: E402
+import ahead  # noqa: E402
 import identities  # noqa: E402
 import parallel  # noqa: E402
 from server import Server  # noqa: E402
@@ -497,6 +498,8 @@ def cases():
         found[f"{kind}-wrong"] = lambda lab, kind=kind: case_wrong(lab, kind)
         for name, case in {**identities.CASES, **parallel.CASES}.items():
             found[f"{kind}-{name}"] = lambda lab, kind=kind, case=case: case(lab, kind)
+    for name, case in ahead.CASES.items():
+        found[f"tier-{name}"] = lambda lab, case=case: case(lab, "tier")
     found["readme"] = case_readme
     found["serve"] = case_serve
     found["interrupted"] = case_interrupted
