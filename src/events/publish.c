@@ -166,6 +166,13 @@ static icms_err endpoint_open(struct events *events, struct endpoint *endpoint, 
     return endpoint_bind(endpoint, why);
 }
 
+/* The file of one that listened. */
+static void endpoint_unlink(const struct endpoint *endpoint)
+{
+    if (strncmp(endpoint->text, IPC, strlen(IPC)) == 0)
+        (void)unlink(endpoint->text + strlen(IPC));
+}
+
 static void endpoint_close(struct endpoint *endpoint)
 {
     if (endpoint->socket != NULL) {
@@ -174,8 +181,8 @@ static void endpoint_close(struct endpoint *endpoint)
     }
     if (endpoint->monitor != NULL)
         (void)zmq_close(endpoint->monitor);
-    if (endpoint->is_bound && strncmp(endpoint->text, IPC, strlen(IPC)) == 0)
-        (void)unlink(endpoint->text + strlen(IPC));
+    if (endpoint->is_bound)
+        endpoint_unlink(endpoint);
 }
 
 /* Counts connections that came and went. ZeroMQ knows no limit: too many are ended together. */
@@ -199,6 +206,7 @@ static void endpoint_watch(struct endpoint *endpoint)
     if (endpoint->is_bound && endpoint->peers >= EVENTS_PEERS_MAX &&
         zmq_unbind(endpoint->socket, endpoint->text) == 0) { /* which ends all of them */
         endpoint->is_bound = false;
+        endpoint_unlink(endpoint); /* nobody would, if this is the end */
         counter_set(&endpoint->peers, 0);
         counter_add(&endpoint->floods, 1);
     } else if (!endpoint->is_bound) {
