@@ -5,6 +5,7 @@
  */
 #include "crypt/key_text.h"
 
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,6 +21,19 @@ static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 size_t key_hash_bytes(enum key_hash hash)
 {
     return hash == KEY_HASH_SHA512 ? 64 : hash == KEY_HASH_SHA384 ? 48 : 32;
+}
+
+uint64_t key_id(const struct key_plain *key)
+{
+    uint8_t text[2 + KEY_BYTES_MAX] = {(uint8_t)key->hash, (uint8_t)key->bytes};
+    uint8_t digest[EVP_MAX_MD_SIZE];
+    uint64_t id;
+
+    memcpy(text + 2, key->key, key->bytes);
+    check(EVP_Digest(text, 2 + key->bytes, digest, NULL, EVP_sha256(), NULL) == 1);
+    secret_wipe(text, sizeof(text));
+    memcpy(&id, digest, sizeof(id));
+    return id + (id == 0);
 }
 
 /* CRC-32 as zlib has it. */

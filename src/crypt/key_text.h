@@ -42,6 +42,10 @@ struct key_plain {
 /* The bytes that a key of this hash has: 32, 48 or 64; of none 32. */
 size_t key_hash_bytes(enum key_hash hash);
 
+/* Tells keys apart without being one: 64 bits of a hash of all of it; never 0. For keys that were
+ * made at random: of one that could be guessed it would tell whether a guess is right. */
+uint64_t key_id(const struct key_plain *key);
+
 /* Writes the text of a key; returns its length. form: KEY_TEXT_DHCHAP or KEY_TEXT_TLS. */
 size_t key_text_make(const char *form, const struct key_plain *key,
                      char out_text[KEY_TEXT_BYTES_MAX]);

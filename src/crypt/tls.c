@@ -180,7 +180,7 @@ static int host_compare(const void *name, const void *host)
 /* The PSK of a host whose identity this is. It computes as much for every host, whatever it finds:
  * how long an answer takes must not say who is known. */
 static bool host_psk(const struct crypt_tls_host *host, const char *subnqn, const char *identity,
-                     size_t bytes, struct crypt_tls_psk *out_psk)
+                     size_t bytes, struct crypt_tls_psk *out_psk, uint64_t *out_id)
 {
     static const enum crypt_psk_kind kinds[] = {CRYPT_PSK_V1, CRYPT_PSK_LIBNVME, CRYPT_PSK_V0};
 
@@ -195,6 +195,7 @@ static bool host_psk(const struct crypt_tls_host *host, const char *subnqn, cons
                 CRYPTO_memcmp(psk.identity, identity, bytes) != 0 || found)
                 continue;
             *out_psk = psk;
+            *out_id = key_id(&host->psks[i % host->psk_count]);
             found = true;
         }
     }
@@ -223,7 +224,7 @@ static bool server_find(struct crypt_tls_handshake *handshake, const char *ident
             is_ours || (opts->subnqns[i] != NULL && strcmp(opts->subnqns[i], result->subnqn) == 0);
     if (opts->host_count > 0) /* with an unknown host another one's names never match */
         found = host_psk(host != NULL ? host : &opts->hosts[0], result->subnqn, identity, bytes,
-                         out_psk);
+                         out_psk, &result->key_id);
     handshake->why = "wrong key";
     if (found && host != NULL && is_ours)
         return true;

@@ -63,6 +63,7 @@ struct crypt_tls_result {
     uint8_t receive[CRYPT_HASH_BYTES_MAX]; /* traffic secrets                       */
     char hostnqn[LIMIT_NQN_BYTES];         /* server: of the identity, proven       */
     char subnqn[LIMIT_NQN_BYTES];          /* server: of the identity               */
+    uint64_t key_id;                       /* server: key_id() of the PSK           */
 };
 
 /* A handshake. Takes no memory to speak of before its first step. NO_MEMORY. */

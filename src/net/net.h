@@ -233,6 +233,9 @@ enum net_tls_how net_conn_tls(const struct net_conn *conn);
 const char *net_conn_hostnqn(const struct net_conn *conn);
 const char *net_conn_subnqn(const struct net_conn *conn);
 
+/* Server: key_id() of the key that it proved; 0 without TLS. Likewise. */
+uint64_t net_conn_key_id(const struct net_conn *conn);
+
 /* Queues; sends at once when nothing is in flight, else together with its neighbours. send->done
  * comes once, in order. On a closing connection it comes with the connection's error. */
 void net_conn_send(struct net_conn *conn, struct net_send *send);

@@ -108,6 +108,7 @@ struct net_tls {
     struct tls_begin *begin;       /* owned; during a handshake                                */
     char hostnqn[LIMIT_NQN_BYTES]; /* server: proven                                       */
     char subnqn[LIMIT_NQN_BYTES];  /* server: proven                                       */
+    uint64_t key_id;               /* server: with which key                               */
     /* the owner's receive */
     bool wanted;     /* it waits                                                 */
     bool canceled;   /* its end was asked for                                    */
@@ -236,6 +237,7 @@ static icms_err tls_take(struct net_tls *tls)
     crypt_tls_result(tls->begin->handshake, &result);
     memcpy(tls->hostnqn, result.hostnqn, sizeof(tls->hostnqn));
     memcpy(tls->subnqn, result.subnqn, sizeof(tls->subnqn));
+    tls->key_id = result.key_id;
     err = crypt_record_init(&tls->send, true, result.hash, result.send);
     if (err == ICMS_OK)
         err = crypt_record_init(&tls->receive, false, result.hash, result.receive);
@@ -436,6 +438,11 @@ const char *net_conn_hostnqn(const struct net_conn *conn)
 const char *net_conn_subnqn(const struct net_conn *conn)
 {
     return conn->tls == NULL || conn->tls->state != TLS_OPEN ? "" : conn->tls->subnqn;
+}
+
+uint64_t net_conn_key_id(const struct net_conn *conn)
+{
+    return conn->tls == NULL || conn->tls->state != TLS_OPEN ? 0 : conn->tls->key_id;
 }
 
 /* ---- closing --------------------------------------------------------------------------------- */

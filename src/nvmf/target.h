@@ -223,9 +223,10 @@ icms_err nvmf_target_keys_check(const struct nvmf_target_opts *opts,
 typedef void nvmf_target_keys_said(void *arg, const char *hostnqn, const char *why);
 
 /* Reads the files of the hosts again, of nvmf_target_new's options. New connections and proofs need
- * the keys that are there now; connections stay. Of a host of which one file is not right all keys
- * of that kind stay as they were. Fails only when nothing could be read. One control thread;
- * blocking. */
+ * the keys that are there now, and connections that proved another one end, each with an event; the
+ * others stay. Of a host of which one file is not right, or a secret is what another host knows of
+ * this target, all keys of that kind stay as they were. Fails only when nothing could be read. One
+ * control thread, once the loops run; blocking. */
 icms_err nvmf_target_keys_read_again(struct nvmf_target *target,
                                      const struct nvmf_target_opts *opts,
                                      nvmf_target_keys_said *said, void *arg,
@@ -343,9 +344,11 @@ enum nvmf_target_auth_result {
     NVMF_TARGET_AUTH_REFUSED,        /* it did not take our answer                                */
     NVMF_TARGET_AUTH_BUSY,           /* too many wait for computations: it may try again          */
     NVMF_TARGET_AUTH_TIMEOUT,        /* it did not come to an end in time                         */
+    NVMF_TARGET_AUTH_REPLACED,       /* a connection ended: its secret is none any more           */
     NVMF_TARGET_AUTH_TLS,            /* a controller of the host whose TLS key was proven         */
     NVMF_TARGET_AUTH_TLS_FAILED,     /* a handshake failed                                        */
     NVMF_TARGET_AUTH_TLS_OTHER,      /* Connect names another host or subsystem than the TLS key  */
+    NVMF_TARGET_AUTH_TLS_REPLACED,   /* a connection ended: its key is none any more              */
     NVMF_TARGET_AUTH_NO_TLS,         /* Connect without TLS, which is required of the host        */
     NVMF_TARGET_AUTH_NO_VOLUME,      /* Connect of a host that may use no volume, or elsewhere    */
     NVMF_TARGET_AUTH_NAMESPACE,      /* a command to a namespace that the host may not use; once a

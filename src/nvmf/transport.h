@@ -31,6 +31,7 @@ struct nvmf_conn {
     enum net_tls_how tls;   /* from opened() to closed(): how it is encrypted                   */
     const char *hostnqn;    /* target, the same: what the host proved to be; "": nothing        */
     const char *subnqn;     /* target, the same: for which subsystem                            */
+    uint64_t key_id;        /* target, the same: of the key that it proved; 0: none             */
     struct loop_addr peer;  /* target, from opened() on: from where; no host: that has no name  */
     struct loop_addr local; /* target, the same: the address that the host connected to         */
 };

@@ -129,59 +129,70 @@ def secret_set(path, text):
 
 
 def rotated(p, folder, target, agent, build):
-    """SIGHUP reads the files again: new connections need the new secret, and those that are up stay.
+    """SIGHUP reads the files again: connections that proved a secret that was replaced end, and the others stay.
     A file that is not right is logged, and the former secret passes on."""
-    def auths():
-        return json.loads(agent.get("/status")[1])["enclosures"][0]["auths"]
+    def enclosure(daemon):
+        status, text = daemon.get("/status")
+        return json.loads(text)["enclosures"][0] if status == 200 else {"auths": 0, "auths_refused": 0}
 
-    former, count = (folder / "new").read_text(), auths()
+    def until(what, daemon, truth):
+        deadline = time.monotonic() + 60
+        while not truth():
+            assert time.monotonic() < deadline, (what, daemon.log_tail())
+            time.sleep(0.1)
+
+    def got(daemon):
+        return program(build, "icms", "get", "--open", f"unix:{daemon.socket}", "key-1").returncode == 0
+
+    def with_secret(name, secret):
+        return p.add_agent(name, [target], [VOLUME], host_nqn=HOST, require="chap", secret=secret,
+                           controller_secret=folder / "answer", connect_timeout="5s", probe="100ms")
+
+    def tried(name, secret):
+        daemon, said = with_secret(name, secret), {}
+        until("it authenticates, or not", daemon,
+              lambda: said.update(enclosure(daemon)) or said["auths"] or said["auths_refused"])
+        daemon.stop()
+        return said["auths"] > 0
+
+    former, count = (folder / "new").read_text(), enclosure(agent)["auths"]
     secret_set(folder / "former", former)
+    steady = with_secret("steady", folder / "old")  # the other secret of the same host
+    until("the other secret passes", steady, lambda: got(steady))
+    steadily = enclosure(steady)["auths"]
     secret_set(folder / "new", former[:40])
     target.signal(signal.SIGHUP)
     wait_log(target, "keys stay as they were: cannot use secret file")
     assert "SIGHUP again" in target.log_path.read_text(), target.log_tail()
-
-    def tried(name, secret):
-        daemon = p.add_agent(name, [target], [VOLUME], host_nqn=HOST, require="chap", secret=secret,
-                             controller_secret=folder / "answer", connect_timeout="5s", probe="100ms")
-        deadline = time.monotonic() + 60
-        while True:
-            status, text = daemon.get("/status")
-            said = json.loads(text)["enclosures"][0] if status == 200 else {"auths": 0, "auths_refused": 0}
-            if said["auths"] or said["auths_refused"]:
-                break
-            assert time.monotonic() < deadline, daemon.log_tail()
-            time.sleep(0.1)
-        daemon.stop()
-        return said["auths"] > 0
-
     assert tried("kept", folder / "former"), "the former secret passes while the file is not right"
+    assert enclosure(agent)["auths"] == count and got(agent), "nobody lost a connection"
+
     result = program(build, "icms", "key", "gen", folder / "next")
     assert result.returncode == 0, result.stderr
     secret_set(folder / "new", (folder / "next").read_text())
     target.signal(signal.SIGHUP)
     wait_log(target, f"host {HOST}: keys replaced")
-    assert auths() == count, "the agent stays connected"
-    result = program(build, "icms", "get", "--open", f"unix:{agent.socket}", "key-1")
-    assert result.returncode == 0, (result, agent.log_tail())
+    until("connections that proved the former secret end, and are not made again", agent,
+          lambda: enclosure(agent)["auths_refused"] > 0)
+    assert enclosure(agent)["state"] != "up", "who knows the former secret alone gets nothing"
+    until("that is logged", target, lambda: "the secret that it proved was replaced" in target.log_path.read_text())
+    assert enclosure(steady)["auths"] == steadily and enclosure(steady)["exclusions"] == 0 and got(steady), \
+        "connections that proved the other secret stay"
     assert not tried("late", folder / "former"), "the former secret passes no more"
     assert tried("early", folder / "next")
     agent.signal(signal.SIGHUP)
     wait_log(agent, "enclosure enclosure0: keys replaced")
+    until("with the new secret it is back", agent, lambda: got(agent))
     target.signal(signal.SIGHUP)
     wait_log(target, "SIGHUP: reading", 3)
     assert target.log_path.read_text().count("keys replaced") == 1, "nothing changed since"
-    target.kill()
-    target.start()
-    target.wait_ready()
-    deadline = time.monotonic() + 60
-    while auths() == count:
-        assert time.monotonic() < deadline, agent.log_tail()
-        time.sleep(0.2)
     lines = [json.loads(line) for line in (folder / "audit").read_text().splitlines()]
     results = [line["result"] for line in lines if line["event"] == "keys"]
     assert len(results) == 2 and results[1] == "replaced" and results[0].startswith("cannot use"), results
-    print("ok secrets are rotated while connections stay")
+    ended = [line for line in lines if line["event"] == "authentication" and "was replaced" in line["result"]]
+    assert len(ended) == 1 and ended[0]["host"] == HOST and ended[0]["method"] == "chap", lines
+    steady.stop()
+    print("ok a secret that is replaced ends what it proved, and nothing else")
 
 
 def main(build, folder):

@@ -234,10 +234,11 @@ def tls_connections(target):
 
 
 def rotated(folder, target, agent, icms):
-    """SIGHUP reads keys again: a former key ends nothing that is up, and begins nothing any more."""
+    """SIGHUP reads keys again: what proved a former key ends, and it begins nothing any more."""
     former = (folder / "new.psk").read_text().strip()
     right = psk_options(*tls_psk(former, HOST, target.nqn))
     there = tls_connections(target)
+    before = json.loads(agent.get("/status")[1])["enclosures"][0]["exclusions"]
     result = icms("key", "gen", "--type", "tls", folder / "next.psk")
     assert result.returncode == 0, result.stderr
     key = (folder / "next.psk").read_text().strip()
@@ -259,8 +260,14 @@ def rotated(folder, target, agent, icms):
         said(daemon, words)
     Client(target, *right).refused()
     assert nvme_connect(target, psk_options(*tls_psk(key, HOST, target.nqn)), HOST, target.nqn) == 0
+    said(target, "its TLS key was replaced")
+    deadline = time.monotonic() + 60
+    while icms("get", "--open", f"unix:{agent.socket}", "--volume", "kv", "key-1").returncode != 0:
+        assert time.monotonic() < deadline, agent.log_tail()
+        time.sleep(0.1)
     assert tls_connections(target) == there
-    print("ok keys are rotated while connections stay")
+    assert json.loads(agent.get("/status")[1])["enclosures"][0]["exclusions"] > before
+    print("ok a key that is replaced ends what it proved, and the new one is used")
 
 
 def main(build, folder):

@@ -49,6 +49,7 @@ struct nvmft_auth {
     bool is_mutual;                            /* the host challenges us                          */
     uint8_t answer[DHCHAP_DIGEST_BYTES_MAX];   /* our response                                    */
     enum nvmf_target_auth_result result;       /* of a job                                      */
+    uint64_t key_id;                           /* of the secret that the response proved        */
     enum nvme_auth_why why;                    /* FAILURE1: what the host is told               */
     struct nvmft_req *req;                     /* OFFER, VERIFY: the AUTH Send that waits       */
     struct loop_job job;                       /* OFFER, VERIFY                                 */
@@ -154,9 +155,15 @@ const char *nvmf_target_auth_text(enum nvmf_target_auth_result result)
         [NVMF_TARGET_AUTH_REFUSED] = "the host refused the controller_secret of this enclosure",
         [NVMF_TARGET_AUTH_BUSY] = "too many hosts authenticate at once; it may try again",
         [NVMF_TARGET_AUTH_TIMEOUT] = "the host did not authenticate in time",
+        [NVMF_TARGET_AUTH_REPLACED] =
+            "connection ended: the secret that it proved was replaced; if it is meant to, give the "
+            "host the new one",
         [NVMF_TARGET_AUTH_TLS] = "passed",
         [NVMF_TARGET_AUTH_TLS_FAILED] = "TLS handshake refused",
         [NVMF_TARGET_AUTH_TLS_OTHER] = "the TLS key is of another host, or for another subsystem",
+        [NVMF_TARGET_AUTH_TLS_REPLACED] =
+            "connection ended: its TLS key was replaced; if it is meant to, give the host the new "
+            "one",
         [NVMF_TARGET_AUTH_NO_TLS] = "the host has to use TLS, and does not",
         [NVMF_TARGET_AUTH_NO_VOLUME] = "the host may use no volume here, or asks for another "
                                        "subsystem",
@@ -168,7 +175,7 @@ const char *nvmf_target_auth_text(enum nvmf_target_auth_result result)
 
 const char *nvmf_target_auth_method(enum nvmf_target_auth_result result)
 {
-    if (result <= NVMF_TARGET_AUTH_TIMEOUT)
+    if (result <= NVMF_TARGET_AUTH_REPLACED)
         return "chap";
     return result <= NVMF_TARGET_AUTH_NO_TLS ? "tls" : NULL;
 }
@@ -193,17 +200,26 @@ static void auth_fail(struct nvmft_auth *auth, enum nvme_auth_why why,
     auth_event(auth->qpair, result);
 }
 
-static void auth_pass(struct nvmft_auth *auth, enum nvmf_target_auth_result result)
+/* False: the secret was replaced since the response was compared. Whoever looks for connections
+ * with such a one comes behind that (nvmft_qpair_judge), so none is forgotten. */
+static bool auth_pass(struct nvmft_auth *auth, enum nvmf_target_auth_result result)
 {
     struct nvmft_qpair *qpair = auth->qpair;
 
+    if (!nvmft_auth_accepts(&qpair->shard->target->auth_hosts, qpair->ctrl->auth_host,
+                            auth->key_id)) {
+        auth_fail(auth, NVME_AUTH_WHY_FAILED, NVMF_TARGET_AUTH_WRONG);
+        return false;
+    }
     qpair->is_passed = true;
+    qpair->secret_id = auth->key_id;
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
     auth_wipe(auth);
     auth_event(qpair, result);
     if (!qpair->is_proven_sent)
         loop_send(qpair->shard->target->opts.loops[0], &qpair->proven_msg, nvmft_registry_proven);
     qpair->is_proven_sent = true;
+    return true;
 }
 
 void nvmft_auth_timeout(struct nvmft_qpair *qpair)
@@ -250,6 +266,8 @@ static bool auth_response_right(struct nvmft_auth *auth, const struct nvmft_auth
             dhchap_key_copy(host->secrets[i], &key);
         is_same = dhchap_response(&key, question, want) == ICMS_OK &&
                   dhchap_equal(want, auth->response, bytes);
+        if (is_same && i < count)
+            auth->key_id = key_id(&key);
         is_right |= is_same && i < count;
     }
     secret_wipe(&key, sizeof(key));
@@ -304,8 +322,8 @@ static void auth_worked(struct nvmft_auth *auth)
     }
     switch (auth->result) {
     case NVMF_TARGET_AUTH_PASSED:
-        auth_pass(auth, auth->result);
-        auth->state = AUTH_SUCCESS1;
+        if (auth_pass(auth, auth->result))
+            auth->state = AUTH_SUCCESS1;
         break;
     case NVMF_TARGET_AUTH_MUTUAL: /* passed with SUCCESS2 */
         auth->state = AUTH_SUCCESS1;
@@ -546,8 +564,9 @@ static void auth_message(struct nvmft_auth *auth, const struct nvme_auth_msg *ms
     } else if (msg->id == NVME_AUTH_REPLY && auth->state == AUTH_REPLY) {
         auth_reply(auth, msg, req);
     } else if (msg->id == NVME_AUTH_SUCCESS2 && auth->state == AUTH_SUCCESS2) {
-        auth_pass(auth, NVMF_TARGET_AUTH_MUTUAL);
-        auth->state = AUTH_NEGOTIATE;
+        auth->qpair->auth_close = !auth_pass(auth, NVMF_TARGET_AUTH_MUTUAL);
+        if (!auth->qpair->auth_close)
+            auth->state = AUTH_NEGOTIATE;
     } else if (msg->id == NVME_AUTH_FAILURE2 &&
                (auth->state == AUTH_REPLY || auth->state == AUTH_SUCCESS2)) {
         auth_fail(auth, NVME_AUTH_WHY_FAILED, NVMF_TARGET_AUTH_REFUSED);

@@ -4,8 +4,10 @@
  * asked for.
  *
  * nvmft_keys_new and _free run while the loops stand still, _read_again on a control thread; the
- * rest on any loop, which never looks at keys: handshakes use what crypt_tls has copied.
+ * rest on any loop, which looks at keys in nvmft_keys_accept() alone: handshakes use what crypt_tls
+ * has copied.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,7 +22,8 @@ struct nvmft_keys {
     struct crypt_tls_host *hosts; /* ordered by NQN                                    */
     uint8_t *require;             /* of each of them                                   */
     uint32_t count;
-    uint8_t fallback; /* of a host that is not listed                                  */
+    uint8_t fallback;     /* of a host that is not listed                                  */
+    pthread_mutex_t lock; /* of psks of hosts, while they are replaced or looked for  */
 };
 
 static int host_order(const void *a, const void *b)
@@ -118,6 +121,7 @@ icms_err nvmft_keys_new(const struct nvmf_target_opts *opts, struct err_why *why
     icms_err err;
 
     if (keys != NULL) {
+        check(pthread_mutex_init(&keys->lock, NULL) == 0);
         keys->count = opts->host_count;
         keys->fallback = opts->require;
         keys->hosts = calloc(opts->host_count + 1, sizeof(*keys->hosts));
@@ -143,6 +147,7 @@ void nvmft_keys_free(struct nvmft_keys **keys)
     secret_free(&(*keys)->secret);
     free((*keys)->hosts);
     free((*keys)->require);
+    check(pthread_mutex_destroy(&(*keys)->lock) == 0);
     free(*keys);
     *keys = NULL;
 }
@@ -194,6 +199,7 @@ static icms_err keys_use(struct nvmft_keys *keys, const struct nvmf_target_opts 
     struct crypt_tls *tls = NULL;
     icms_err err;
 
+    check(pthread_mutex_lock(&keys->lock) == 0);
     for (uint32_t i = 0; i < keys->count; at += keys->hosts[i].psk_count, i++)
         keys->hosts[i].psks = at;
     err = crypt_tls_server_new(&tls_opts, why, &tls);
@@ -201,11 +207,12 @@ static icms_err keys_use(struct nvmft_keys *keys, const struct nvmf_target_opts 
         keys->secret = *fresh;
         *fresh = old;
         (void)crypt_tls_replace(keys->tls, &tls);
-        return ICMS_OK;
+    } else {
+        at = (const struct key_plain *)(void *)secret_bytes(old);
+        for (uint32_t i = 0; i < keys->count; at += keys->hosts[i].psk_count, i++)
+            keys->hosts[i].psks = at;
     }
-    at = (const struct key_plain *)(void *)secret_bytes(old);
-    for (uint32_t i = 0; i < keys->count; at += keys->hosts[i].psk_count, i++)
-        keys->hosts[i].psks = at;
+    check(pthread_mutex_unlock(&keys->lock) == 0);
     return err;
 }
 
@@ -239,14 +246,30 @@ static int name_compare(const void *name, const void *host)
     return strcmp(name, ((const struct crypt_tls_host *)host)->nqn);
 }
 
+static const struct crypt_tls_host *host_find(const struct nvmft_keys *keys, const char *hostnqn)
+{
+    return keys->count == 0
+               ? NULL
+               : bsearch(hostnqn, keys->hosts, keys->count, sizeof(*keys->hosts), name_compare);
+}
+
 uint8_t nvmft_keys_require(const struct nvmft_keys *keys, const char *hostnqn)
 {
-    const struct crypt_tls_host *host =
-        keys->count == 0
-            ? NULL
-            : bsearch(hostnqn, keys->hosts, keys->count, sizeof(*keys->hosts), name_compare);
+    const struct crypt_tls_host *host = host_find(keys, hostnqn);
 
     return host == NULL ? keys->fallback : keys->require[host - keys->hosts];
+}
+
+bool nvmft_keys_accept(struct nvmft_keys *keys, const char *hostnqn, uint64_t id)
+{
+    const struct crypt_tls_host *host = host_find(keys, hostnqn);
+    bool is_found = false;
+
+    check(pthread_mutex_lock(&keys->lock) == 0);
+    for (uint32_t i = 0; host != NULL && i < host->psk_count && !is_found; i++)
+        is_found = key_id(&host->psks[i]) == id;
+    check(pthread_mutex_unlock(&keys->lock) == 0);
+    return is_found;
 }
 
 struct crypt_tls *nvmft_keys_tls(const struct nvmft_keys *keys)

@@ -116,6 +116,23 @@ void nvmft_qpair_close(struct nvmft_qpair *qpair, icms_err why)
     /* The state changes in closed(): a command that waits for a message goes on until then. */
 }
 
+void nvmft_qpair_judge(struct nvmft_qpair *qpair)
+{
+    struct nvmf_target *target = qpair->shard->target;
+
+    if (!qpair->conn_open)
+        return;
+    if (qpair->conn->tls != NET_TLS_NONE &&
+        !nvmft_keys_accept(target->keys, qpair->conn->hostnqn, qpair->conn->key_id))
+        nvmft_auth_say(qpair, qpair->conn->hostnqn, NVMF_TARGET_AUTH_TLS_REPLACED);
+    else if (qpair->ctrl != NULL && qpair->is_passed &&
+             !nvmft_auth_accepts(&target->auth_hosts, qpair->ctrl->auth_host, qpair->secret_id))
+        nvmft_auth_say(qpair, qpair->ctrl->hostnqn, NVMF_TARGET_AUTH_REPLACED);
+    else
+        return;
+    nvmft_qpair_close(qpair, ICMS_CLOSED);
+}
+
 static void qpair_timeout(struct loop_timer *timer)
 {
     struct nvmft_qpair *qpair = container_of(timer, struct nvmft_qpair, timer);
@@ -286,7 +303,8 @@ static uint16_t qpair_identity(const struct nvmft_qpair *qpair, uint32_t *out_dw
 
     if (qpair->conn->tls == NET_TLS_NONE)
         return NVME_SC_SUCCESS;
-    if (strcmp(qpair->conn->hostnqn, connect->hostnqn) != 0)
+    if (strcmp(qpair->conn->hostnqn, connect->hostnqn) != 0 ||
+        !nvmft_keys_accept(qpair->shard->target->keys, connect->hostnqn, qpair->conn->key_id))
         *out_dw0 = NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTNQN);
     else if (strcmp(connect->subnqn, NVME_DISCOVERY) != 0 &&
              strcmp(qpair->conn->subnqn, connect->subnqn) != 0)

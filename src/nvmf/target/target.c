@@ -284,12 +284,28 @@ icms_err nvmf_target_keys_check(const struct nvmf_target_opts *opts, struct err_
     return err;
 }
 
+/* Keys were replaced: what was proven with one that is none any more ends. */
+static void target_shard_keys(struct loop_msg *msg)
+{
+    struct nvmft_shard *shard = container_of(msg, struct nvmft_shard, keys_msg);
+
+    atomic_store(&shard->keys_sent, false);
+    list_for_each_safe (link, &shard->open)
+        nvmft_qpair_judge(container_of(link, struct nvmft_qpair, link));
+}
+
 icms_err nvmf_target_keys_read_again(struct nvmf_target *target,
                                      const struct nvmf_target_opts *opts,
                                      nvmf_target_keys_said *said, void *arg, struct err_why *why)
 {
-    nvmft_auth_hosts_read_again(&target->auth_hosts, opts, said, arg);
-    return nvmft_keys_read_again(target->keys, opts, said, arg, why);
+    icms_err err = nvmft_auth_hosts_read_again(&target->auth_hosts, opts, said, arg, why);
+
+    if (err == ICMS_OK)
+        err = nvmft_keys_read_again(target->keys, opts, said, arg, why);
+    for (uint32_t i = 0; i < target->opts.loop_count; i++)
+        if (!atomic_exchange(&target->shards[i].keys_sent, true))
+            loop_send(target->shards[i].loop, &target->shards[i].keys_msg, target_shard_keys);
+    return err;
 }
 
 struct loop_region *nvmf_target_region(struct nvmf_target *target)

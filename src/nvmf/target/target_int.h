@@ -354,6 +354,7 @@ struct nvmft_qpair {
     uint16_t sqhd;           /* its head                                                     */
     struct loop_timer timer; /* HELLO, CONNECT, authentication: time is up                   */
     bool is_passed;          /* authenticated                                                */
+    uint64_t secret_id;      /* is_passed: key_id() of the secret that was proven            */
     bool auth_close;         /* FAILURE1 is on its way: the connection ends behind it        */
     struct nvmft_auth *auth; /* made by the first AUTH Send; owned                           */
     struct nvmft_ctrl *ctrl; /* joined; NULL before                                          */
@@ -431,6 +432,8 @@ struct nvmft_shard {
     uint64_t sweep_ns;         /* when it last did                                           */
     struct loop_msg drain_msg; /* from any thread: drain                                     */
     bool draining;
+    struct loop_msg keys_msg; /* from the control thread: keys were replaced                 */
+    _Atomic bool keys_sent;   /* it is on its way                                            */
     struct nvmft_counters counters; /* written here, read by any thread                        */
     struct net_tls_side tls;        /* handshakes of its connections; settings NULL: none      */
     struct list auth_waiting;       /* struct nvmft_auth in OFFER that wait for the worker     */
@@ -474,8 +477,10 @@ struct nvmft_auth_host {
 struct nvmft_auth_hosts {
     struct nvmft_auth_host *host;
     uint32_t count;
-    uint8_t require; /* REQUIRE_* of a host that is not among them */
-    bool asks_plain; /* one of them, or those, authenticate without TLS */
+    uint8_t require;      /* REQUIRE_* of a host that is not among them */
+    bool asks_plain;      /* one of them, or those, authenticate without TLS */
+    pthread_mutex_t lock; /* while the secrets of a host are replaced, or looked for */
+    bool has_lock;
 };
 
 /* Hosts that may use a namespace: a hash table of places in its list of names. */
@@ -603,6 +608,9 @@ icms_err nvmft_keys_read_again(struct nvmft_keys *keys, const struct nvmf_target
 /* REQUIRE_* of a host. */
 uint8_t nvmft_keys_require(const struct nvmft_keys *keys, const char *hostnqn);
 
+/* Whether a key of this id is one of the host's now. Any thread. */
+bool nvmft_keys_accept(struct nvmft_keys *keys, const char *hostnqn, uint64_t id);
+
 /* Settings of handshakes; NULL: no host has a key. */
 struct crypt_tls *nvmft_keys_tls(const struct nvmft_keys *keys);
 
@@ -615,10 +623,15 @@ icms_err nvmft_auth_hosts_init(struct nvmft_auth_hosts *hosts, const struct nvmf
                                struct err_why *why) ICMS_MUST_CHECK;
 void nvmft_auth_hosts_fini(struct nvmft_auth_hosts *hosts);
 
-/* Reads the files again; opts: hosts as before. Control thread. */
-void nvmft_auth_hosts_read_again(const struct nvmft_auth_hosts *hosts,
-                                 const struct nvmf_target_opts *opts, nvmf_target_keys_said *said,
-                                 void *arg);
+/* Reads the files again; opts: hosts as before. NO_MEMORY: nothing changed. Control thread. */
+icms_err nvmft_auth_hosts_read_again(struct nvmft_auth_hosts *hosts,
+                                     const struct nvmf_target_opts *opts,
+                                     nvmf_target_keys_said *said, void *arg,
+                                     struct err_why *why) ICMS_MUST_CHECK;
+
+/* Whether a secret of this id is one of the host's now. host may be NULL. Any thread. */
+bool nvmft_auth_accepts(struct nvmft_auth_hosts *hosts, const struct nvmft_auth_host *host,
+                        uint64_t id);
 
 /* NULL: it is not known. */
 const struct nvmft_auth_host *nvmft_auth_host(const struct nvmft_auth_hosts *hosts,
@@ -759,6 +772,9 @@ void nvmft_qpair_joined(struct loop_msg *msg);
 void nvmft_qpair_killed(struct loop_msg *msg);
 void nvmft_qpair_tell(struct loop_msg *msg);
 void nvmft_qpair_close(struct nvmft_qpair *qpair, icms_err why);
+
+/* Keys were replaced: closes it, with an event, when it proved one that is none any more. */
+void nvmft_qpair_judge(struct nvmft_qpair *qpair);
 
 /* A request is over: its slot is free, and whatever waited for that goes on. */
 void nvmft_qpair_req_free(struct nvmft_req *req);

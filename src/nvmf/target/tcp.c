@@ -231,6 +231,7 @@ static void tcp_closed(struct nvmf_pdu_conn *pdu, icms_err why)
     tcp->reading = NULL;
     tcp->conn.tls = NET_TLS_NONE;
     tcp->conn.hostnqn = tcp->conn.subnqn = "";
+    tcp->conn.key_id = 0;
     tcp->conn.digest_errors = pdu->stats.ddgst_errors + pdu->stats.hdgst_errors;
     tcp->ops->closed(&tcp->conn, why);
 }
@@ -558,6 +559,7 @@ static void tcp_hello(struct tcp *tcp, const struct nvme_tcp_ic_wf *ic)
     tcp->conn.tls = net_conn_tls(&tcp->pdu.net);
     tcp->conn.hostnqn = net_conn_hostnqn(&tcp->pdu.net);
     tcp->conn.subnqn = net_conn_subnqn(&tcp->pdu.net);
+    tcp->conn.key_id = net_conn_key_id(&tcp->pdu.net);
     tcp->conn.peer = tcp->pdu.net.peer;
     tcp->conn.local = tcp->pdu.net.local;
     tcp->ops->opened(&tcp->conn);
