@@ -2,9 +2,10 @@
 /*
  * cmd/etcd_register.c: icms-etcd register.
  *
- * The target is asked whether its data port takes a connection, and for /healthz where it has an
- * HTTP port. While it answers its key lives under a lease; when it does not, or this program ends,
- * the lease is ended, and when this program or its machine dies, the lease runs out.
+ * The target is asked whether its data port takes a connection, and where it has an HTTP port for
+ * /healthz, and for /status, whether it is this one. While it answers its key lives under a lease;
+ * when it does not, or this program ends, the lease is ended, and when this program or its machine
+ * dies, the lease runs out.
  */
 #include <curl/curl.h>
 #include <jansson.h>
@@ -14,6 +15,7 @@
 
 #include "conf/conf.h"
 #include "icms_etcd.h"
+#include "status_place.h"
 
 #define REGISTER_LEASE_S 10
 #define REGISTER_MS      3000
@@ -61,19 +63,43 @@ static bool answers(const char *scheme, const char *address, const char *path)
     return is_there && (path == NULL || status == 200);
 }
 
-/* One of its data ports, which are its own alone, and its health, by default at a port that is
- * another target's when two run on a machine without saying so. */
-static bool target_answers(const struct conf_target *target)
+/* Whether it is this target that answers, and not another one of this machine whose file has the
+ * same ports. Not asked where a proof is needed that would be a stranger's, too: a token goes only
+ * to who has the key of http.certificate, as anybody here may listen while the target does not. */
+static bool target_is_itself(const struct conf_target *target, const char *file,
+                             struct err_why *why)
 {
     const struct conf_http *http = &target->http;
+    bool is_closed =
+        http->token[0] != '\0' ? http->certificate[0] == '\0' : http->client_ca[0] != '\0';
+    json_t *status = is_closed ? NULL : status_ask_http(http, file, REGISTER_ASK_MS, why);
+    const char *nqn = json_string_value(json_object_get(status, "nqn"));
+    bool is_same = is_closed || (nqn != NULL && strcmp(nqn, target->nqn) == 0);
 
+    if (status != NULL && !is_same)
+        (void)err_set(why, ICMS_EXISTS,
+                      "another one answers at %s, with the NQN %.100s: give each target of a "
+                      "machine its own listen and http.listen",
+                      http->listen, nqn != NULL ? nqn : "(none)");
+    json_decref(status);
+    return is_same;
+}
+
+/* One of its data ports, and its health, by default at a port that is another target's when two run
+ * on a machine without saying so. */
+static bool target_answers(const struct conf_target *target, const char *file, struct err_why *why)
+{
+    const struct conf_http *http = &target->http;
     bool is_there = false;
 
     for (uint32_t i = 0; i < target->listen_count && !is_there; i++)
         is_there = answers("http", target->listen[i], NULL);
-    return is_there &&
-           (http->listen[0] == '\0' ||
-            answers(http->certificate[0] != '\0' ? "https" : "http", http->listen, "/healthz"));
+    if (is_there && http->listen[0] != '\0')
+        is_there =
+            answers(http->certificate[0] != '\0' ? "https" : "http", http->listen, "/healthz");
+    if (!is_there)
+        (void)err_set(why, ICMS_PEER_DOWN, "it does not answer");
+    return is_there && (http->listen[0] == '\0' || target_is_itself(target, file, why));
 }
 
 static bool is_wildcard(const char *address)
@@ -171,10 +197,10 @@ static void registered_turn(struct registered *reg)
     struct err_why why = {""};
     icms_err err;
 
-    if (!target_answers(reg->target)) {
+    if (!target_answers(reg->target, reg->run->file, &why)) {
         registered_end(reg);
-        (void)snprintf(sentence, sizeof(sentence), "target %s: it does not answer; not registered",
-                       reg->target->name);
+        (void)snprintf(sentence, sizeof(sentence), "target %s: %s; not registered",
+                       reg->target->name, why.text);
         etcd_said(&reg->talk, LOG_WARN, sentence);
         return;
     }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "icms_status.h"
+#include "status_place.h"
 
 /* A target says which drives it has, an agent which epoch. */
 static bool is_target(const json_t *status)

@@ -26,10 +26,6 @@ const char *status_error(const json_t *enclosure, char text[STATUS_ERROR_BYTES])
 /* Name and readiness: the first line. */
 void status_ready(const json_t *root);
 
-/* Asks a daemon for its status: the file of a target on this machine, or http://ADDRESS:PORT of any
- * daemon. JSON whose texts have no control characters; NULL: why has the reason. */
-json_t *status_ask(const char *where, struct err_why *why);
-
 /* icms pod status WHERE ...: what each of these daemons answers, {"where", "status"} or {"where",
  * "error"}; tables of it, with the agent that was asked first; the same for --json; whether all
  * answered, all drives are in service, and all agents are ready and have this epoch. */

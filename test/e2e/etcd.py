@@ -265,6 +265,16 @@ def registers(scene):
     wait_until("another one of its name is not", lambda: second.said("another target is registered as") == 1,
           seen=second.log_path.read_text)
     second.end()
+    stranger = scene.folder / "stranger.yaml"  # it does not run, and its file has the ports of one that does
+    stranger.write_text(re.sub(r"(?m)^name: .*$", "name: stranger", target.config_path.read_text()).replace(
+        target.nqn, "nqn.2026-01.io.icms:stranger"))
+    mistaken = Following(scene.folder, "register", "--prefix", PREFIX, stranger, env=scene.env)
+    wait_until("one whose ports another one answers at is not", lambda: mistaken.said(
+        f"target stranger: another one answers at 127.0.0.1:{target.http_port}, with the NQN {target.nqn}") == 1,
+        seen=mistaken.log_path.read_text)
+    expect("it is never registered", mistaken.said("registered as") == 0 and
+           f"{PREFIX}/targets/stranger" not in scene.etcd.keys(PREFIX + "/targets/"), scene.etcd.keys(PREFIX))
+    mistaken.end()
     everywhere = scene.folder / "everywhere.yaml"
     everywhere.write_text(re.sub(r"(?m)^advertise: .*$", f"advertise: 0.0.0.0:{target.port}",
                                  target.config_path.read_text()))
