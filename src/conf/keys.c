@@ -927,9 +927,10 @@ static const struct conf_key pod_keys[] = {
             "and none that differs under the same epoch."},
     {"shrink_epoch", CONF_COUNT, false, AT(struct conf_pod, shrink_epoch), .min = 0,
      .max = UINT32_MAX, .fallback = "0",
-     .doc = "The epoch in which more than half of the enclosures may leave at once. Without it "
-            "agents wait until those that are missing in the map do not answer any more. It says "
-            "nothing about other epochs. icms pod reload --yes writes it."},
+     .doc =
+         "The epoch in which more than half of the enclosures may leave at once. Without it "
+         "agents wait until those that are missing in the map do not answer any more. It says "
+         "nothing about other epochs, and is not above this one. icms pod reload --yes writes it."},
     {"enclosures", CONF_MAPS, true, LIST_AT(struct conf_pod, enclosures, enclosure_count), .min = 1,
      .max = LIMIT_ENCLOSURES, .table = &pod_enclosure_table,
      .example = "[{name: enclosure0, address: 192.0.2.10:4420}]",

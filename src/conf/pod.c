@@ -208,6 +208,11 @@ icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node
     const struct conf_pod *pod = object;
     bool is_any_up = false;
 
+    if (pod->shrink_epoch > pod->epoch)
+        return conf_fail(source, conf_node_line(map, "shrink_epoch"),
+                         "shrink_epoch: %u is above epoch %u: it confirms the epoch of this map; "
+                         "write that one, or leave it out",
+                         pod->shrink_epoch, pod->epoch);
     for (uint32_t i = 0; i < pod->enclosure_count; i++)
         is_any_up = is_any_up || pod->enclosures[i].state == CONF_ENCLOSURE_UP;
     if (!is_any_up)

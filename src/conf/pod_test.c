@@ -118,6 +118,8 @@ static void test_a_wrong_map_is_refused_with_its_line(void **state)
     refused("epoch: 1\nenclosures:\n" E0, "p.yaml:1: ", "'name'");
     refused("name: pod0\nenclosures:\n" E0, "p.yaml:1: ", "'epoch'");
     refused("name: pod0\nepoch: 0\nenclosures:\n" E0, "p.yaml:2: epoch", "out of range");
+    refused("name: pod0\nepoch: 4\nshrink_epoch: 9\nenclosures:\n" E0, "p.yaml:3: shrink_epoch",
+            "9 is above epoch 4");
     refused("name: pod0\nepoch: -1\nenclosures:\n" E0, "p.yaml:2: epoch", "whole number");
     refused(HEAD E0 E1 "- name: e0\n  address: 10.0.0.3:1\n", "p.yaml:8: name", "line 4");
     refused(HEAD E0 "- name: e1\n  address: 10.0.0.1:4420\n", "p.yaml:7: address", "'e0' has it");
