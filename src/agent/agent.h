@@ -17,6 +17,7 @@
 #include "shm/shm.h"
 #include "trace/trace.h"
 #include "base/hist.h"
+#include "base/reader.h"
 #include "loop/loop.h"
 
 struct agent;
@@ -71,8 +72,10 @@ struct agent_opts {
     bool local_sparse;      /* a new file takes space as it is written */
     uint64_t local_bytes;
     uint64_t local_segment_bytes;
-    struct write_budget local_budget; /* of that drive */
-    double local_share;               /* of the runs, 0 .. 1: stored there and not in the pod */
+    struct write_budget local_budget;  /* of that drive */
+    double local_share;                /* of the runs, 0 .. 1: stored there and not in the pod */
+    const struct block_reader *reader; /* of blocks of that drive, instead of a pod, that this
+                                    process wants in memory of a device; NULL: none */
     bool own_process; /* no other process maps the arenas: they may hold a drive's records   */
     uint32_t enclosure_count;
     const struct agent_enclosure_opts *enclosures;

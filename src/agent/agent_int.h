@@ -217,11 +217,13 @@ struct agent_op {
      */
     void (*answered)(struct agent_op *op);
     void (*done)(struct agent_op *op); /* it is over, before its waiters are told; NULL: none */
-    struct list key_link;    /* in shard->keys: LOAD, STORE, DELETE                         */
-    struct list client_link; /* STORE: in shard->shares[client].stores                       */
-    struct list link;        /* free list, or the own drive's list of those that wait       */
-    struct loop_msg msg;     /* goes on after what runs now                                 */
-    uint8_t *buffer;         /* local: of the pool                                          */
+    struct list key_link;        /* in shard->keys: LOAD, STORE, DELETE                         */
+    struct list client_link;     /* STORE: in shard->shares[client].stores                       */
+    struct list link;            /* free list, or the own drive's list of those that wait       */
+    struct loop_msg msg;         /* goes on after what runs now                                 */
+    uint8_t *buffer;             /* local: of the pool                                          */
+    void *reading;               /* local: of agent->opts.reader; NULL: none                     */
+    bool reading_came, is_asked; /* local: it did; no request waits yet, as it is being asked */
     union {
         struct nvmf_req nvmf;
         struct store_read read;

@@ -16,6 +16,10 @@
  * of it was read and checked, right before the answer: the device never writes there. Its trailer
  * is checked in that pass, so the client compares the digest and does not sum the value again.
  *
+ * Where such memory is on its way to a GPU, the record may be read past the host (opts.reader): it
+ * comes to the buffer all the same, is verified there, and the reader is told whether what it has
+ * may be used. One that is late is left alone, and the loop reads.
+ *
  * What a device was asked for cannot be taken back: an operation whose deadline passes meanwhile
  * goes on, and its buffer is in use until the device is done. Its requests do not wait for that.
  */
@@ -138,6 +142,55 @@ static icms_err local_deliver(const struct agent_op *op, const struct store_read
     return ICMS_OK;
 }
 
+/* ---- another reader ------------------------------------------------------------------------- */
+
+static void local_reading_came(struct loop_msg *msg)
+{
+    struct agent_op *op = container_of(msg, struct agent_op, msg);
+    bool came = op->reading_came;
+
+    if (!came) {
+        op->shard->agent->opts.reader->end(op->reading, 0);
+        op->reading = NULL;
+    }
+    store_read_came(&op->u.read, came);
+}
+
+/* On a thread of the reader. */
+static void local_reading_done(void *arg, bool came)
+{
+    struct agent_op *op = arg;
+
+    op->reading_came = came;
+    loop_send(op->shard->agent->local->reactor->loop, &op->msg, local_reading_came);
+}
+
+static bool local_instead(struct store_read *read, int fd, uint64_t offset, uint32_t bytes)
+{
+    struct agent_op *op = container_of(read, struct agent_op, u.read);
+    const struct reader_ask ask = {.fd = fd,
+                                   .offset = offset,
+                                   .memory = read->memory,
+                                   .bytes = bytes,
+                                   .done = local_reading_done,
+                                   .arg = op};
+
+    if (!op->is_asked &&
+        list_empty(&op->waiters)) /* the request is over, and its memory is not ours */
+        return false;
+    op->reading =
+        op->shard->agent->opts.reader->read((const void *)(uintptr_t)op->direct->offset, &ask);
+    return op->reading != NULL;
+}
+
+/* The reader has what was delivered; at: from where on, of the record; 0: it is not to be used. */
+static void local_reading_end(struct agent_op *op, uint64_t at)
+{
+    if (op->reading != NULL)
+        op->shard->agent->opts.reader->end(op->reading, at);
+    op->reading = NULL;
+}
+
 static void local_read_done(struct store_read *read)
 {
     struct agent_op *op = container_of(read, struct agent_op, u.read);
@@ -153,6 +206,7 @@ static void local_read_done(struct store_read *read)
         else if (err == ICMS_CORRUPT)
             op->bad = true;
     }
+    local_reading_end(op, err == ICMS_OK ? (uint64_t)(read->value - read->memory) : 0);
     local_done(op, err, reason);
 }
 
@@ -180,8 +234,13 @@ static void local_deadline(struct loop_timer *timer)
     struct agent_op *op = container_of(timer, struct agent_op, timer);
     struct agent_local *local = op->shard->agent->local;
 
-    if (op->buffer != NULL)
+    if (op->buffer != NULL) {
+        if (op->reading != NULL && op->shard->agent->opts.reader->late(op->reading)) {
+            op->reading = NULL;
+            store_read_came(&op->u.read, false);
+        }
         return;
+    }
     line_leave(&local->waiting, agent_share(op->shard, op->user), &op->link); /* it waits */
     local_fail(local, op, ICMS_DEADLINE);
 }
@@ -211,6 +270,8 @@ static icms_err local_start(struct agent_local *local, struct agent_op *op)
             .memory_bytes = record == op->buffer ? local->buffer_bytes
                                                  : agent_shard_slot_bytes(shard, op->slot),
             .done = local_read_done};
+        if (op->direct != NULL && shard->agent->opts.reader != NULL)
+            op->u.read.instead = local_instead;
         return store_read(local->store, &op->u.read);
     case AGENT_OP_STORE:
         record = local_record(op);
@@ -287,7 +348,9 @@ void agent_local_ask(struct agent_local *local, struct agent_op *op)
         line_push(&local->waiting, agent_share(op->shard, op->user), &op->link);
         return;
     }
+    op->is_asked = true;
     local_begin(local, op);
+    op->is_asked = false;
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */

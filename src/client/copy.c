@@ -8,7 +8,9 @@
  * copy reads it there, with the lease of its slot, which it gives back when it has ended; its
  * pinned memory is free at once (client_copy_from_arena). When the block would be done with OK, it
  * is copied to the device instead (client_copy_hold), and done when that is over
- * (client_copies_take). A put starts its copy first, and its value goes on from the copy's memory
+ * (client_copies_take). With an agent in this process that has the block on its own drive, the
+ * value may have been read to the device already (client_reader): the copy is the same, and comes
+ * from there. A put starts its copy first, and its value goes on from the copy's memory
  * when that is over. Each end of a block gives its copy back; what the driver still has then is the
  * copier's to wait for.
  *
@@ -17,6 +19,7 @@
  */
 #include "base/check.h"
 #include "client/client_int.h"
+#include "client/local.h"
 
 struct device_copy *client_copy_find(const struct icms_request *request, size_t index)
 {
@@ -238,4 +241,9 @@ void client_copies_end(struct icms_request *request)
         device_mark_give(request->mark);
         request->mark = NULL;
     }
+}
+
+const struct block_reader *client_reader(void)
+{
+    return &device_cufile_reader;
 }

@@ -13,6 +13,7 @@
 
 /* What "pod:" and "dir:" keep. */
 struct client_local;
+struct block_reader;
 
 icms_err client_local_open_pod(const char *path, const struct icms_options *options,
                                struct err_why *why,
@@ -41,6 +42,9 @@ void client_local_close(struct client_local **local);
 
 /* The agent that a link is attached to: accepted stores reach the flash, then it ends. */
 void client_inside_free(struct client_inside **inside);
+
+/* How an agent reads blocks of its own drive whose values are copied to devices (copy.c). */
+const struct block_reader *client_reader(void);
 
 /* Its status text; returns what the whole needs, as agent_status() does. Any thread. */
 size_t client_inside_status(struct client_inside *inside, char *out, size_t bytes);

@@ -79,6 +79,7 @@ static void copy_free(struct device_copy *copy)
 
     list_remove(&copy->queue);
     copy_unmark(copy);
+    copier_lane_part(copy);
     if (copy->pin == NULL) {
         copier_memory_give(copier, copy->memory, copy->bytes);
     } else {
@@ -149,6 +150,7 @@ struct device_copy *device_copy_take(struct device_copier *copier, uint64_t byte
         copy->started = copy->followed = false;
         copy->mark = NULL;
         copy->pin = NULL;
+        copy->lane = NULL;
         copy->memory = memory;
         copy->bytes = bytes;
         copy->state = COPY_HELD;
@@ -179,6 +181,8 @@ void device_copy_start(struct device_copy *copy, const struct device_order *orde
     copier_lock(copier);
     copy->started = true;
     copy->order = *order;
+    if (!copier_lane_has(copy) || copy->pin != NULL)
+        copier_lane_part(copy);
     if (copy->piece_count == 0) {
         copy->pieces[0] = (struct device_piece){
             .address = order->address, .bytes = order->bytes, .id = order->id};
@@ -314,7 +318,10 @@ static int copier_pieces_copy(const struct device_copier *copier, const struct d
         const struct device_piece *piece = &copy->pieces[i];
 
         bytes = piece->bytes < copy->order.bytes - at ? piece->bytes : copy->order.bytes - at;
-        if (copy->order.direction == DEVICE_IN)
+        if (copy->lane != NULL)
+            code = ops->copy_between(driver, piece->address, copier_lane_address(copy) + at, bytes,
+                                     stream);
+        else if (copy->order.direction == DEVICE_IN)
             code = ops->copy_in(driver, piece->address, copy->memory + at, bytes, stream);
         else
             code = ops->copy_out(driver, copy->memory + at, piece->address, bytes, stream);
@@ -690,14 +697,14 @@ static void copier_init(struct device_copier *copier)
     }
 }
 
-bool copier_thread(struct device_copier *copier, pthread_t *thread, void *(*run)(void *arg))
+bool copier_thread(pthread_t *thread, void *(*run)(void *arg), void *arg)
 {
     sigset_t all, before;
     int error;
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(thread, NULL, run, copier);
+    error = pthread_create(thread, NULL, run, arg);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error == 0;
 }
@@ -728,7 +735,7 @@ icms_err device_copier_new(const struct device_copier_options *options, struct e
         return err;
     }
     err = copier_make(copier, why);
-    if (err == ICMS_OK && !copier_thread(copier, &copier->thread, copier_run))
+    if (err == ICMS_OK && !copier_thread(&copier->thread, copier_run, copier))
         err =
             err_set(why, ICMS_NO_MEMORY,
                     "cannot use memory of %s device %d: no thread can be made; raise the limit of "
@@ -737,11 +744,13 @@ icms_err device_copier_new(const struct device_copier_options *options, struct e
     if (err != ICMS_OK)
         copier_unmake(copier);
     ops->leave(options->driver, &before);
-    if (err != ICMS_OK)
+    if (err != ICMS_OK) {
         copier_delete(copier);
-    else
-        *out_copier = copier;
-    return err;
+        return err;
+    }
+    copier_cufile_new(copier);
+    *out_copier = copier;
+    return ICMS_OK;
 }
 
 bool device_copier_halt(struct device_copier *copier)
@@ -778,6 +787,7 @@ bool device_copier_free(struct device_copier **copier)
     *copier = NULL;
     if (c == NULL)
         return true;
+    copier_cufile_leave(c);
     (void)device_copier_halt(c); /* looked at below */
     copier_lock(c);
     copier_drain(c);
@@ -786,11 +796,12 @@ bool device_copier_free(struct device_copier **copier)
     while (c->calling != 0) /* it waits for nobody but the owner's locks */
         (void)pthread_cond_wait(&c->changed, &c->lock);
     until_ns = copier_now_ns() + (c->busy == 0 ? (uint64_t)DEVICE_DRAIN_MS * 1000000 : 0);
-    while ((!c->ended || c->pinning) && copier_now_ns() < until_ns)
+    while ((!c->ended || c->pinning || copier_cufile_is_busy(c)) && copier_now_ns() < until_ns)
         copier_sleep(c, until_ns);
-    ended = c->ended && !c->pinning;
+    ended = c->ended && !c->pinning && !copier_cufile_is_busy(c);
     copier_unlock(c);
     if (!ended) {
+        copier_cufile_detach(c);
         (void)pthread_detach(c->thread);
         if (c->has_pinner)
             (void)pthread_detach(c->pinner);
@@ -800,6 +811,7 @@ bool device_copier_free(struct device_copier **copier)
     if (c->has_pinner)
         (void)pthread_join(c->pinner, NULL);
     code = device_ops(c->options.driver)->enter(c->options.driver, &c->options.place, &before);
+    copier_cufile_free(c, code == 0);
     ended = copier_pins_drop(c, code);
     if (code == 0) {
         copier_unmake(c);

@@ -24,6 +24,7 @@
 #include <stdatomic.h>
 
 #include "base/list.h"
+#include "base/reader.h"
 #include "device/driver.h"
 
 /* Pinned memory of a copier, and the least it starts with where the machine does not give it. */
@@ -45,6 +46,7 @@
 #define DEVICE_DRAIN_MS 2000
 
 struct device_copier;
+struct device_lane;
 struct device_mark;
 struct device_pin;
 
@@ -101,6 +103,7 @@ struct device_copy {
     bool followed;                /* it is; copier's thread                                    */
     _Atomic uint32_t *users;      /* counts this copy until it has ended                       */
     struct list queue;            /* free, queued or ordered; copier's lock                    */
+    struct device_lane *lane; /* that reads, or has, its value on the device; NULL; copier's lock */
     uint32_t piece_count;
     struct device_piece pieces[DEVICE_PIECES]; /* what the copy's memory is copied to or from, in
                                                   order; bytes beyond order.bytes are left alone */
@@ -108,7 +111,8 @@ struct device_copy {
 
 /* Takes pinned memory, streams and events in a place, and starts the thread. landed(arg) is called
  * on a thread of the copier, without a lock, when copies are over; failed(arg, line) likewise, once
- * when the driver fails, and once when it does not pin what device_copier_pin_later named. */
+ * when the driver fails, once when it does not pin what device_copier_pin_later named, and once or
+ * twice of how a drive is read. */
 struct device_copier_options {
     const struct device_driver *driver;
     struct device_place place;
@@ -167,6 +171,12 @@ bool device_copier_unpin(struct device_copier *copier, const void *memory);
  * and nothing has changed. */
 bool device_copy_from(struct device_copy *copy, const void *from, uint64_t bytes,
                       void (*let_go)(void *arg, uint32_t number), void *arg, uint32_t number);
+
+/* Reads records of a drive past the host, into memory of icms on the device, for a copy to it that
+ * is HELD: `to` is the copy's memory. A copy whose value was verified (reader.end) takes it from
+ * there when it is started. Which way is faster is measured when it is first asked, and said by
+ * failed(). */
+extern const struct block_reader device_cufile_reader;
 
 /* HELD -> QUEUED. */
 void device_copy_start(struct device_copy *copy, const struct device_order *order);

@@ -11,6 +11,11 @@
 
 #define PINNED_GRANULES_MAX (DEVICE_PINNED_BYTES / DEVICE_PINNED_GRANULE)
 
+/* Reads of a copier past the host at a time (cufile.c). */
+#define DEVICE_LANES 4
+
+struct device_cufile;
+
 struct device_mark {
     struct device_copier *copier;
     void *event;             /* NULL: not made yet                                       */
@@ -36,23 +41,24 @@ struct device_copier {
     uint8_t *memory;  /* pinned                                                     */
     uint64_t bytes;   /* of it                                                      */
     pthread_t thread;
-    pthread_mutex_t lock;   /* all below                                                  */
-    pthread_cond_t changed; /* something to do, or nothing left, or ended                 */
-    bool halted;            /* no copy starts                                             */
-    bool closed;            /* the thread ends, and calls nobody                          */
-    bool ended;             /* the thread has left the driver for good                    */
-    uint32_t calling;       /* threads in landed() or failed()                            */
-    bool refused;           /* failed() was called for a copy                             */
-    bool unpinned;          /* and for a range                                            */
-    bool pinning;           /* the pinner runs                                            */
-    bool has_pinner;        /* it was started, and not joined: of who set pinning, or frees */
-    pthread_t pinner;       /* pins what device_copier_pin_later named                    */
-    _Atomic bool failed;    /* the driver does not say any more what ended                */
-    uint32_t busy;          /* copies in states ORDERED and LOST                          */
-    uint64_t since_ns;      /* when the oldest of them was ordered, about                 */
-    struct list free_;      /* copies                                                     */
-    struct list queue;      /* QUEUED                                                     */
-    struct list ordered[2]; /* ORDERED and LOST, by direction, oldest first               */
+    pthread_mutex_t lock;         /* all below                                                  */
+    pthread_cond_t changed;       /* something to do, or nothing left, or ended                 */
+    bool halted;                  /* no copy starts                                             */
+    bool closed;                  /* the thread ends, and calls nobody                          */
+    bool ended;                   /* the thread has left the driver for good                    */
+    uint32_t calling;             /* threads in landed() or failed()                            */
+    bool refused;                 /* failed() was called for a copy                             */
+    bool unpinned;                /* and for a range                                            */
+    bool pinning;                 /* the pinner runs                                            */
+    bool has_pinner;              /* it was started, and not joined: of who set pinning, or frees */
+    struct device_cufile *cufile; /* reads of a drive past the host; NULL: the driver has none */
+    pthread_t pinner;             /* pins what device_copier_pin_later named                    */
+    _Atomic bool failed;          /* the driver does not say any more what ended                */
+    uint32_t busy;                /* copies in states ORDERED and LOST                          */
+    uint64_t since_ns;            /* when the oldest of them was ordered, about                 */
+    struct list free_;            /* copies                                                     */
+    struct list queue;            /* QUEUED                                                     */
+    struct list ordered[2];       /* ORDERED and LOST, by direction, oldest first               */
     uint8_t taken[PINNED_GRANULES_MAX]; /* of the memory                                   */
     struct device_pin pins[DEVICE_PINS];
     struct device_copy copies[DEVICE_COPIES];
@@ -70,7 +76,7 @@ static inline void copier_unlock(struct device_copier *copier)
 }
 
 /* Starts a thread of the copier; signals of the process are for its own threads. */
-bool copier_thread(struct device_copier *copier, pthread_t *thread, void *(*run)(void *arg));
+bool copier_thread(pthread_t *thread, void *(*run)(void *arg), void *arg);
 
 /* Calls landed(), or failed() with the line. Lock; not held meanwhile. */
 void copier_call(struct device_copier *copier, const char *line);
@@ -89,5 +95,26 @@ bool copier_pins_leave(struct device_copier *copier);
 /* The end of a copier whose place was entered with this code. False: the driver does not let go of
  * the caller's memory. */
 bool copier_pins_drop(struct device_copier *copier, int code);
+
+/* ---- cufile.c -------------------------------------------------------------------------------- */
+
+/* A copier begins, and before it ends: nobody asks for reads there any more. */
+void copier_cufile_new(struct device_copier *copier);
+void copier_cufile_leave(struct device_copier *copier);
+
+/* Whether a read, or a thread, has not ended. Lock. */
+bool copier_cufile_is_busy(const struct device_copier *copier);
+
+/* The end of a copier that is left behind, and of one that is freed; inside: in the place. */
+void copier_cufile_detach(struct device_copier *copier);
+void copier_cufile_free(struct device_copier *copier, bool inside);
+
+/* What was read for a copy is not used. Lock. */
+void copier_lane_part(struct device_copy *copy);
+
+/* Whether a value that was verified lies on the device for a copy. Lock. And where: also without
+ * the lock, while the copy is with the copier. */
+bool copier_lane_has(const struct device_copy *copy);
+uint64_t copier_lane_address(const struct device_copy *copy);
 
 #endif

@@ -59,6 +59,7 @@ static const struct device_symbol cuda_symbols[] = {
     CUDA_SYMBOL(stream_wait, "cuStreamWaitEvent"),
     CUDA_SYMBOL(copy_in, "cuMemcpyHtoDAsync_v2"),
     CUDA_SYMBOL(copy_out, "cuMemcpyDtoHAsync_v2"),
+    CUDA_SYMBOL(copy_between, "cuMemcpyDtoDAsync_v2"),
 };
 
 static const char *cuda_bind(struct device_driver *driver)
@@ -262,6 +263,12 @@ static int cuda_copy_out(const struct device_driver *driver, void *host, uint64_
     return driver->cuda.copy_out(host, device, bytes, stream);
 }
 
+static int cuda_copy_between(const struct device_driver *driver, uint64_t to, uint64_t from,
+                             size_t bytes, void *stream)
+{
+    return driver->cuda.copy_between(to, from, bytes, stream);
+}
+
 const struct device_ops device_cuda = {
     .name = "CUDA",
     .remedy = "install NVIDIA's driver for CUDA 11.0 or later",
@@ -287,5 +294,6 @@ const struct device_ops device_cuda = {
     .stream_wait = cuda_stream_wait,
     .copy_in = cuda_copy_in,
     .copy_out = cuda_copy_out,
+    .copy_between = cuda_copy_between,
     .text = cuda_text,
 };

@@ -49,6 +49,7 @@ struct cuda_calls {
     int (*stream_wait)(void *stream, void *event, unsigned flags);
     int (*copy_in)(uint64_t device, const void *host, size_t bytes, void *stream);
     int (*copy_out)(void *host, uint64_t device, size_t bytes, void *stream);
+    int (*copy_between)(uint64_t to, uint64_t from, size_t bytes, void *stream);
 };
 
 struct hip_calls {

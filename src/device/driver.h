@@ -115,6 +115,10 @@ struct device_ops {
     int (*copy_out)(const struct device_driver *driver, void *host, uint64_t device, size_t bytes,
                     void *stream);
 
+    /* Between two places of the device; NULL: this driver has no reads past the host either. */
+    int (*copy_between)(const struct device_driver *driver, uint64_t to, uint64_t from,
+                        size_t bytes, void *stream);
+
     /* The name of a code and what it means, as the driver says it. */
     void (*text)(const struct device_driver *driver, int code, char *out, size_t bytes);
 };

@@ -30,6 +30,7 @@ FAKE_API int cuEventQuery(void *event);
 FAKE_API int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
 FAKE_API int cuMemcpyHtoDAsync_v2(uint64_t device, const void *host, size_t bytes, void *stream);
 FAKE_API int cuMemcpyDtoHAsync_v2(void *host, uint64_t device, size_t bytes, void *stream);
+FAKE_API int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream);
 
 int cuInit(unsigned flags)
 {
@@ -150,6 +151,11 @@ int cuMemcpyHtoDAsync_v2(uint64_t device, const void *host, size_t bytes, void *
 int cuMemcpyDtoHAsync_v2(void *host, uint64_t device, size_t bytes, void *stream)
 {
     return fake_copy(device, host, bytes, stream, false);
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
+{
+    return fake_copy_between(to, from, bytes, stream);
 }
 
 int cuMemAlloc_v2(uint64_t *address, size_t bytes)

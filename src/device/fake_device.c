@@ -42,12 +42,19 @@ struct event {
     uint64_t recorded, happened;
 };
 
-enum action { ACTION_COPY_IN, ACTION_COPY_OUT, ACTION_RECORD, ACTION_WAIT, ACTION_WRITE };
+enum action {
+    ACTION_COPY_IN,
+    ACTION_COPY_OUT,
+    ACTION_COPY_BETWEEN,
+    ACTION_RECORD,
+    ACTION_WAIT,
+    ACTION_WRITE
+};
 
 struct step {
     struct step *next;
     enum action action;
-    uint64_t device;
+    uint64_t device, from; /* from: on the device */
     uint8_t *host;
     size_t bytes;
     int byte;
@@ -90,38 +97,6 @@ int fake_setting(int what)
     value = settings[what];
     (void)pthread_mutex_unlock(&lock);
     return value;
-}
-
-const char *fake_code_name(int code)
-{
-    switch (code) {
-    case FAKE_OK:
-        return "SUCCESS";
-    case FAKE_INVALID:
-        return "ERROR_INVALID_VALUE";
-    case FAKE_NO_MEMORY:
-        return "ERROR_OUT_OF_MEMORY";
-    case FAKE_NOT_INITIALIZED:
-        return "ERROR_NOT_INITIALIZED";
-    case FAKE_NO_DEVICE:
-        return "ERROR_NO_DEVICE";
-    case FAKE_BAD_CONTEXT:
-        return "ERROR_INVALID_CONTEXT";
-    case FAKE_BAD_HANDLE:
-        return "ERROR_INVALID_HANDLE";
-    case FAKE_ILLEGAL:
-        return "ERROR_ILLEGAL_ADDRESS";
-    case FAKE_ALREADY_PINNED:
-        return "ERROR_HOST_MEMORY_ALREADY_REGISTERED";
-    case FAKE_NOT_SUPPORTED:
-        return "ERROR_NOT_SUPPORTED";
-    case FAKE_UNCAPTURED:
-        return "ERROR_STREAM_CAPTURE_UNSUPPORTED";
-    case FAKE_DESTROYED:
-        return "ERROR_CONTEXT_IS_DESTROYED";
-    default:
-        return NULL;
-    }
 }
 
 /* ---- what exists (lock) -----------------------------------------------------------------------
@@ -210,6 +185,18 @@ static bool step_is_ready(const struct step *step)
            step->event->happened >= step->recorded;
 }
 
+/* Between two places of the device; what lies at the first one is gone, or was never there. */
+static void step_between(const struct step *step, const struct alloc *to)
+{
+    const struct alloc *from = alloc_whole(step->from, step->bytes);
+
+    if (from == NULL)
+        counts[FAKE_DEVICE_BAD]++;
+    else
+        memcpy(to->shadow + (step->device - to->address),
+               from->shadow + (step->from - from->address), step->bytes);
+}
+
 static void step_run(const struct stream *stream, const struct step *step)
 {
     struct alloc *alloc;
@@ -230,6 +217,8 @@ static void step_run(const struct stream *stream, const struct step *step)
     }
     if (step->action == ACTION_COPY_IN)
         memcpy(alloc->shadow + (step->device - alloc->address), step->host, step->bytes);
+    else if (step->action == ACTION_COPY_BETWEEN)
+        step_between(step, alloc);
     else if (step->action == ACTION_COPY_OUT)
         memcpy(step->host, alloc->shadow + (step->device - alloc->address), step->bytes);
     else
@@ -664,11 +653,37 @@ int fake_stream_wait(void *stream, void *event)
     return code;
 }
 
+int fake_copy_between(uint64_t to, uint64_t from, size_t bytes, void *stream)
+{
+    struct stream *s;
+    int code;
+
+    (void)pthread_mutex_lock(&lock);
+    s = stream_of(stream);
+    code = settings[FAKE_DEVICE_COPY];
+    if (code == FAKE_OK)
+        code = capture_wrong(s);
+    if (code == FAKE_OK)
+        code = s == NULL ? FAKE_BAD_HANDLE : context_wrong(s->context);
+    if (code == FAKE_OK && (alloc_whole(to, bytes) == NULL || alloc_whole(from, bytes) == NULL))
+        code = FAKE_INVALID;
+    if (code == FAKE_OK)
+        code = stream_push(
+            s, &(struct step){
+                   .action = ACTION_COPY_BETWEEN, .device = to, .from = from, .bytes = bytes});
+    counts[FAKE_DEVICE_BETWEEN] += code == FAKE_OK;
+    counts[FAKE_DEVICE_ASKED] += code == FAKE_OK;
+    (void)pthread_mutex_unlock(&lock);
+    return code;
+}
+
 int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_device)
 {
     struct stream *s;
     int code = FAKE_OK;
 
+    if (to_device)
+        (void)usleep((useconds_t)fake_setting(FAKE_DEVICE_IN_DELAY_US));
     (void)pthread_mutex_lock(&lock);
     while (settings[FAKE_DEVICE_HANG] != 0)
         (void)pthread_cond_wait(&changed, &lock);
@@ -716,6 +731,13 @@ static int table_count(int what)
     value = counts[what];
     (void)pthread_mutex_unlock(&lock);
     return value;
+}
+
+static void table_add(int what, int count)
+{
+    (void)pthread_mutex_lock(&lock);
+    counts[what] += count;
+    (void)pthread_mutex_unlock(&lock);
 }
 
 static void *table_context(int ordinal)
@@ -863,6 +885,18 @@ static void table_write(uint64_t address, const void *from, size_t bytes)
     (void)pthread_mutex_unlock(&lock);
 }
 
+static bool table_write_if(uint64_t address, const void *from, size_t bytes)
+{
+    struct alloc *alloc;
+
+    (void)pthread_mutex_lock(&lock);
+    alloc = alloc_whole(address, bytes);
+    if (alloc != NULL)
+        memcpy(alloc->shadow + (address - alloc->address), from, bytes);
+    (void)pthread_mutex_unlock(&lock);
+    return alloc != NULL;
+}
+
 static void table_read(uint64_t address, void *to, size_t bytes)
 {
     struct alloc *alloc;
@@ -957,6 +991,9 @@ const struct fake_device *fake_device_table(void)
         .stream_write = table_stream_write,
         .stream_idle = table_stream_idle,
         .unpin_all = table_unpin_all,
+        .get = fake_setting,
+        .add = table_add,
+        .write_if = table_write_if,
     };
 
     return &table;

@@ -21,21 +21,28 @@
 
 /* What a test may set; all are 0 at first. */
 enum fake_device_set {
-    FAKE_DEVICE_INIT,       /* code that starting the driver returns                           */
-    FAKE_DEVICE_VERSION,    /* that it says it has; 0: a supported one                          */
-    FAKE_DEVICE_COPY,       /* code that a copy returns when it is asked for                    */
-    FAKE_DEVICE_COPY_AFTER, /* that copy is the first which does; 0, 1: the next one        */
-    FAKE_DEVICE_PIN_MAX,    /* bytes that are pinned at a time at most; 0: any                  */
-    FAKE_DEVICE_PIN_READ,   /* code that pinning a read-only mapping returns                    */
-    FAKE_DEVICE_UNPIN,      /* code that letting go of pinned memory returns                    */
-    FAKE_DEVICE_STREAM,     /* code that a new stream returns                                  */
-    FAKE_DEVICE_RECORD,     /* code that recording an event returns                            */
-    FAKE_DEVICE_QUERY,      /* code that asking for an event returns                           */
-    FAKE_DEVICE_STUCK,      /* 1: streams do not run                                           */
-    FAKE_DEVICE_HANG,       /* 1: a copy that is asked for does not return                      */
-    FAKE_DEVICE_PIN_HANG,   /* 1: pinning a read-only mapping does not return                  */
-    FAKE_DEVICE_DELAY_US,   /* before each thing that a stream runs                            */
-    FAKE_DEVICE_CAPTURE,    /* 1: a stream is captured in the mode that concerns all threads   */
+    FAKE_DEVICE_INIT,        /* code that starting the driver returns                           */
+    FAKE_DEVICE_VERSION,     /* that it says it has; 0: a supported one                          */
+    FAKE_DEVICE_COPY,        /* code that a copy returns when it is asked for                    */
+    FAKE_DEVICE_COPY_AFTER,  /* that copy is the first which does; 0, 1: the next one        */
+    FAKE_DEVICE_PIN_MAX,     /* bytes that are pinned at a time at most; 0: any                  */
+    FAKE_DEVICE_PIN_READ,    /* code that pinning a read-only mapping returns                    */
+    FAKE_DEVICE_UNPIN,       /* code that letting go of pinned memory returns                    */
+    FAKE_DEVICE_STREAM,      /* code that a new stream returns                                  */
+    FAKE_DEVICE_RECORD,      /* code that recording an event returns                            */
+    FAKE_DEVICE_QUERY,       /* code that asking for an event returns                           */
+    FAKE_DEVICE_STUCK,       /* 1: streams do not run                                           */
+    FAKE_DEVICE_HANG,        /* 1: a copy that is asked for does not return                      */
+    FAKE_DEVICE_PIN_HANG,    /* 1: pinning a read-only mapping does not return                  */
+    FAKE_DEVICE_DELAY_US,    /* before each thing that a stream runs                            */
+    FAKE_DEVICE_IN_DELAY_US, /* before a copy from the host is taken                             */
+    FAKE_DEVICE_FILE_OPEN,   /* code that opening cuFile returns                             */
+    FAKE_DEVICE_FILE_TAKE,   /* code that registering a file there returns                   */
+    FAKE_DEVICE_FILE_READ,   /* what a read of a file returns: an error, or how much of it   */
+    FAKE_DEVICE_FILE_FLIP,   /* a byte of what is read that is another one; 0: none          */
+    FAKE_DEVICE_FILE_HANG,   /* 1: a read of a file does not return                          */
+    FAKE_DEVICE_FILE_DELAY_US, /* before a read of a file                                      */
+    FAKE_DEVICE_CAPTURE,       /* 1: a stream is captured in the mode that concerns all threads   */
     FAKE_DEVICE_SETS,
 };
 
@@ -46,10 +53,14 @@ enum fake_device_count {
     FAKE_DEVICE_STREAMS, /* that exist; these four are leaks in the end                   */
     FAKE_DEVICE_EVENTS,
     FAKE_DEVICE_PINS,
-    FAKE_DEVICE_RETAINED, /* primary contexts, each time                                  */
-    FAKE_DEVICE_UNPINNED, /* copies that named host memory which was not pinned: refused    */
-    FAKE_DEVICE_ASKED,    /* copies that were asked for, and not refused                     */
-    FAKE_DEVICE_BROKEN,   /* captures that a call broke                                      */
+    FAKE_DEVICE_RETAINED,   /* primary contexts, each time                                  */
+    FAKE_DEVICE_UNPINNED,   /* copies that named host memory which was not pinned: refused    */
+    FAKE_DEVICE_ASKED,      /* copies that were asked for, and not refused                     */
+    FAKE_DEVICE_BETWEEN,    /* copies between two places of a device that were asked for        */
+    FAKE_DEVICE_FILES,      /* that are registered with cuFile: leaks in the end           */
+    FAKE_DEVICE_FILE_ASKED, /* reads of files that were asked for                          */
+    FAKE_DEVICE_FILE_READS, /* and that came                                               */
+    FAKE_DEVICE_BROKEN,     /* captures that a call broke                                      */
     FAKE_DEVICE_COUNTS,
 };
 
@@ -74,6 +85,9 @@ struct fake_device {
     void (*stream_write)(void *stream, uint64_t address, int byte, size_t bytes); /* a kernel */
     bool (*stream_idle)(void *stream);
     void (*unpin_all)(void);
+    int (*get)(int what);             /* for fake_cufile.c: what was set */
+    void (*add)(int what, int count); /* and what is counted             */
+    bool (*write_if)(uint64_t address, const void *from, size_t bytes); /* false: it is gone */
 };
 
 __attribute__((visibility("default"))) const struct fake_device *fake_device_table(void);
@@ -129,6 +143,7 @@ int fake_event_free(void *event);
 int fake_event_record(void *event, void *stream);
 int fake_event_query(void *event);
 int fake_stream_wait(void *stream, void *event);
+int fake_copy_between(uint64_t to, uint64_t from, size_t bytes, void *stream);
 int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_device);
 
 #endif

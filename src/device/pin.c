@@ -223,7 +223,7 @@ void device_copier_pin_later(struct device_copier *copier, void *memory, uint64_
         return;
     if (copier->has_pinner)
         (void)pthread_join(copier->pinner, NULL); /* it ended: pinning was false */
-    copier->has_pinner = copier_thread(copier, &copier->pinner, pinner_run);
+    copier->has_pinner = copier_thread(&copier->pinner, pinner_run, copier);
     if (!copier->has_pinner)
         pins_give_up(copier);
 }

@@ -586,6 +586,7 @@ static icms_err local_start(struct client_local *local, struct client_link *link
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     err = agent_opts_from_conf(&local->conf, local->enclosures, why, &local->opts);
     local->opts.own_process = true;
+    local->opts.reader = client_reader();
     local->opts.local_sparse = local->directory[0] != 0;
     if (local->staging_bytes != 0) /* the process is its own operator */
         local->opts.client_bytes = local->staging_bytes;

@@ -247,6 +247,9 @@ icms_err loop_file_open(struct loop_env *env, const struct loop_file_opts *opts,
                         struct err_why *why, struct loop_file **out_file) ICMS_MUST_CHECK;
 uint64_t loop_file_bytes(const struct loop_file *file);
 
+/* Its descriptor, which stays the file's; -1 in the simulation. */
+int loop_file_fd(struct loop_file *file);
+
 /* An operation on it is in flight. */
 bool loop_file_busy(const struct loop_file *file);
 

@@ -331,6 +331,11 @@ uint64_t loop_file_bytes(const struct loop_file *file)
     return file->bytes;
 }
 
+int loop_file_fd(struct loop_file *file)
+{
+    return file->target.env->ops->file_fd == NULL ? -1 : file->target.env->ops->file_fd(file);
+}
+
 uint32_t loop_file_streams(const struct loop_file *file)
 {
     return file->streams;

@@ -77,6 +77,7 @@ struct loop_ops {
     void (*reads_start)(struct loop_reads *reads, struct loop_read *read);
     struct loop_read *(*reads_wait)(struct loop_reads *reads); /* some are in flight */
     void (*reads_free)(struct loop_reads *reads);              /* none is in flight  */
+    int (*file_fd)(struct loop_file *file);                    /* NULL: files have none */
     void (*file_close)(struct loop_file *file);
 
     icms_err (*listen)(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,

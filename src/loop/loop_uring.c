@@ -602,6 +602,7 @@ static const struct loop_ops uring_ops = {
     .reads_start = uring_reads_start,
     .reads_wait = uring_reads_wait,
     .reads_free = uring_reads_free,
+    .file_fd = uring_file_fd,
     .file_close = uring_file_close,
     .listen = uring_listen,
     .sock_addr = uring_sock_addr,

@@ -154,6 +154,7 @@ icms_err uring_file_read_now(struct loop_file *file, uint64_t offset, void *memo
 icms_err uring_file_write_now(struct loop_file *file, uint64_t offset, const void *memory,
                               size_t bytes);
 icms_err uring_file_flush_now(struct loop_file *file);
+int uring_file_fd(struct loop_file *file);
 void uring_file_close(struct loop_file *file);
 
 /* loop_uring_reads.c */

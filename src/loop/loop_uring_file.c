@@ -383,6 +383,11 @@ icms_err uring_file_open(struct loop_env *env, const struct loop_file_opts *opts
     return err;
 }
 
+int uring_file_fd(struct loop_file *file)
+{
+    return uring_file_of(file)->fd;
+}
+
 void uring_file_close(struct loop_file *file)
 {
     struct uring_file *own = uring_file_of(file);

@@ -216,6 +216,16 @@ static void read_finish(struct store_reading *reading)
 
 static void store_read_done(struct loop_op *op);
 
+static void read_part_start(struct store_reading *reading, const struct store_read *read,
+                            struct store_read_part *part)
+{
+    loop_file_read(reading->store->loop, &part->op, reading->store->file,
+                   store_segment_offset(reading->store, reading->location.segment,
+                                        reading->location.page + part->page),
+                   read->memory + (uint64_t)part->page * STORE_PAGE_BYTES,
+                   (part->end_page - part->page) * STORE_PAGE_BYTES, store_read_done);
+}
+
 static void read_part(struct store_reading *reading, uint32_t i, uint32_t page, uint32_t end_page)
 {
     struct store_read *read = read_of(reading);
@@ -225,11 +235,38 @@ static void read_part(struct store_reading *reading, uint32_t i, uint32_t page, 
     part->page = page;
     part->end_page = end_page;
     reading->busy++;
-    loop_file_read(reading->store->loop, &part->op, reading->store->file,
-                   store_segment_offset(reading->store, reading->location.segment,
-                                        reading->location.page + page),
-                   read->memory + (uint64_t)page * STORE_PAGE_BYTES,
-                   (end_page - page) * STORE_PAGE_BYTES, store_read_done);
+    read_part_start(reading, read, part);
+}
+
+/* All of the record, another way than by the loop. False: there is none. */
+static bool read_instead(struct store_reading *reading, struct store_read *read)
+{
+    int fd = loop_file_fd(reading->store->file);
+    struct store_read_part *part = &reading->part[0];
+
+    if (read->instead == NULL || read->more != NULL || fd < 0)
+        return false;
+    part->reading = reading;
+    part->end_page = reading->location.pages;
+    reading->busy++;
+    if (read->instead(
+            read, fd,
+            store_segment_offset(reading->store, reading->location.segment, reading->location.page),
+            reading->location.pages * STORE_PAGE_BYTES))
+        return true;
+    reading->busy--;
+    return false;
+}
+
+void store_read_came(struct store_read *read, bool came)
+{
+    struct store_reading *reading = reading_of(read);
+
+    check(reading->magic == STORE_READ_MAGIC && reading->busy == 1);
+    if (came)
+        store_read_done(&reading->part[0].op);
+    else
+        read_part_start(reading, read, &reading->part[0]);
 }
 
 #define READ_PIECE_PAGES (STORE_PIECE_BYTES / STORE_PAGE_BYTES)
@@ -358,6 +395,8 @@ icms_err store_read(struct store *store, struct store_read *read)
     store->read_ns = loop_now_ns(store->loop);
     if (read->more != NULL && reading->location.pages >= STORE_READ_SPLIT_BYTES / STORE_PAGE_BYTES)
         reading->tail_page = read_tail_page(reading->location.pages);
+    if (read_instead(reading, read))
+        return ICMS_OK;
     read_part(reading, 0, reading->tail_page, reading->location.pages);
     read_parts(reading);
     return ICMS_OK;

@@ -233,6 +233,9 @@ struct store_read {
     void (*more)(struct store_read *read); /* a large value is read in pieces, and this is called
                                               when good_bytes grew; NULL: read it in one         */
     void (*done)(struct store_read *read); /* called once                                        */
+    /* Without more: the whole record can be read another way. True: that has begun, to `memory`,
+     * and store_read_came follows, later, on the same loop; false: the store reads it. NULL */
+    bool (*instead)(struct store_read *read, int fd, uint64_t offset, uint32_t bytes);
     /* out, valid in more and done */
     uint8_t *value;       /* inside memory                                                       */
     uint32_t value_bytes; /* whole value                                                         */
@@ -256,6 +259,10 @@ struct store_read {
  * pieces whose bytes are what was stored, and not after one that is not; a read may fail after it.
  * The device writes to memory until done. */
 icms_err store_read(struct store *store, struct store_read *read) ICMS_MUST_CHECK;
+
+/* After `instead`. came: memory has the record, as the drive would have read it. False: nobody
+ * writes to memory any more; the store reads it. */
+void store_read_came(struct store_read *read, bool came);
 
 /* Answers from the index, no I/O. out_bytes (may be NULL): an upper bound of the value's bytes
  * (exact to the record's alignment). */

@@ -1,0 +1,618 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A drive that is read past the host into memory of a GPU (cuFile, GDS), over fakes of both
+ * libraries, with the real agent of a dir: inside: which way is chosen, what becomes of reads that
+ * fail, hang or bring other bytes, and what does not.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <icms/icms.h>
+
+#include "device/fake_device.h"
+
+#define BYTES   300000
+#define BLOCKS  64
+#define LANES   4 /* DEVICE_LANES */
+#define WAIT_MS 20000
+#define SLOW_US 30000
+#define MIB     ((uint64_t)1 << 20)
+
+static const struct fake_device *gpu;
+
+struct fixture {
+    char folder[64], where[80];
+    void *context;
+    struct icms *icms;
+    struct icms_volume *volume;
+    struct icms_memory *memory;
+    uint64_t address; /* of BLOCKS times BYTES */
+    uint64_t next;    /* block that was not asked for yet */
+    _Atomic int lines;
+    char line[512]; /* of how the drive is read */
+};
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void on_log(void *arg, const char *line)
+{
+    struct fixture *f = arg;
+
+    if (strstr(line, "cuFile") == NULL)
+        return;
+    (void)snprintf(f->line, sizeof(f->line), "%s", line);
+    atomic_fetch_add(&f->lines, 1);
+}
+
+static void fill(uint8_t *data, uint64_t number)
+{
+    uint32_t x = (uint32_t)number * 2654435761u + 1;
+
+    for (size_t i = 0; i < BYTES; i++) {
+        x = x * 1664525u + 1013904223u;
+        data[i] = (uint8_t)(x >> 24);
+    }
+}
+
+static struct icms_block block_of(uint64_t number, void *data)
+{
+    struct icms_block block = {.data = data, .bytes = BYTES};
+    char name[24];
+
+    (void)snprintf(name, sizeof(name), "block %u", (unsigned)number);
+    icms_key_from_name(name, strlen(name), &block.key);
+    return block;
+}
+
+static void open_tier(struct fixture *f)
+{
+    struct icms_options options;
+    char why[512] = "";
+
+    icms_options_init(&options);
+    options.directory_bytes = 64 * MIB;
+    options.value_bytes_max = MIB;
+    options.load_deadline_ms = options.store_deadline_ms = WAIT_MS;
+    options.log = on_log;
+    options.log_arg = f;
+    if (icms_open(f->where, &options, why, sizeof(why), &f->icms) != ICMS_OK ||
+        icms_volume_open(f->icms, "kv", why, sizeof(why), &f->volume) != ICMS_OK)
+        fail_msg("%s", why);
+}
+
+static void *device_at(const struct fixture *f, uint64_t number)
+{
+    return (void *)(uintptr_t)(f->address + number * BYTES);
+}
+
+/* Blocks on the drive, and none in memory. */
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    uint8_t *data = malloc(BYTES);
+
+    *state = f;
+    gpu->reset();
+    (void)snprintf(f->folder, sizeof(f->folder), "%s", "icms-gds-XXXXXX");
+    assert_non_null(mkdtemp(f->folder)); /* where it runs: O_DIRECT is not everywhere */
+    (void)snprintf(f->where, sizeof(f->where), "dir:%s/kv", f->folder);
+    open_tier(f);
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        struct icms_block block = block_of(i, data);
+
+        fill(data, i);
+        assert_int_equal(icms_put(f->volume, &block, 1, NULL), ICMS_OK);
+    }
+    free(data);
+    assert_int_equal(icms_flush(f->volume, NULL), ICMS_OK);
+    icms_close(&f->icms);
+    open_tier(f);
+    f->context = gpu->context(0);
+    return 0;
+}
+
+static void register_memory(struct fixture *f)
+{
+    char why[512] = "";
+
+    f->address = gpu->alloc(f->context, (size_t)BLOCKS * BYTES);
+    if (icms_memory_register(f->icms, ICMS_MEMORY_CUDA, device_at(f, 0), (uint64_t)BLOCKS * BYTES,
+                             why, sizeof(why), &f->memory) != ICMS_OK)
+        fail_msg("%s", why);
+}
+
+static void folder_remove(const struct fixture *f)
+{
+    static const char *const names[] = {"/kv/icms.lock", "/kv/volumes", "/kv/icms.store", "/kv",
+                                        ""};
+    char path[128];
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        (void)snprintf(path, sizeof(path), "%s%s", f->folder, names[i]);
+        (void)remove(path);
+    }
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    for (int i = 0; i < FAKE_DEVICE_SETS; i++)
+        gpu->set(i, 0);
+    icms_close(&f->icms);
+    folder_remove(f);
+    gpu->reset();
+    assert_int_equal(gpu->count(FAKE_DEVICE_STREAMS), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_EVENTS), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_UNPINNED), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILES), 0);
+    free(f);
+    return 0;
+}
+
+static void device_is(const struct fixture *f, uint64_t number, bool filled)
+{
+    uint8_t *data = malloc(BYTES), *wanted = calloc(1, BYTES);
+
+    gpu->read(f->address + number * BYTES, data, BYTES);
+    if (filled)
+        fill(wanted, number);
+    assert_memory_equal(data, wanted, BYTES);
+    free(data);
+    free(wanted);
+}
+
+/* A block that was not asked for yet, into the GPU. */
+static icms_err get_next(struct fixture *f, uint32_t deadline_ms, enum icms_miss *out_reason)
+{
+    uint64_t number = f->next++;
+    struct icms_block block = block_of(number, device_at(f, number));
+    struct icms_request_options options;
+
+    assert_true(number < BLOCKS);
+    icms_request_options_init(&options);
+    options.deadline_ms = deadline_ms;
+    (void)!icms_get(f->volume, &block, 1, &options);
+    if (out_reason != NULL)
+        *out_reason = block.reason;
+    if (block.status == ICMS_OK) {
+        assert_int_equal(block.bytes, BYTES);
+        assert_int_equal(block.source, ICMS_SOURCE_LOCAL);
+    }
+    device_is(f, number, block.status == ICMS_OK);
+    return block.status;
+}
+
+static void wait_count(int what, int count)
+{
+    uint64_t begin = now_ms();
+
+    for (; gpu->count(what) != count; usleep(1000))
+        assert_true(now_ms() - begin < WAIT_MS);
+}
+
+/* The first read decides how the drive is read. */
+static void choose(struct fixture *f, const char *words)
+{
+    uint64_t begin = now_ms();
+
+    register_memory(f);
+    assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+    for (; atomic_load(&f->lines) == 0; usleep(1000))
+        assert_true(now_ms() - begin < WAIT_MS);
+    if (strstr(f->line, words) == NULL)
+        fail_msg("%s", f->line);
+    gpu->set(FAKE_DEVICE_IN_DELAY_US, 0);
+}
+
+static void choose_device(struct fixture *f)
+{
+    gpu->set(FAKE_DEVICE_IN_DELAY_US, SLOW_US);
+    choose(f, "CUDA device 0: cuFile (GDS) reads the drive: of ");
+}
+
+/* Blocks from the next one on, read past the host. */
+static void reads_pass_the_host(struct fixture *f, int count)
+{
+    int reads = gpu->count(FAKE_DEVICE_FILE_READS), between = gpu->count(FAKE_DEVICE_BETWEEN);
+
+    for (int i = 0; i < count; i++)
+        assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_READS), reads + count);
+    assert_int_equal(gpu->count(FAKE_DEVICE_BETWEEN), between + count);
+}
+
+static void reads_take_the_host(struct fixture *f, int count)
+{
+    int reads = gpu->count(FAKE_DEVICE_FILE_ASKED);
+
+    for (int i = 0; i < count; i++)
+        assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_ASKED), reads);
+}
+
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+static void the_faster_way_is_used(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_block blocks[32];
+    int reads;
+
+    choose_device(f);
+    reads_pass_the_host(f, 8);
+    assert_int_equal(icms_memory_unregister(&f->memory), ICMS_OK);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILES), 0);
+    gpu->set(FAKE_DEVICE_IN_DELAY_US, SLOW_US);
+    f->lines = 0;
+    choose_device(f); /* another copier measures again */
+    /* More at a time than there are lanes: the host takes what they do not. */
+    reads = gpu->count(FAKE_DEVICE_FILE_READS);
+    for (uint64_t i = 0; i < 32; i++)
+        blocks[i] = block_of(f->next + i, device_at(f, f->next + i));
+    assert_int_equal(icms_get(f->volume, blocks, 32, NULL), ICMS_OK);
+    for (uint64_t i = 0; i < 32; i++)
+        device_is(f, f->next + i, true);
+    assert_true(gpu->count(FAKE_DEVICE_FILE_READS) > reads);
+}
+
+static void the_slower_way_is_not_used(void **state)
+{
+    struct fixture *f = *state;
+
+    gpu->set(FAKE_DEVICE_FILE_DELAY_US, SLOW_US);
+    choose(f, "CUDA device 0: the host reads the drive: of ");
+    reads_take_the_host(f, 8);
+}
+
+static void what_cannot_be_used_is_said(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        int what, value;
+        const char *words;
+    } cases[] = {
+        {FAKE_DEVICE_FILE_OPEN, 5001, "cuFileDriverOpen failed: error 5001"},
+        {FAKE_DEVICE_FILE_TAKE, 5010, "cuFile (GDS) does not take its file: error 5010"},
+        {FAKE_DEVICE_FILE_READ, -5, "a read by cuFile (GDS) failed"},
+        {FAKE_DEVICE_FILE_READ, 4096, "a read by cuFile (GDS) failed"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        gpu->set(cases[i].what, cases[i].value);
+        atomic_store(&f->lines, 0);
+        choose(f, cases[i].words);
+        gpu->set(cases[i].what, 0);
+        reads_take_the_host(f, 2);
+        assert_int_equal(atomic_load(&f->lines), 1);
+        assert_int_equal(icms_memory_unregister(&f->memory), ICMS_OK);
+    }
+}
+
+/* In a process that the loader leaves without the library. */
+static void without_the_library_the_host_reads(void **state)
+{
+    char folder[] = "icms-gds-none-XXXXXX", path[64], real[PATH_MAX];
+    const void *reset;
+    Dl_info library;
+    int status = 0;
+    pid_t child;
+
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/libcuda.so.1", folder);
+    memcpy(&reset, &gpu->reset, sizeof(reset));
+    assert_int_not_equal(dladdr(reset, &library), 0);
+    assert_non_null(realpath(library.dli_fname, real));
+    assert_int_equal(symlink(real, path), 0);
+    child = fork();
+    if (child == 0) {
+        (void)setenv("LD_LIBRARY_PATH", folder, 1);
+        (void)execl("/proc/self/exe", "gds_test", "none", (char *)NULL);
+        _exit(9);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    (void)unlink(path);
+    (void)rmdir(folder);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void there_is_no_library(void **state)
+{
+    struct fixture *f = *state;
+
+    choose(f, "the host reads the drive, not cuFile (GDS): there is no libcufile.so.0");
+    assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+}
+
+/* Pieces, and a stream that is held: the copies are those of every other get. */
+static void pieces_and_streams_are_as_ever(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request_options options;
+    struct icms_piece pieces[3];
+    struct icms_block block;
+    void *stream;
+    int reads;
+
+    choose_device(f);
+    reads = gpu->count(FAKE_DEVICE_FILE_READS);
+    stream = gpu->stream_new(f->context);
+    gpu->stream_hold(stream, true);
+    icms_request_options_init(&options);
+    options.pieces = 3;
+    options.stream = stream;
+    pieces[0] = (struct icms_piece){.data = device_at(f, f->next), .bytes = 7};
+    pieces[1] = (struct icms_piece){.data = (char *)pieces[0].data + 7, .bytes = 200001};
+    pieces[2] =
+        (struct icms_piece){.data = (char *)pieces[1].data + 200001, .bytes = BYTES - 200008};
+    block = block_of(f->next, pieces);
+    assert_int_equal(icms_get(f->volume, &block, 1, &options), ICMS_OK);
+    device_is(f, f->next, false);
+    gpu->stream_hold(stream, false);
+    for (uint64_t begin = now_ms(); !gpu->stream_idle(stream); usleep(1000))
+        assert_true(now_ms() - begin < WAIT_MS);
+    device_is(f, f->next++, true);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_READS), reads + 1);
+    gpu->stream_free(stream);
+    reads_pass_the_host(f, 6); /* its lane came back */
+}
+
+/* ---- what goes wrong ------------------------------------------------------------------------- */
+
+/* Other bytes come to the GPU than lie on the drive: a miss, and none of them is the caller's. */
+static void a_byte_that_is_flipped_is_a_miss(void **state)
+{
+    struct fixture *f = *state;
+    static const int flips[] = {1, 70, 4096, 150000, BYTES, BYTES + 70};
+    enum icms_miss reason;
+
+    choose_device(f);
+    for (size_t i = 0; i < sizeof(flips) / sizeof(*flips); i++) {
+        int reads = gpu->count(FAKE_DEVICE_FILE_READS);
+
+        gpu->set(FAKE_DEVICE_FILE_FLIP, flips[i]);
+        if (get_next(f, 0, &reason) != ICMS_OK)
+            assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+        else
+            assert_true(i == 0); /* the header has a copy */
+        assert_int_equal(gpu->count(FAKE_DEVICE_FILE_READS), reads + 1);
+        gpu->set(FAKE_DEVICE_FILE_FLIP, 0);
+        reads_pass_the_host(f, 1);
+    }
+}
+
+/* Errors and short reads: the host reads the block, and after some the drive. */
+static void reads_that_fail_are_the_hosts(void **state)
+{
+    struct fixture *f = *state;
+
+    choose_device(f);
+    gpu->set(FAKE_DEVICE_FILE_READ, -5);
+    assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+    gpu->set(FAKE_DEVICE_FILE_READ, 4096);
+    assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+    gpu->set(FAKE_DEVICE_FILE_READ, 0);
+    reads_pass_the_host(f, 2); /* so far it is tried again */
+    gpu->set(FAKE_DEVICE_FILE_READ, -5);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+    gpu->set(FAKE_DEVICE_FILE_READ, 0);
+    reads_take_the_host(f, 3);
+    assert_int_equal(atomic_load(&f->lines), 2);
+    assert_non_null(strstr(f->line, "reads of the drive by cuFile (GDS) failed"));
+}
+
+/* Each costs its deadline and has its lane; without a lane the host reads. They come back. */
+static void a_read_that_hangs_costs_its_deadline(void **state)
+{
+    struct fixture *f = *state;
+    int asked, reads;
+
+    choose_device(f);
+    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
+    reads = gpu->count(FAKE_DEVICE_FILE_READS);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    for (int i = 0; i < LANES; i++) {
+        enum icms_miss reason;
+
+        assert_int_equal(get_next(f, 100, &reason), ICMS_MISS);
+        assert_int_equal(reason, ICMS_MISS_DEADLINE);
+    }
+    wait_count(FAKE_DEVICE_FILE_ASKED, asked + LANES);
+    reads_take_the_host(f, 4);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
+    wait_count(FAKE_DEVICE_FILE_READS, reads + LANES);
+    (void)usleep(50000);
+    for (uint64_t i = 1; i <= LANES; i++)
+        device_is(f, i, false); /* what came late is nobody's */
+    reads_pass_the_host(f, 4);
+}
+
+static void *hang_ends(void *arg)
+{
+    (void)usleep(200000);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
+    return arg;
+}
+
+/* The request goes, then the memory, while the library has the read. */
+static void memory_is_unregistered_during_a_read(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request *request = NULL;
+    struct icms_block block;
+    pthread_t thread;
+    int asked;
+
+    choose_device(f);
+    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    block = block_of(f->next, device_at(f, f->next));
+    assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
+    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    assert_int_equal(icms_memory_unregister(&f->memory), ICMS_BUSY);
+    assert_int_equal(pthread_create(&thread, NULL, hang_ends, NULL), 0);
+    icms_request_cancel(request);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    while (icms_memory_unregister(&f->memory) == ICMS_BUSY)
+        (void)usleep(1000);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    device_is(f, f->next++, false);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILES), 0);
+    register_memory(f);
+    assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+}
+
+static void a_handle_is_closed_during_a_read(void **state)
+{
+    struct fixture *f = *state;
+    pthread_t thread;
+
+    choose_device(f);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    assert_int_equal(get_next(f, 50, NULL), ICMS_MISS);
+    assert_int_equal(pthread_create(&thread, NULL, hang_ends, NULL), 0);
+    icms_close(&f->icms);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* The library does not return at all: the agent goes on with the host, and ends. In a process that
+ * then ends with all that was left behind. */
+static void hang_inside(void **state)
+{
+    struct fixture *f = *state;
+
+    choose_device(f);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    assert_int_equal(get_next(f, 50, NULL), ICMS_MISS);
+    icms_close(&f->icms);
+    folder_remove(f);
+    _exit(0);
+}
+
+static void a_library_that_does_not_return_is_left_behind(void **state)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        (void)alarm(WAIT_MS / 1000);
+        (void)execl("/proc/self/exe", "gds_test", "hang", (char *)NULL);
+        _exit(9);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void a_context_is_destroyed_during_a_read(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request *request = NULL;
+    struct icms_block block;
+    int asked;
+
+    f->context = gpu->context_new(0);
+    choose_device(f);
+    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    block = block_of(f->next, device_at(f, f->next));
+    assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
+    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    gpu->context_destroy(f->context);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    assert_int_equal(block.status, ICMS_DEVICE);
+}
+
+/* Another agent, as when a volume is made, has the same drive. */
+static void another_agent_reads_the_same_drive(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_volume *later = NULL;
+    char why[256] = "";
+
+    choose_device(f);
+    reads_pass_the_host(f, 2);
+    if (icms_volume_open(f->icms, "later", why, sizeof(why), &later) != ICMS_OK)
+        fail_msg("%s", why);
+    reads_pass_the_host(f, 2);
+    icms_volume_close(&later);
+}
+
+static void a_child_of_fork_has_no_part_in_it(void **state)
+{
+    struct fixture *f = *state;
+    int status = 0;
+    pid_t child;
+
+    choose_device(f);
+    child = fork();
+    if (child == 0) {
+        struct icms_block block = block_of(f->next, device_at(f, f->next));
+        bool right = icms_get(f->volume, &block, 1, NULL) == ICMS_FORKED;
+
+        icms_close(&f->icms);
+        _exit(right ? 0 : 1);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    reads_pass_the_host(f, 2);
+}
+
+#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest none[] = {CASE(there_is_no_library)};
+    const struct CMUnitTest hang[] = {CASE(hang_inside)};
+    const struct CMUnitTest tests[] = {
+        CASE(the_faster_way_is_used),
+        CASE(the_slower_way_is_not_used),
+        CASE(what_cannot_be_used_is_said),
+        cmocka_unit_test(without_the_library_the_host_reads),
+        CASE(pieces_and_streams_are_as_ever),
+        CASE(a_byte_that_is_flipped_is_a_miss),
+        CASE(reads_that_fail_are_the_hosts),
+        CASE(a_read_that_hangs_costs_its_deadline),
+        CASE(memory_is_unregistered_during_a_read),
+        CASE(a_handle_is_closed_during_a_read),
+        cmocka_unit_test(a_library_that_does_not_return_is_left_behind),
+        CASE(a_context_is_destroyed_during_a_read),
+        CASE(another_agent_reads_the_same_drive),
+        CASE(a_child_of_fork_has_no_part_in_it),
+    };
+
+    gpu = fake_device_load("libcuda.so.1");
+    if (gpu == NULL) {
+        (void)fprintf(stderr, "no fake libcuda.so.1 in LD_LIBRARY_PATH\n");
+        return 1;
+    }
+    if (argc == 2 && strcmp(argv[1], "none") == 0)
+        return cmocka_run_group_tests(none, NULL, NULL);
+    if (argc == 2 && strcmp(argv[1], "hang") == 0)
+        return cmocka_run_group_tests(hang, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
