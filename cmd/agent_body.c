@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent_chain.h"
 #include "icms/icms.h"
 
 /* Statuses of HTTP. */
@@ -28,11 +29,10 @@ static icms_err member_unknown(const char *name, const char *const *members, str
     char list[200] = "";
     size_t used = 0;
 
-    if (strcmp(name, "model") == 0 || strcmp(name, "tokens") == 0)
+    if (strcmp(name, "model") == 0)
         return err_set(why, ICMS_UNSUPPORTED,
-                       "%s: this agent does not know how an engine makes keys of tokens; send "
-                       "keys, or names",
-                       name);
+                       "model: its name does not say how keys are made; send keys, names, or the "
+                       "engine's chain with tokens or hashes");
     for (size_t i = 0; members[i] != NULL && used < sizeof(list); i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s",
                                  i == 0                   ? ""
@@ -144,7 +144,7 @@ icms_err agent_body_keys(const json_t *root, struct err_why *why, struct key **o
                          size_t *out_count)
 {
     size_t most = json_array_size(json_object_get(root, "keys")) +
-                  json_array_size(json_object_get(root, "names"));
+                  json_array_size(json_object_get(root, "names")) + agent_chain_most(root);
     struct key *keys = calloc(most + 1, sizeof(*keys));
     size_t count = 0;
     icms_err err;
@@ -156,7 +156,11 @@ icms_err agent_body_keys(const json_t *root, struct err_why *why, struct key **o
     if (err == ICMS_OK)
         err =
             keys_append(root, "names", "a text of one byte or more", name_read, why, keys, &count);
-    if (err == ICMS_OK && count == 0)
+    if (err == ICMS_OK &&
+        (json_object_get(root, "chain") != NULL || json_object_get(root, "tokens") != NULL ||
+         json_object_get(root, "hashes") != NULL))
+        err = agent_chain_keys(root, why, keys, &count);
+    else if (err == ICMS_OK && count == 0)
         err = err_set(why, ICMS_INVALID, "there are no keys and no names");
     if (err != ICMS_OK) {
         free(keys);

@@ -23,7 +23,8 @@ icms_err agent_body_read(const char *body, size_t bytes, const char *const *memb
 icms_err agent_body_volume(const json_t *root, struct err_why *why,
                            char out_volume[LIMIT_NAME_BYTES]) ICMS_MUST_CHECK;
 
-/* "keys" and "names", one of them at least; *out_keys is malloc's and the caller's. */
+/* "keys" and "names", one of them at least, or "chain" with "tokens" or "hashes" (agent_chain.h);
+ * *out_keys is malloc's and the caller's. */
 icms_err agent_body_keys(const json_t *root, struct err_why *why, struct key **out_keys,
                          size_t *out_count) ICMS_MUST_CHECK;
 

@@ -99,7 +99,8 @@ static void answer_write(void *arg, struct json *json)
 
 unsigned agent_match_post(void *arg, const char *body, size_t bytes, struct ctl_page *page)
 {
-    static const char *const members[] = {"volume", "keys", "names", NULL};
+    static const char *const members[] = {"volume", "keys",   "names", "chain",
+                                          "tokens", "hashes", NULL};
     const struct agent_page *own = arg;
     struct match_answer answer = {0};
     struct err_why why = {""};

@@ -3,7 +3,7 @@
  * cmd/agent_match.h: POST /v1/match of icms-agent: how much of a prefix this server has itself.
  *
  *   volume       name of a volume of the agent
- *   keys, names  as of POST /v1/prestage, first to last
+ *   keys, names  as of POST /v1/prestage, first to last; or chain with tokens or hashes
  *
  * The answer is {"of": n, "dram": n, "local": n}: the keys that were asked for; of the first ones
  * those that lie in the agent's memory; those that lie there or on its own drive. What enclosures

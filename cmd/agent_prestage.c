@@ -18,8 +18,9 @@
 
 #define STATUS_ACCEPTED 202 /* of HTTP */
 
-static const char *const prestage_members[] = {"volume",   "keys", "names",       "deadline_ms",
-                                               "priority", "tier", "pin_seconds", NULL};
+static const char *const prestage_members[] = {"volume",   "keys",   "names",       "deadline_ms",
+                                               "priority", "tier",   "pin_seconds", "chain",
+                                               "tokens",   "hashes", NULL};
 
 static icms_err order_read(const json_t *root, struct err_why *why,
                            char out_volume[LIMIT_NAME_BYTES], struct agent_hints *out_hints)

@@ -10,8 +10,11 @@
  *   tier         "dram" or "local"; default "dram"
  *   pin_seconds  how long the blocks stay, up to ICMS_PIN_SECONDS_MAX; default 0: no pins
  *
- * There is at least one of keys and names. Other members are refused: a typing error is not a
- * default. So are "model" and "tokens": how an engine cuts and hashes tokens is not known here.
+ *   chain, tokens, hashes  instead of keys and names: see agent_chain.h
+ *
+ * There is at least one of keys and names, or chain. Other members are refused: a typing error is
+ * not a default. So is "model": a name says nothing of weights, layout and ranks, which are in
+ * keys.
  */
 #ifndef CMD_AGENT_PRESTAGE_H
 #define CMD_AGENT_PRESTAGE_H

@@ -114,6 +114,95 @@ static void what_is_wrong_is_named(void **state)
     }
 }
 
+/* The keys are those of the chain, for both that it may be made of. */
+static void a_chain_makes_the_engines_keys(void **state)
+{
+    static const char tokens[] =
+        "{\"volume\": \"kv\", \"tokens\": [1, 2, 2147483647, 4, 5, 0, 7], \"chain\": {\"state\": "
+        "\"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\", \"run_blocks\": 2, "
+        "\"block_tokens\": 2}}";
+    static const char hashes[] =
+        "{\"volume\": \"kv\", \"hashes\": [\"00ff\", \"ABcd\", \"01\"], \"chain\": {\"state\": "
+        "\"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\", \"run_blocks\": 8, "
+        "\"block_tokens\": 16}}";
+    static const uint8_t ids[] = {1, 0, 0, 0, 2, 0, 0, 0, 255, 255, 255, 127,
+                                  4, 0, 0, 0, 5, 0, 0, 0, 0,   0,   0,   0};
+    static const char *const contents[] = {"\x00\xff", "\xab\xcd", "\x01"};
+    static const size_t lengths[] = {2, 2, 1};
+    struct icms_chain chain = {.run_blocks = 2};
+    struct icms_key key;
+
+    for (uint8_t i = 0; i < sizeof(chain.state); i++)
+        chain.state[i] = i;
+    assert_int_equal(read_text(tokens), ICMS_OK);
+    assert_int_equal(hints.count, 3); /* the seventh token is part of a block */
+    for (size_t i = 0; i < 3; i++) {
+        icms_chain_next(&chain, ids + 8 * i, 8, &key);
+        assert_memory_equal(hints.keys[i].bytes, key.bytes, sizeof(key.bytes));
+        assert_int_equal(hints.keys[i].length, 16);
+    }
+    chain = (struct icms_chain){.run_blocks = 8};
+    for (uint8_t i = 0; i < sizeof(chain.state); i++)
+        chain.state[i] = i;
+    assert_int_equal(read_text(hashes), ICMS_OK);
+    assert_int_equal(hints.count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        icms_chain_next(&chain, contents[i], lengths[i], &key);
+        assert_memory_equal(hints.keys[i].bytes, key.bytes, sizeof(key.bytes));
+    }
+}
+
+#define STATE "\"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\""
+
+static void what_is_wrong_with_a_chain_is_named(void **state)
+{
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"\"tokens\": [1]", "where is chain"},
+        {"\"hashes\": [\"00\"]", "where is chain"},
+        {"\"chain\": {}", "with tokens or with hashes"},
+        {"\"chain\": {}, \"tokens\": 1", "with tokens or with hashes"},
+        {"\"chain\": {}, \"tokens\": [1], \"hashes\": [\"00\"]", "with tokens or with hashes"},
+        {"\"chain\": {}, \"tokens\": [1]", "an object with state"},
+        {"\"chain\": 7, \"tokens\": [1]", "an object with state"},
+        {"\"chain\": {\"state\": \"00\", \"run_blocks\": 1, \"block_tokens\": 1}, \"tokens\": [1]",
+         "state: 64"},
+        {"\"chain\": {\"state\": " STATE
+         ", \"run_blocks\": 0, \"block_tokens\": 1}, \"tokens\": [1]",
+         "run_blocks"},
+        {"\"chain\": {\"state\": " STATE
+         ", \"run_blocks\": 1, \"block_tokens\": 4097}, \"tokens\": [1]",
+         "block_tokens"},
+        {"\"chain\": {\"state\": " STATE
+         ", \"run_blocks\": 1, \"block_tokens\": 2}, \"tokens\": [1]",
+         "less than a block"},
+        {"\"chain\": {\"state\": " STATE
+         ", \"run_blocks\": 1, \"block_tokens\": 1}, \"tokens\": [1, -1]",
+         "entry 1 is not a token"},
+        {"\"chain\": {\"state\": " STATE
+         ", \"run_blocks\": 1, \"block_tokens\": 1}, \"tokens\": [2147483648]",
+         "entry 0 is not a token"},
+        {"\"chain\": {\"state\": " STATE
+         ", \"run_blocks\": 1, \"block_tokens\": 1}, \"hashes\": [\"0\"]",
+         "entry 0 is not 2"},
+        {"\"chain\": {\"state\": " STATE
+         ", \"run_blocks\": 1, \"block_tokens\": 1}, \"hashes\": []",
+         "there are none"},
+        {"\"chain\": {\"state\": " STATE
+         ", \"run_blocks\": 1, \"block_tokens\": 1}, \"tokens\": [1], \"keys\": [\"00\"]",
+         "one prefix"},
+    };
+    char text[512];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)snprintf(text, sizeof(text), "{\"volume\": \"kv\", %s}", cases[i].text);
+        assert_int_equal(read_text(text), ICMS_INVALID);
+        if (strstr(why.text, cases[i].why) == NULL)
+            fail_msg("%s: %s", text, why.text);
+    }
+}
+
 static uint64_t random_next(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -187,6 +276,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_right_is_read),
         cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(a_chain_makes_the_engines_keys),
+        cmocka_unit_test(what_is_wrong_with_a_chain_is_named),
         cmocka_unit_test(any_body_is_read_or_refused),
         cmocka_unit_test(the_largest_bodies_are_bounded),
     };

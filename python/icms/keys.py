@@ -102,6 +102,15 @@ class Scheme:
         """Begins a prompt whose blocks come bit by bit, from the first one on."""
         return Prompt(self._begin.copy(), self.chained)
 
+    def begins(self) -> dict[str, object]:
+        """Where the keys begin, for a router: the member `chain` of POST /v1/match and /v1/prestage of
+        icms-agent, beside the names of a prompt's blocks in hex as `hashes`. Only of a chained scheme.
+        """
+        if not self.chained:
+            raise ValueError("blocks of a scheme that is not chained have no beginning")
+        return {"state": self._begin.state.hex(), "run_blocks": self.volume.run_blocks,
+                "block_tokens": self.layout.block_tokens}
+
     def fields(self) -> dict[str, Scalar]:
         """What has to be equal in all processes that share: everything but rank, label and space."""
         layout = self.layout

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys of engines' own names: all of an identity is in them."""
 import hashlib
+import json
 import os
 import random
 import struct
 import subprocess
 import sys
 import unittest
+import urllib.request
 
 import icms
 from icms.keys import Scheme, event_hash, part
@@ -105,6 +107,24 @@ class Schemes(TestCase):
                 made.append(prompt.next(name))
                 self.assertEqual(aside, made[-1])
             self.assertEqual(made, scheme.keys(HASHES))
+
+    def test_a_router_finds_blocks_by_the_engines_hashes(self):
+        scheme = Scheme(self.volume, self.layout(), hashes="sha256", chained=True)
+        self.assertTrue(self.volume.put(scheme.keys(HASHES[:6]), [value(i) for i in range(6)]).ok)
+
+        def match(chain):
+            body = {"volume": "kv", "chain": chain, "hashes": [name.hex() for name in HASHES[:8]]}
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{self.tier.agent.http_port}/v1/match",
+                json.dumps(body).encode(), {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return json.loads(answer.read())
+
+        self.assertEqual(match(scheme.begins()), {"of": 8, "dram": 6, "local": 6})
+        other = Scheme(self.volume, self.layout(), hashes="sha256", chained=True).begins()
+        self.assertEqual(match(other)["dram"], 0)  # another model has none of them
+        with self.assertRaises(ValueError):
+            Scheme(self.volume, self.layout(), hashes="sha256", chained=False).begins()
 
     def test_processes_find_each_others_blocks(self):
         layout = self.layout()

@@ -130,7 +130,7 @@ def who_has_a_prefix(shell, agent):
     matched = json.loads(shell.run("match", "--estimate", "--json", *names).stdout)
     expect("though the pod has it", matched["matched"] == 12 and matched["first"]["dram"] == 0, matched)
     for body, word in ((b"[]", "JSON object"), ({"volume": "no", "names": ["x"]}, "no volume"),
-                       ({"volume": "kv", "names": ["x"], "tier": "dram"}, "volume, keys and names")):
+                       ({"volume": "kv", "names": ["x"], "tier": "dram"}, "unknown member")):
         status, answer = post(agent, body, path="/v1/match")
         expect(f"what is wrong is said: {word}", status in (400, 404) and word in str(answer), answer)
 

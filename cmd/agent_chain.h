@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/agent_chain.h: keys of a prompt's blocks, from what an engine makes them of.
+ *
+ *   chain   {"state": 64 digits of hex, "run_blocks": n, "block_tokens": n}: where the engine's
+ *           chains begin (struct icms_chain; Scheme.begins of the Python package). tenant, model,
+ *           weights, layout, ranks and the volume are hashed into the state: with a wrong one
+ *           nothing is found, and never another's block
+ *   tokens  the prompt's token ids, for engines whose block is made of its ids alone, as int32,
+ *           little-endian (examples/llama); what is left behind the last whole block is no block
+ *   hashes  or the engine's own hashes of the blocks, in hex, first to last, for adapters that
+ *           chain those (vLLM's KV events tell them to routers)
+ *
+ * Pure; ctl's HTTP thread.
+ */
+#ifndef CMD_AGENT_CHAIN_H
+#define CMD_AGENT_CHAIN_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "base/types.h"
+
+/* How many keys a body with "chain" has at most. */
+size_t agent_chain_most(const json_t *root);
+
+/* Makes them. INVALID, NO_MEMORY with a sentence. */
+icms_err agent_chain_keys(const json_t *root, struct err_why *why, struct key *keys,
+                          size_t *out_count) ICMS_MUST_CHECK;
+
+#endif
