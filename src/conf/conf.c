@@ -166,13 +166,34 @@ static icms_err file_take(int fd, const char *path, struct err_why *why, char **
     return ICMS_OK;
 }
 
+icms_err conf_file_check(int fd, const char *path, struct err_why *why)
+{
+    struct stat status;
+
+    if (fstat(fd, &status) != 0)
+        return err_set(why, err_from_errno(errno), "cannot read %s: %s", path, strerror(errno));
+    if (S_ISREG(status.st_mode) && (status.st_mode & S_IWOTH) != 0)
+        return err_set(why, ICMS_PERMISSION,
+                       "cannot use %s: its mode is 0%03o, so every user of this machine can change "
+                       "it; look whether it is as it was, and `chmod o-w` it",
+                       path, (unsigned)status.st_mode & 07777);
+    return ICMS_OK;
+}
+
 icms_err conf_file_read(const char *path, const char *remedy, struct err_why *why, char **out_text,
                         size_t *out_bytes)
 {
     int fd;
     icms_err err = file_open(path, remedy, why, &fd);
 
-    return err == ICMS_OK ? file_take(fd, path, why, out_text, out_bytes) : err;
+    if (err != ICMS_OK)
+        return err;
+    err = conf_file_check(fd, path, why);
+    if (err != ICMS_OK) {
+        (void)close(fd);
+        return err;
+    }
+    return file_take(fd, path, why, out_text, out_bytes);
 }
 
 icms_err conf_target_read(const char *path, struct err_why *why, struct conf_target *out_conf)

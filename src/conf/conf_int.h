@@ -190,6 +190,10 @@ const char *conf_address_wrong(const char *address);
 /* Likewise why nothing can listen there. */
 const char *conf_address_wrong_listen(const char *address);
 
+/* Who can write a configuration decides who is believed, and who may use which volume: PERMISSION
+ * for a file that every user of the machine can write. */
+icms_err conf_file_check(int fd, const char *path, struct err_why *why) ICMS_MUST_CHECK;
+
 /* Whether other machines reach what listens there; "" is nowhere. */
 bool conf_address_is_wide(const char *address);
 
@@ -259,6 +263,9 @@ void conf_warn_http(struct conf_warnings *warnings, const struct conf_http *http
 
 /* Volumes that require what no host has. */
 void conf_warn_volumes(struct conf_target *target);
+
+/* Hosts that list the same file of a secret or TLS key. */
+void conf_warn_shared_keys(struct conf_target *target);
 
 /* An enclosure of another machine that only asks for a proof, and gives none. */
 void conf_warn_plain(struct conf_agent *agent);

@@ -62,7 +62,9 @@ icms_err conf_pod_text(const char *path, struct err_why *why, char **out_text, s
         err = text_fail(path, ICMS_CONFIG, "it is not a regular file", why);
     else if ((uint64_t)status.st_size > CONF_POD_BYTES_MAX)
         err = text_fail(path, ICMS_CONFIG, "it is larger than 1 MiB", why);
-    else if ((text = malloc(CONF_POD_BYTES_MAX + 1)) == NULL)
+    else
+        err = conf_file_check(fd, path, why);
+    if (err == ICMS_OK && (text = malloc(CONF_POD_BYTES_MAX + 1)) == NULL)
         err = text_fail(path, ICMS_NO_MEMORY, "out of memory", why);
     if (err == ICMS_OK)
         err = text_read(fd, path, why, text, out_bytes);

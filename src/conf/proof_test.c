@@ -114,12 +114,28 @@ static void a_target_says_which_volume_nobody_can_use(void **state)
     conf_agent_fini(&agent);
 }
 
+static void a_target_says_which_hosts_can_be_each_other(void **state)
+{
+#define TWO(a, b)                                                                                  \
+    "volumes: [{name: kv}]\nhosts:\n- {nqn: nqn.2026-01.io.icms:a, " a "}\n"                       \
+    "- {nqn: nqn.2026-01.io.icms:b, " b "}\n"
+    target_warned(TWO("secrets: [/s, /t]", "secrets: [/u, /s]"),
+                  "hosts: nqn.2026-01.io.icms:a and nqn.2026-01.io.icms:b have the same key /s");
+    target_warned(TWO("psks: [/p]", "psks: [/p]"), "the same key /p");
+    target_warned(
+        TWO("secrets: [/s], controller_secret: /c", "secrets: [/t], controller_secret: /c"),
+        NULL); /* told of in doc/security.md: each proves the target to one of them */
+#undef TWO
+    conf_target_fini(&target);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_agent_says_whom_it_believes),
         cmocka_unit_test(an_agent_asks_other_machines_for_a_proof),
         cmocka_unit_test(a_target_says_which_volume_nobody_can_use),
+        cmocka_unit_test(a_target_says_which_hosts_can_be_each_other),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -683,6 +683,7 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
         conf_warn_wide(&target->warnings, "listen", portal_wide(target),
                        "hosts there are told apart by the NQN they claim, without proof");
     conf_warn_volumes(target);
+    conf_warn_shared_keys(target);
     conf_warn_http(&target->warnings, &target->http);
     return ICMS_OK;
 }

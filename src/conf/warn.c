@@ -5,6 +5,7 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "conf/conf_int.h"
@@ -58,6 +59,47 @@ void conf_warn_volumes(struct conf_target *target)
                       volume->name, chap ? "chap" : "tls", chap ? "secret" : "key",
                       chap ? "secrets" : "psks");
     }
+}
+
+/* A file of a key, and whose it is. */
+struct key_file {
+    const char *path;
+    const struct conf_host *host;
+};
+
+static int key_file_order(const void *a, const void *b)
+{
+    const struct key_file *left = a, *right = b;
+    int order = strcmp(left->path, right->path);
+
+    return order != 0 ? order : strcmp(left->host->nqn, right->host->nqn);
+}
+
+void conf_warn_shared_keys(struct conf_target *target)
+{
+    struct key_file *files =
+        calloc((size_t)target->host_count * 2 * LIMIT_HOST_KEYS + 1, sizeof(*files));
+    size_t count = 0;
+
+    for (uint32_t i = 0; files != NULL && i < target->host_count; i++) {
+        const struct conf_host *host = &target->hosts[i];
+
+        for (uint32_t k = 0; k < host->secret_count; k++)
+            files[count++] = (struct key_file){host->secrets[k], host};
+        for (uint32_t k = 0; k < host->psk_count; k++)
+            files[count++] = (struct key_file){host->psks[k], host};
+    }
+    if (count > 0)
+        qsort(files, count, sizeof(*files), key_file_order);
+    for (size_t i = 1; i < count; i++)
+        if (files[i].host != files[i - 1].host && strcmp(files[i].path, files[i - 1].path) == 0) {
+            conf_warn(&target->warnings,
+                      "hosts: %.60s and %.60s have the same key %.60s, so each can pass for the "
+                      "other: make one for each",
+                      files[i - 1].host->nqn, files[i].host->nqn, files[i].path);
+            break; /* once for all */
+        }
+    free(files);
 }
 
 /* Says which enclosure of another machine is neither asked for a proof nor reached with TLS, though

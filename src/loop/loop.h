@@ -242,7 +242,8 @@ struct loop_file_opts {
 };
 
 /* Blocking; at start. The error sentence names the path and the remedy. UNSUPPORTED: also a zoned
- * block device, of which a partition is no better. */
+ * block device, of which a partition is no better. PERMISSION: also one that is to be written and
+ * locked, and that every user of the machine may write. */
 icms_err loop_file_open(struct loop_env *env, const struct loop_file_opts *opts,
                         struct err_why *why, struct loop_file **out_file) ICMS_MUST_CHECK;
 uint64_t loop_file_bytes(const struct loop_file *file);

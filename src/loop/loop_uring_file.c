@@ -324,6 +324,11 @@ static icms_err file_setup(struct uring_file *file, const struct loop_file_opts 
         return file_open_error(opts, errno, why);
     if (!S_ISREG(stat.st_mode) && !S_ISBLK(stat.st_mode))
         return err_set(why, ICMS_INVALID, "%s is neither a file nor a block device", opts->path);
+    if (opts->exclusive && opts->write && (stat.st_mode & S_IWOTH) != 0)
+        return err_set(why, ICMS_PERMISSION,
+                       "cannot use %s: its mode is 0%03o, so every user of this machine can change "
+                       "what is stored there: `chmod o-w` it",
+                       opts->path, (unsigned)stat.st_mode & 07777);
     file->device = stat.st_dev;
     file->inode = stat.st_ino;
     if (S_ISBLK(stat.st_mode))

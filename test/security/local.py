@@ -3,8 +3,9 @@
 """Attack: users of the agent's machine, at its socket, its memory and its files.
 
 Goal, of the attacker: to use a volume of another user, or to tell it from one that does not exist; to
-see it in status or traces; to find its values in memory that the agent hands out; to read secrets and
-TLS keys from core dumps of the daemons. Each has to fail.
+see it in status or traces; to find its values in memory that the agent hands out; to change a configuration
+or a drive whose mode the operator got wrong; to read secrets and TLS keys from core dumps of the daemons.
+Each has to fail.
 Method: an agent with a drive of its own, and the icms program run by users without names; a pod whose
 daemons are killed so that the kernel writes their core dumps, which are searched. Only root can be several
 users; without it the test is skipped.
@@ -67,11 +68,11 @@ def volumes_look_alike(users):
     print("ok a volume of others and one that does not exist answer alike, to every command")
 
 
-def hints_look_alike(agent):
-    """Without a proof hints are for volumes of everybody."""
-    def told(volume):
+def questions_look_alike(agent):
+    """Without a proof hints and questions of routers are for volumes of everybody."""
+    def told(page, volume):
         body = json.dumps({"volume": volume, "names": ["key"]}).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{agent.http_port}/v1/prestage", body,
+        request = urllib.request.Request(f"http://127.0.0.1:{agent.http_port}{page}", body,
                                          {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
@@ -79,10 +80,45 @@ def hints_look_alike(agent):
         except urllib.error.HTTPError as error:
             return error.code, error.read()
 
-    status, said = told("theirs")
-    assert (status, said.replace(b"theirs", b"nothing")) == told("nothing"), (status, said)
-    assert status == 404, status
-    print("ok hints over HTTP for a volume of others and for none are answered alike")
+    for page in ("/v1/prestage", "/v1/match"):
+        status, said = told(page, "theirs")
+        assert (status, said.replace(b"theirs", b"nothing")) == told(page, "nothing"), (page, status, said)
+        assert status == 404, (page, status)
+    print("ok hints and questions over HTTP for a volume of others and for none are answered alike")
+
+
+def files_of_everybody(build, folder):
+    """A configuration or a drive that any user can write is not used."""
+    here = folder / "files"
+    here.mkdir()
+    target, agent, pod_map, drive = (here / name for name in ("target.yaml", "agent.yaml", "pod.yaml", "drive"))
+    target.write_text(f"name: e0\nlisten: 127.0.0.1:0\nhttp: {{listen: none}}\nsegment: 1MiB\n"
+                      f"drives: [{{path: {drive}, size: 64MiB, format_empty: true}}]\n"
+                      "volumes: [{name: kv, value_max: 64KiB}]\n")
+    pod_map.write_text("name: pod0\nepoch: 1\nenclosures: [{name: e0, address: '127.0.0.1:1'}]\n...\n")
+    agent.write_text(f"socket: {here}/s\nhttp: {{listen: none}}\nmemory: 16MiB\npod: {pod_map}\n"
+                     "volumes: [{name: kv, value_max: 64KiB}]\n")
+    drive.touch()
+    for path in (target, agent, pod_map, drive):
+        path.chmod(0o600)
+
+    def starts(name, config, *words):
+        return subprocess.run([build / "cmd" / name, "--config", config, *words], capture_output=True, text=True,
+                              timeout=60, check=False)
+
+    for name, config, path, mode in (("icms-target", target, target, 0o602),
+                                     ("icms-target", target, drive, 0o602),
+                                     ("icms-agent", agent, agent, 0o666),
+                                     ("icms-agent", agent, pod_map, 0o646)):
+        path.chmod(mode)
+        for words in ([],) if path == drive else ([], ["--check-config"]):  # that opens no drive for writing
+            result = starts(name, config, *words)
+            assert result.returncode in (1, 2) and f"cannot use {path}: its mode is 0{mode:o}" in result.stderr and \
+                "every user of this machine can change" in result.stderr and "chmod" in result.stderr, (path, result)
+        path.chmod(0o600)
+        result = starts(name, config, "--check-config")
+        assert result.returncode == 0, result
+    print("ok configurations and drives that others can write are refused")
 
 
 def strangers(users, agent, folder):
@@ -196,7 +232,8 @@ def main(build, folder):
         agent.wait_ready()
         users = Users(build, folder, agent.socket)
         volumes_look_alike(users)
-        hints_look_alike(agent)
+        questions_look_alike(agent)
+        files_of_everybody(build, folder)
         strangers(users, agent, folder)
         memory(users, build, agent)
         assert agent.stop() == 0
