@@ -180,7 +180,8 @@ static int option_number(struct cli *cli, int code)
     if (code == OPTION_PIN) {
         if (conf_duration_parse(optarg, &why, &milliseconds) != ICMS_OK || milliseconds < 1000 ||
             milliseconds / 1000 > ICMS_PIN_SECONDS_MAX)
-            return cli_usage(cli, "--pin %s: a time is written 90s or 30min; 1s to 1440min", optarg);
+            return cli_usage(cli, "--pin %s: a time is written 90s or 30min; 1s to 1440min",
+                             optarg);
         cli->pin_s = milliseconds / 1000;
     }
     if (code == OPTION_TIER) {

@@ -113,7 +113,7 @@ static const char *text_of(const void *payload, size_t bytes)
     "lora_id:nil medium:" medium " lora_name:nil locality:LOCAL ownership:icms }"
 #define REMOVED(hashes, medium)                                                                    \
     "{type:BlockRemoved block_hashes:[" hashes "] medium:" medium " locality:LOCAL "               \
-                                                                  "ownership:icms }"
+    "ownership:icms }"
 
 static struct agent_event event_of(uint64_t hash, enum agent_event_kind kind,
                                    enum agent_event_tier tier)
