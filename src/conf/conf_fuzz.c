@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -50,7 +51,8 @@ static void edit(const char *text, size_t bytes)
 
     if (fd < 0)
         fd = memfd_create("fuzz", MFD_CLOEXEC);
-    check(fd >= 0 && ftruncate(fd, 0) == 0 && pwrite(fd, text, bytes, 0) == (ssize_t)bytes);
+    check(fd >= 0 && fchmod(fd, 0600) == 0); /* others may write to it otherwise */
+    check(ftruncate(fd, 0) == 0 && pwrite(fd, text, bytes, 0) == (ssize_t)bytes);
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     if (conf_generation_raise(path, "kv", 3, &why, &made) == ICMS_OK)
         check(made.to > made.from && made.to >= 3 && made.bytes <= bytes + 64);
