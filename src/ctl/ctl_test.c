@@ -755,6 +755,40 @@ static void test_a_bad_token_file_is_an_error_at_the_start(void **state)
     (void)unlink(token_path);
 }
 
+/* Whoever can write client_ca could let himself in. */
+static void test_certificates_that_all_can_write_are_refused(void **state)
+{
+    char certificate[80], authority[80];
+    struct ctl_http_opts opts = {.listen = "127.0.0.1:0",
+                                 .certificate = certificate,
+                                 .key = token_path,
+                                 .client_ca = authority};
+    const char *const files[] = {certificate, authority};
+
+    token_file("no key\n", 0600);
+    (void)snprintf(certificate, sizeof(certificate), "%s.certificate", token_path);
+    (void)snprintf(authority, sizeof(authority), "%s.authority", token_path);
+    for (size_t i = 0; i < 2; i++) {
+        FILE *file = fopen(files[i], "we");
+
+        assert_non_null(file);
+        assert_int_equal(fclose(file), 0);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        struct err_why why = {""};
+
+        assert_int_equal(chmod(files[i], 0646), 0);
+        assert_int_equal(ctl_http_check(&opts, &why), ICMS_PERMISSION);
+        assert_non_null(strstr(why.text, files[i]));
+        assert_non_null(strstr(why.text, "0646"));
+        assert_int_equal(chmod(files[i], 0644), 0);
+        assert_int_equal(ctl_http_check(&opts, &why), ICMS_CONFIG); /* it has no certificate */
+    }
+    for (size_t i = 0; i < 2; i++)
+        (void)unlink(files[i]);
+    (void)unlink(token_path);
+}
+
 /* [::] is for both: whoever scrapes over IPv4 reaches it. */
 static void test_a_trace_is_of_a_key_or_of_all(void **state)
 {
@@ -819,6 +853,7 @@ int main(void)
         cmocka_unit_test(test_a_token_can_be_replaced),
         cmocka_unit_test(test_metrics_alone_can_be_open),
         cmocka_unit_test(test_a_bad_token_file_is_an_error_at_the_start),
+        cmocka_unit_test(test_certificates_that_all_can_write_are_refused),
         cmocka_unit_test_setup_teardown(test_metrics_are_served, serve, stop),
         cmocka_unit_test_setup_teardown(test_readiness_says_why_not, serve, stop),
         cmocka_unit_test_setup_teardown(test_a_trace_is_of_a_key_or_of_all, serve, stop),

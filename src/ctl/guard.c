@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/limits.h"
@@ -32,16 +33,40 @@ static bool guard_is_named(const char *path)
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
+/* Who can write authorities decides who is let in. */
+static icms_err guard_file_check(const char *what, FILE *file, const char *path,
+                                 struct err_why *why)
+{
+    struct stat status;
+
+    if (fstat(fileno(file), &status) != 0)
+        return err_set(why, err_from_errno(errno), "cannot read http.%s %.300s: %s", what, path,
+                       strerror(errno));
+    if ((status.st_mode & S_IWOTH) != 0)
+        return err_set(why, ICMS_PERMISSION,
+                       "cannot use http.%s %.300s: its mode is 0%03o, so every user of this "
+                       "machine can change it; look whether it is as it was, and `chmod o-w` it",
+                       what, path, (unsigned)status.st_mode & 07777);
+    return ICMS_OK;
+}
+
 /* A file of certificates, which are no secrets; what: its key of the configuration. */
 static icms_err guard_read(const char *what, const char *path, struct err_why *why, char **out_pem)
 {
     FILE *file = fopen(path, "re");
-    char *pem = file == NULL ? NULL : malloc(LIMIT_HTTP_PEM_BYTES + 1);
+    char *pem;
     size_t bytes;
+    icms_err err;
 
     if (file == NULL)
         return err_set(why, err_from_errno(errno), "cannot read http.%s %.300s: %s", what, path,
                        strerror(errno));
+    err = guard_file_check(what, file, path, why);
+    if (err != ICMS_OK) {
+        (void)fclose(file);
+        return err;
+    }
+    pem = malloc(LIMIT_HTTP_PEM_BYTES + 1);
     if (pem == NULL) {
         (void)fclose(file);
         return err_set(why, ICMS_NO_MEMORY, "http: out of memory");
