@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,26 +16,59 @@
 
 #define AUDIT_LINE_BYTES 1024
 
-static int audit_open(const char *path)
+/* Who can write the file, or owns it, could take out what it says about him; one who may write in
+ * its folder could have made it before the daemon did. */
+static icms_err audit_check(int fd, const char *path, struct err_why *why)
 {
-    return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    struct stat status;
+
+    if (fstat(fd, &status) != 0)
+        return err_set(why, err_from_errno(errno), "cannot write the audit log %.300s: %s", path,
+                       strerror(errno));
+    if (status.st_uid != geteuid() && status.st_uid != 0)
+        return err_set(why, ICMS_PERMISSION,
+                       "cannot use the audit log %.300s: its owner is user %u; it must be user %u, "
+                       "who runs this, or root: see chown(1), and who may write in its folder",
+                       path, (unsigned)status.st_uid, (unsigned)geteuid());
+    if (S_ISREG(status.st_mode) && (status.st_mode & S_IWOTH) != 0)
+        return err_set(why, ICMS_PERMISSION,
+                       "cannot use the audit log %.300s: its mode is 0%03o, so every user of this "
+                       "machine can change it; look whether it is as it was, and `chmod o-w` it",
+                       path, (unsigned)status.st_mode & 07777);
+    return ICMS_OK;
+}
+
+static icms_err audit_open(const char *path, struct err_why *why, int *out_fd)
+{
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    icms_err err;
+
+    if (fd < 0)
+        return err_set(why, err_from_errno(errno),
+                       "cannot write the audit log %.300s: %s; its folder must be there, and "
+                       "belong to the user of this process",
+                       path, strerror(errno));
+    err = audit_check(fd, path, why);
+    if (err == ICMS_OK)
+        *out_fd = fd;
+    else
+        (void)close(fd);
+    return err;
 }
 
 icms_err ctl_audit_init(struct ctl_audit *audit, const char *program, const char *where,
                         struct err_why *why)
 {
+    icms_err err;
     int fd;
 
     *audit = (struct ctl_audit){.program = NULL};
     if (where[0] == '\0' || strcmp(where, "none") == 0)
         return ICMS_OK;
     if (strcmp(where, "journal") != 0) {
-        fd = audit_open(where);
-        if (fd < 0)
-            return err_set(why, err_from_errno(errno),
-                           "cannot write the audit log %.300s: %s; its folder must be there, and "
-                           "belong to the user of this process",
-                           where, strerror(errno));
+        err = audit_open(where, why, &fd);
+        if (err != ICMS_OK)
+            return err;
         (void)close(fd);
         audit->path = where;
     }
@@ -51,6 +85,7 @@ static void audit_text(struct json *json, const char *name, const char *text)
 void ctl_audit_write(const struct ctl_audit *audit, const struct ctl_audit_event *event)
 {
     char line[AUDIT_LINE_BYTES], stamp[32];
+    struct err_why why = {""};
     time_t now = time(NULL);
     struct json json;
     struct tm utc;
@@ -82,10 +117,12 @@ void ctl_audit_write(const struct ctl_audit *audit, const struct ctl_audit_event
         return;
     }
     line[length++] = '\n';
-    fd = audit_open(audit->path);
-    if (fd < 0 || write(fd, line, length) != (ssize_t)length)
+    if (audit_open(audit->path, &why, &fd) != ICMS_OK) {
+        log_line(LOG_ERROR, "%s", why.text);
+        return;
+    }
+    if (write(fd, line, length) != (ssize_t)length)
         log_line(LOG_ERROR, "audit log %.300s: cannot write: %s; free space, or mend its folder",
                  audit->path, strerror(errno));
-    if (fd >= 0)
-        (void)close(fd);
+    (void)close(fd);
 }

@@ -19,7 +19,8 @@ struct ctl_audit {
 };
 
 /* where: a file, which is appended to and made with mode 0600 when it is missing; "journal": the
- * daemon's log; "" or "none": nowhere. Errors of a file show here, with a sentence. */
+ * daemon's log; "" or "none": nowhere. Errors of a file show here, with a sentence. PERMISSION:
+ * also a file that another user owns, or that every user can write. */
 icms_err ctl_audit_init(struct ctl_audit *audit, const char *program, const char *where,
                         struct err_why *why) ICMS_MUST_CHECK;
 
