@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/utsname.h>
@@ -221,6 +222,17 @@ void daemon_warnings(const struct conf_warnings *warnings)
 {
     for (uint32_t i = 0; i < warnings->count; i++)
         log_line(LOG_WARN, "%s", warnings->text[i]);
+}
+
+void daemon_drive_warn(const char *path)
+{
+    struct stat status;
+
+    if (stat(path, &status) == 0 && (status.st_mode & S_IROTH) != 0)
+        log_line(LOG_WARN,
+                 "drive %s: its mode is 0%03o, so every user of this machine can read what is "
+                 "stored there, but for encrypted volumes: `chmod o-r` it",
+                 path, (unsigned)status.st_mode & 07777);
 }
 
 /* ---- the machine ---------------------------------------------------------------------------- */

@@ -84,6 +84,10 @@ void daemon_http(const struct conf_http *conf, struct ctl_http_opts *opts);
 /* Logs the warnings of a configuration. */
 void daemon_warnings(const struct conf_warnings *warnings);
 
+/* Says when every user of the machine can read a drive; a missing one is made for its owner alone.
+ */
+void daemon_drive_warn(const char *path);
+
 /* Reads token and certificates of the HTTP port again, and says what came of it. http: NULL: there
  * is no port. */
 void daemon_http_read_again(struct ctl_http *http, const char *listen,

@@ -639,6 +639,8 @@ int main(int argc, char **argv)
         return daemon_failed(ICMS_CONFIG, &why, "icms-agent cannot read its configuration");
     }
     daemon_warnings(&conf->warnings);
+    if (conf->local_path[0] != '\0')
+        daemon_drive_warn(conf->local_path);
     status = main_run(&opts, conf);
     conf_agent_fini(conf);
     free(conf);

@@ -538,6 +538,8 @@ int main(int argc, char **argv)
         return daemon_failed(ICMS_CONFIG, &why, "icms-target cannot read its configuration");
     }
     daemon_warnings(&conf->warnings);
+    for (uint32_t i = 0; i < conf->drive_count; i++)
+        daemon_drive_warn(conf->drives[i].path);
     status = opts.check_config ? main_check(&opts, conf) : main_run(&opts, conf);
     conf_target_fini(conf);
     free(conf);

@@ -114,6 +114,8 @@ static void change_tell(const struct target_reload *reload)
     struct told told = {.reload = reload};
 
     daemon_warnings(&is->warnings);
+    for (uint32_t i = 0; i < is->drive_count; i++)
+        daemon_drive_warn(is->drives[i].path);
     conf_live_diff(reload->runs, reload->comes, difference_tell, &told);
     log_line(LOG_INFO, "configuration read: %u volumes, %u drives", is->volume_count,
              is->drive_count);

@@ -118,7 +118,15 @@ def files_of_everybody(build, folder):
         path.chmod(0o600)
         result = starts(name, config, "--check-config")
         assert result.returncode == 0, result
-    print("ok configurations and drives that others can write are refused")
+    agent.write_text(agent.read_text() + f"local: {{path: {drive}, size: 64MiB, segment: 1MiB}}\n")
+    for mode, warns in ((0o604, True), (0o640, False)):
+        drive.chmod(mode)
+        for name, config in (("icms-target", target), ("icms-agent", agent)):
+            result = starts(name, config, "--check-config")
+            assert result.returncode == 0, result
+            assert ("every user of this machine can read what is stored" in result.stderr) == warns, (mode, result)
+            assert (f"{drive}: its mode is 0{mode:o}" in result.stderr) == warns, (mode, result)
+    print("ok configurations and drives that others can write are refused, and drives that others can read warned of")
 
 
 def strangers(users, agent, folder):
