@@ -344,8 +344,8 @@ icms_err conf_live_parse(const char *name, const char *text, size_t bytes, struc
 const struct conf_target *conf_live_target(const struct conf_live *live);
 
 /* Whether a target that runs with one file may go on with the other: only volumes, tenants, which
- * drives there are, and their states differ in meaning. CONFIG with file, line and both values
- * otherwise. */
+ * drives there are, and their states differ in meaning, and the last line is `...` if it was.
+ * CONFIG with file, line and both values otherwise. */
 icms_err conf_live_check(const struct conf_live *was, const struct conf_live *is,
                          struct err_why *why) ICMS_MUST_CHECK;
 

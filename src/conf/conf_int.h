@@ -153,7 +153,7 @@ extern const struct conf_table conf_seal_table;
 extern const struct conf_table conf_nixl_table;
 extern const struct conf_table conf_pod_table;
 
-/* Whether the last line of a map is `...`. */
+/* Whether the last line of a map, or of a target's configuration, is `...`. */
 icms_err conf_pod_ended(const struct conf_source *source, const char *text,
                         size_t bytes) ICMS_MUST_CHECK;
 

@@ -341,7 +341,8 @@ icms_err conf_diff(const char *was_path, const char *is_path,
 
 struct conf_live {
     struct diff_file file;
-    char path[LIMIT_PATH_BYTES]; /* for errors */
+    size_t bytes;                /* of its text */
+    char path[LIMIT_PATH_BYTES]; /* for errors  */
 };
 
 icms_err conf_live_parse(const char *name, const char *text, size_t bytes, struct err_why *why,
@@ -358,6 +359,7 @@ icms_err conf_live_parse(const char *name, const char *text, size_t bytes, struc
     }
     memcpy(copy, text, bytes);
     copy[bytes] = '\0';
+    live->bytes = bytes;
     (void)snprintf(live->path, sizeof(live->path), "%s", name);
     err = file_parse(&live->file, live->path, copy, bytes, why);
     if (err == ICMS_OK && live->file.kind != CONF_FILE_TARGET)
@@ -441,7 +443,12 @@ icms_err conf_live_check(const struct conf_live *was, const struct conf_live *is
 {
     struct live_check check = {is, why, ICMS_OK};
     const struct diff diff = {.visit_line = live_check_visit, .arg = &check};
+    const struct conf_source source = {.name = is->path, .why = why};
+    const struct conf_source quiet = {.name = was->path, .why = NULL};
 
+    /* Half a file may be right, and lack the hosts of its last volume: then all could use that. */
+    if (conf_pod_ended(&quiet, was->file.text, was->bytes) == ICMS_OK)
+        check.err = conf_pod_ended(&source, is->file.text, is->bytes);
     live_diff(&diff, was, is);
     return check.err;
 }

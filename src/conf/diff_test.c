@@ -181,6 +181,10 @@ static void test_only_volumes_and_tenants_change_while_a_target_runs(void **stat
     live(TARGET VOLUME, TARGET VOLUME "hosts: [{nqn: nqn.2020-01.org.a:b}]\n", "restart it");
     live(TARGET VOLUME, AGENT VOLUME, "no drives");
     live(TARGET VOLUME, TARGET VOLUME "nonsense: 1\n", "nonsense");
+    live(TARGET VOLUME "...\n", TARGET VOLUME "...\n", NULL);
+    live(TARGET VOLUME, TARGET VOLUME "...\n", NULL);
+    live(TARGET VOLUME "...\n", TARGET VOLUME, ":5: the last line is not `...`: the file may be");
+    live(TARGET VOLUME "...", TARGET "volumes:\n- name: kv\n", "written halfway");
     file_write(0, TARGET "volumes:\n- name: kv\n  quota: 512MiB\n- name: b\n");
     assert_int_equal(conf_live_read(paths[0], &why, &is), ICMS_OK);
     assert_int_equal(conf_live_line(is, 0, "quota") + 1, conf_live_line(is, 1, "quota"));
