@@ -146,7 +146,7 @@ icms_err agent_chain_keys(const json_t *root, struct err_why *why, struct key *k
                        tokens != NULL ? "tokens" : "hashes");
     if (json_object_get(root, "keys") != NULL || json_object_get(root, "names") != NULL)
         return err_set(why, ICMS_INVALID, "chain: its keys and others do not make one prefix");
-    if (json_is_array(tokens) == json_is_array(hashes))
+    if ((tokens != NULL) == (hashes != NULL) || !json_is_array(tokens != NULL ? tokens : hashes))
         return err_set(why, ICMS_INVALID, "chain: with tokens or with hashes, an array");
     err = chain_read(json_object_get(root, "chain"), why, &chain, &block_tokens);
     if (err != ICMS_OK)

@@ -164,6 +164,8 @@ static void what_is_wrong_with_a_chain_is_named(void **state)
         {"\"chain\": {}", "with tokens or with hashes"},
         {"\"chain\": {}, \"tokens\": 1", "with tokens or with hashes"},
         {"\"chain\": {}, \"tokens\": [1], \"hashes\": [\"00\"]", "with tokens or with hashes"},
+        {"\"chain\": {}, \"tokens\": [1], \"hashes\": \"00\"", "with tokens or with hashes"},
+        {"\"chain\": {}, \"tokens\": null, \"hashes\": [\"00\"]", "with tokens or with hashes"},
         {"\"chain\": {}, \"tokens\": [1]", "an object with state"},
         {"\"chain\": 7, \"tokens\": [1]", "an object with state"},
         {"\"chain\": {\"state\": \"00\", \"run_blocks\": 1, \"block_tokens\": 1}, \"tokens\": [1]",
