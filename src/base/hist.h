@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define HIST_SUB     4
-#define HIST_BUCKETS (64 * HIST_SUB)
+#define HIST_BUCKETS (63 * HIST_SUB) /* the last one ends with UINT64_MAX */
 
 struct hist {
     uint64_t count[HIST_BUCKETS]; /* values a bucket */
