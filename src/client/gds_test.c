@@ -379,6 +379,38 @@ static void pieces_and_streams_are_as_ever(void **state)
     reads_pass_the_host(f, 6); /* its lane came back */
 }
 
+/* A block that is written while it is read: the value that is answered is the one that comes,
+ * though another one was read past the host for it before. */
+static void a_block_is_written_during_a_read(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request *request = NULL;
+    struct icms_block block, written;
+    uint8_t *data = malloc(BYTES), *got = malloc(BYTES);
+    int asked;
+
+    gpu->set(FAKE_DEVICE_PIN_MAX, (int)(17 * MIB)); /* not the agent's memory */
+    choose_device(f);
+    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    block = block_of(f->next, device_at(f, f->next));
+    assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
+    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    fill(data, BLOCKS);
+    written = block_of(f->next, data);
+    written.bytes = BYTES - 5000;
+    assert_int_equal(icms_put(f->volume, &written, 1, NULL), ICMS_OK);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
+    assert_int_equal(icms_request_end(&request), ICMS_OK);
+    assert_int_equal(block.bytes, BYTES - 5000);
+    gpu->read(f->address + f->next * BYTES, got, BYTES);
+    assert_memory_equal(got, data, BYTES - 5000);
+    f->next++;
+    free(got);
+    free(data);
+    reads_pass_the_host(f, 6); /* its lane came back */
+}
+
 /* ---- what goes wrong ------------------------------------------------------------------------- */
 
 /* Other bytes come to the GPU than lie on the drive: a miss, and none of them is the caller's. */
@@ -594,6 +626,7 @@ int main(int argc, char **argv)
         CASE(what_cannot_be_used_is_said),
         cmocka_unit_test(without_the_library_the_host_reads),
         CASE(pieces_and_streams_are_as_ever),
+        CASE(a_block_is_written_during_a_read),
         CASE(a_byte_that_is_flipped_is_a_miss),
         CASE(reads_that_fail_are_the_hosts),
         CASE(a_read_that_hangs_costs_its_deadline),

@@ -329,11 +329,15 @@ void client_block_load(struct icms_request *request, size_t index, struct client
     const uint8_t *value = shm_arena_value(shard, slot, value_bytes);
     enum icms_miss wrong = ICMS_MISS_NONE;
     uint64_t room = client_block_room(request, index);
+    struct device_copy *copy =
+        list_empty(&request->copies) ? NULL : client_copy_find(request, index);
 
     if (value == NULL) {
         client_block_give_up(request, index, ICMS_PROTOCOL);
         return;
     }
+    if (copy != NULL) /* the agent may have had another value read for it, before this one came */
+        device_copy_fill(copy);
     block->source = source;
     if (request->volume->keys != NULL) {
         take_encrypted(request, index, value, value_bytes);

@@ -172,6 +172,14 @@ void device_copy_pieces(struct device_copy *copy, const struct device_piece *pie
             (void)atomic_fetch_add(pieces[i].users, 1);
 }
 
+void device_copy_fill(struct device_copy *copy)
+{
+    check(!copy->started);
+    copier_lock(copy->copier);
+    copier_lane_part(copy);
+    copier_unlock(copy->copier);
+}
+
 void device_copy_start(struct device_copy *copy, const struct device_order *order)
 {
     struct device_copier *copier = copy->copier;

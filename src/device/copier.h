@@ -172,10 +172,14 @@ bool device_copier_unpin(struct device_copier *copier, const void *memory);
 bool device_copy_from(struct device_copy *copy, const void *from, uint64_t bytes,
                       void (*let_go)(void *arg, uint32_t number), void *arg, uint32_t number);
 
+/* HELD: its owner fills its memory, or it will read elsewhere. What was read past the host for it
+ * before is not what it copies. */
+void device_copy_fill(struct device_copy *copy);
+
 /* Reads records of a drive past the host, into memory of icms on the device, for a copy to it that
  * is HELD: `to` is the copy's memory. A copy whose value was verified (reader.end) takes it from
- * there when it is started. Which way is faster is measured when it is first asked, and said by
- * failed(). */
+ * there when it is started, unless its memory was filled since (device_copy_fill). Which way is
+ * faster is measured when it is first asked, and said by failed(). */
 extern const struct block_reader device_cufile_reader;
 
 /* HELD -> QUEUED. */
