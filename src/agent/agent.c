@@ -296,6 +296,8 @@ void agent_stop(struct agent *agent)
             loop_join(agent->reactors[i].loop);
         agent->reactors[i].started = false;
     }
+    if (agent->local != NULL)
+        agent_local_stop(agent->local);
 }
 
 static void reactor_parts_fini(struct agent_reactor *reactor)

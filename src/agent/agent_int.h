@@ -224,6 +224,7 @@ struct agent_op {
     uint8_t *buffer;             /* local: of the pool                                          */
     void *reading;               /* local: of agent->opts.reader; NULL: none                     */
     bool reading_came, is_asked; /* local: it did; no request waits yet, as it is being asked */
+    _Atomic bool reading_over;   /* local: the reader has called, and is out of here again      */
     union {
         struct nvmf_req nvmf;
         struct store_read read;
@@ -659,13 +660,12 @@ uint64_t agent_memory_bytes(const struct agent *agent);
 
 /* Whether the options of the drive go together. No I/O. */
 icms_err agent_local_check(const struct agent_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
-
 /* Of the store on the drive, all but the volumes. */
 void agent_local_store_opts(const struct agent_opts *opts, struct store_opts *out_opts);
 icms_err agent_local_new(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
+void agent_local_stop(struct agent_local *local);
 void agent_local_free(struct agent_local **local);
 void agent_local_ask(struct agent_local *local, struct agent_op *op);
-
 /* Bytes that the stored block of a key has at most; 0: the drive does not have it. */
 uint64_t agent_local_bytes(struct agent_local *local, const struct agent_shard *shard,
                            const struct key *key);

@@ -26,6 +26,7 @@
 #include "agent/agent_int.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/crc.h"
 #include "base/fault.h"
@@ -163,6 +164,7 @@ static void local_reading_done(void *arg, bool came)
 
     op->reading_came = came;
     loop_send(op->shard->agent->local->reactor->loop, &op->msg, local_reading_came);
+    atomic_store_explicit(&op->reading_over, true, memory_order_release);
 }
 
 static bool local_instead(struct store_read *read, int fd, uint64_t offset, uint32_t bytes)
@@ -178,6 +180,7 @@ static bool local_instead(struct store_read *read, int fd, uint64_t offset, uint
     if (!op->is_asked &&
         list_empty(&op->waiters)) /* the request is over, and its memory is not ours */
         return false;
+    atomic_store_explicit(&op->reading_over, false, memory_order_relaxed);
     op->reading =
         op->shard->agent->opts.reader->read((const void *)(uintptr_t)op->direct->offset, &ask);
     return op->reading != NULL;
@@ -471,6 +474,26 @@ icms_err agent_local_new(struct agent *agent, struct err_why *why)
     line_init(&local->waiting, local->line_memory, agent->volume_count, AGENT_MEMBERS,
               agent->weights);
     return local_open(local, agent, why);
+}
+
+/* After the loops ended: no reader comes back to an operation. */
+void agent_local_stop(struct agent_local *local)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    for (uint32_t i = 0; i < AGENT_OPS; i++) {
+        struct agent_op *op = &local->reactor->ops[i];
+
+        if (op->reading == NULL)
+            continue;
+        if (!op->shard->agent->opts.reader->late(op->reading)) {
+            /* It copies a record that it has: that ends. */
+            while (!atomic_load_explicit(&op->reading_over, memory_order_acquire))
+                (void)nanosleep(&pause, NULL);
+            op->shard->agent->opts.reader->end(op->reading, 0);
+        }
+        op->reading = NULL;
+    }
 }
 
 void agent_local_free(struct agent_local **local)

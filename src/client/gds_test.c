@@ -530,6 +530,36 @@ static void a_handle_is_closed_during_a_read(void **state)
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+/* The request is over, and its agent ends, as when a volume is made, while the library has the
+ * read: what comes back later finds nobody. */
+static void an_agent_ends_during_a_read(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request *request = NULL;
+    struct icms_volume *later = NULL;
+    struct icms_block block;
+    char why[256] = "";
+    int reads, asked;
+
+    choose_device(f);
+    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
+    reads = gpu->count(FAKE_DEVICE_FILE_READS);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    block = block_of(f->next, device_at(f, f->next));
+    assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
+    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    icms_request_cancel(request);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    if (icms_volume_open(f->icms, "later", why, sizeof(why), &later) != ICMS_OK)
+        fail_msg("%s", why);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
+    wait_count(FAKE_DEVICE_FILE_READS, reads + 1);
+    (void)usleep(50000);
+    device_is(f, f->next++, false);
+    reads_pass_the_host(f, 6); /* its lane came back */
+    icms_volume_close(&later);
+}
+
 /* The library does not return at all: the agent goes on with the host, and ends. In a process that
  * then ends with all that was left behind. */
 static void hang_inside(void **state)
@@ -635,6 +665,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_library_that_does_not_return_is_left_behind),
         CASE(a_context_is_destroyed_during_a_read),
         CASE(another_agent_reads_the_same_drive),
+        CASE(an_agent_ends_during_a_read),
         CASE(a_child_of_fork_has_no_part_in_it),
     };
 
