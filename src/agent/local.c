@@ -186,9 +186,13 @@ static bool local_instead(struct store_read *read, int fd, uint64_t offset, uint
     return op->reading != NULL;
 }
 
-/* The reader has what was delivered; at: from where on, of the record; 0: it is not to be used. */
-static void local_reading_end(struct agent_op *op, uint64_t at)
+/* The reader has what was delivered, unless the store had to read it again. */
+static void local_reading_end(struct agent_op *op, const struct store_read *read, icms_err err)
 {
+    uint64_t at = err != ICMS_OK        ? 0
+                  : read->instead_wrong ? READER_WRONG
+                                        : (uint64_t)(read->value - read->memory);
+
     if (op->reading != NULL)
         op->shard->agent->opts.reader->end(op->reading, at);
     op->reading = NULL;
@@ -209,7 +213,7 @@ static void local_read_done(struct store_read *read)
         else if (err == ICMS_CORRUPT)
             op->bad = true;
     }
-    local_reading_end(op, err == ICMS_OK ? (uint64_t)(read->value - read->memory) : 0);
+    local_reading_end(op, read, err);
     local_done(op, err, reason);
 }
 

@@ -25,6 +25,8 @@ struct reader_ask {
     void *arg;
 };
 
+#define READER_WRONG UINT64_MAX
+
 /* Any thread; nothing here waits. */
 struct block_reader {
     /* Reads what lies at `to` in the end: NULL, there is no other way to read it now. Else end or
@@ -36,7 +38,7 @@ struct block_reader {
     bool (*late)(void *reading);
 
     /* After done. at: of the bytes that were read, where the value begins that `to` has, too; 0:
-     * it is none that may be used. */
+     * it is none that may be used; READER_WRONG: and the file has other bytes. */
     void (*end)(void *reading, uint64_t at);
 };
 

@@ -11,7 +11,7 @@
  * nobody writes to a lane's memory between.
  *
  *   FREE -> READING -> DONE -> LANDED -> FREE      read, done, end(at), the copy is free
- *                      DONE -> FREE                end(0), or the copy is gone
+ *                      DONE -> FREE                end(0), wrong bytes, or the copy is gone
  *           READING -> LOST -> FREE                late; the thread came back
  *
  * A read that is with the library cannot be taken back: a lane whose asker is late is LOST, with
@@ -48,7 +48,7 @@
 /* Reads of each way by which it is chosen; the fastest of them counts. */
 #define MEASURE_TIMES 5
 
-/* Reads in a row that fail before no more are tried. */
+/* Reads in a row that fail, or bring other bytes, before no more are tried. */
 #define FAILURES_MAX 3
 
 #define LANE_LOOK_NS 20000
@@ -165,7 +165,7 @@ struct device_cufile {
     pthread_t beginner;
     bool begun;        /* it was started                                        */
     uint32_t threads;  /* that have not ended; copier's lock                    */
-    uint32_t failures; /* in a row; copier's lock                               */
+    uint32_t failures; /* in a row, or wrong bytes; copier's lock                               */
 };
 
 static pthread_mutex_t cufile_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -260,25 +260,22 @@ uint64_t copier_lane_address(const struct device_copy *copy)
     return copy->lane->value;
 }
 
-/* A read ended. True: too many failed. Lock. */
-static bool lane_came(struct device_cufile *own, bool came)
+/* Too many reads failed, or brought other bytes than the file has. Lock. */
+static bool cufile_is_bad(const struct device_cufile *own)
 {
-    own->failures = came ? 0 : own->failures + 1;
-    if (own->failures < FAILURES_MAX || own->state != CUFILE_ON)
-        return false;
-    own->state = CUFILE_OFF;
-    return true;
+    return own->failures >= FAILURES_MAX;
 }
 
 /* READING -> DONE, or LOST -> FREE. Lock; not held while the library has it. */
 static void lane_work(struct device_cufile *own, struct device_lane *lane)
 {
-    bool came, too_many;
+    bool came;
 
     copier_unlock(own->copier);
     came = lane_read_inside(own, lane);
     copier_lock(own->copier);
-    too_many = lane_came(own, came);
+    if (!came)
+        own->failures++;
     if (lane->state == LANE_LOST) {
         lane->state = LANE_FREE;
     } else {
@@ -290,8 +287,6 @@ static void lane_work(struct device_cufile *own, struct device_lane *lane)
         copier_lock(own->copier);
     }
     (void)pthread_cond_broadcast(&own->copier->changed);
-    if (too_many)
-        cufile_say(own, "reads of the drive by cuFile (GDS) failed: the host reads it from now on");
 }
 
 static void *lane_run(void *arg)
@@ -301,11 +296,17 @@ static void *lane_run(void *arg)
     struct device_cufile *own = copier->cufile;
 
     copier_lock(copier);
-    while (!copier->closed || lane->state == LANE_READING)
-        if (lane->state == LANE_READING)
+    while (!copier->closed || lane->state == LANE_READING) {
+        if (lane->state == LANE_READING) {
             lane_work(own, lane);
-        else
+        } else if (own->state == CUFILE_ON && cufile_is_bad(own)) {
+            own->state = CUFILE_OFF;
+            cufile_say(own,
+                       "reads of the drive by cuFile (GDS) failed: the host reads it from now on");
+        } else {
             (void)pthread_cond_wait(&copier->changed, &copier->lock);
+        }
+    }
     own->threads--;
     (void)pthread_cond_broadcast(&copier->changed);
     copier_unlock(copier);
@@ -556,8 +557,9 @@ static struct device_lane *lane_take(struct device_cufile *own, const void *to,
     copier_lane_part(copy); /* an earlier read: it is filled again */
     if (own->state == CUFILE_UNKNOWN)
         cufile_ask(own, ask);
-    if (own->state != CUFILE_ON || ask->bytes > LANE_BYTES || fstat(ask->fd, &file) != 0 ||
-        file.st_dev != own->file.st_dev || file.st_ino != own->file.st_ino)
+    if (own->state != CUFILE_ON || cufile_is_bad(own) || ask->bytes > LANE_BYTES ||
+        fstat(ask->fd, &file) != 0 || file.st_dev != own->file.st_dev ||
+        file.st_ino != own->file.st_ino)
         return NULL;
     lane = lane_free(own);
     if (lane == NULL)
@@ -608,11 +610,16 @@ static void cufile_end(void *reading, uint64_t at)
 {
     struct device_lane *lane = reading;
     struct device_copier *copier = lane->copier;
+    struct device_cufile *own = copier->cufile;
     enum lane_state was;
 
     copier_lock(copier);
     was = lane->state;
-    if (at == 0)
+    if (at == READER_WRONG)
+        own->failures++;
+    else if (at != 0)
+        own->failures = 0;
+    if (at == 0 || at == READER_WRONG)
         lane_part(lane);
     lane->value = lane->address + at;
     lane->state = lane->copy == NULL ? LANE_FREE : LANE_LANDED;

@@ -253,9 +253,19 @@ static bool read_instead(struct store_reading *reading, struct store_read *read)
             read, fd,
             store_segment_offset(reading->store, reading->location.segment, reading->location.page),
             reading->location.pages * STORE_PAGE_BYTES))
-        return true;
+        return reading->instead = true;
     reading->busy--;
     return false;
+}
+
+/* What came another way does not hold. Whether the drive is to blame is for the store to see. */
+static void read_again(struct store_reading *reading, struct store_read *read)
+{
+    reading->instead = reading->damaged_copy = reading->pieces_hold = reading->tail_landed = false;
+    reading->record = (struct store_record){0};
+    reading->landed_page = 0;
+    read->instead_wrong = true;
+    read_part(reading, 0, 0, reading->location.pages);
 }
 
 void store_read_came(struct store_read *read, bool came)
@@ -263,6 +273,7 @@ void store_read_came(struct store_read *read, bool came)
     struct store_reading *reading = reading_of(read);
 
     check(reading->magic == STORE_READ_MAGIC && reading->busy == 1);
+    reading->instead = came;
     if (came)
         store_read_done(&reading->part[0].op);
     else
@@ -336,6 +347,11 @@ static void store_read_done(struct loop_op *op)
         read_parts(reading); /* the device goes on while this thread verifies */
         if (!read_verify(reading, read))
             reading->err = ICMS_MISS;
+        if (reading->instead && (reading->err != ICMS_OK || reading->damaged_copy)) {
+            reading->err = ICMS_OK;
+            read_again(reading, read);
+            return;
+        }
     }
     if (reading->busy == 0) {
         read_finish(reading);
@@ -374,6 +390,7 @@ icms_err store_read(struct store *store, struct store_read *read)
     read->value_bytes = 0;
     read->record = 0;
     read->good_bytes = 0;
+    read->instead_wrong = false;
     if (store->down) {
         read_answer(reading, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
         return ICMS_OK;

@@ -234,9 +234,11 @@ struct store_read {
                                               when good_bytes grew; NULL: read it in one         */
     void (*done)(struct store_read *read); /* called once                                        */
     /* Without more: the whole record can be read another way. True: that has begun, to `memory`,
-     * and store_read_came follows, later, on the same loop; false: the store reads it. NULL */
+     * and store_read_came follows, later, on the same loop; false: the store reads it. What does
+     * not hold then is read again by the store, and that counts. NULL */
     bool (*instead)(struct store_read *read, int fd, uint64_t offset, uint32_t bytes);
     /* out, valid in more and done */
+    bool instead_wrong;   /* what came `instead` did not hold: the store has read it again       */
     uint8_t *value;       /* inside memory                                                       */
     uint32_t value_bytes; /* whole value                                                         */
     uint64_t record;      /* the record that was read: no other of this drive ever has this number;

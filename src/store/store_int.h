@@ -246,6 +246,7 @@ struct store_reading {
     icms_err err;                   /* what the read ends with; once set no part is begun */
     icms_err device_err;            /* of the first part that the device refused */
     struct store_record record;     /* its header; value_bytes 0: not known yet */
+    bool instead;                   /* it is read another way than by the loop */
     bool damaged_copy;              /* the header or the CRCs of the pieces do not hold */
     bool pieces_hold;               /* the CRCs of the pieces do: pieces are verified one by one */
     bool tail_landed;               /* part[0] is in memory */
