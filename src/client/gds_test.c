@@ -520,6 +520,44 @@ static void memory_is_unregistered_during_a_read(void **state)
     assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
 }
 
+static void *driver_recovers(void *arg)
+{
+    (void)usleep(200000);
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    gpu->set(FAKE_DEVICE_QUERY, 0);
+    return arg;
+}
+
+/* The driver fails to say whether it has ended to copy from a lane: its memory stays until then. */
+static void a_driver_that_fails_keeps_the_memory_of_a_read(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request *request = NULL;
+    struct icms_block block;
+    pthread_t thread;
+    int asked;
+
+    choose_device(f);
+    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    block = block_of(f->next, device_at(f, f->next));
+    assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
+    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    icms_request_cancel(request);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    asked = gpu->count(FAKE_DEVICE_ASKED);
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    gpu->set(FAKE_DEVICE_QUERY, 999);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
+    wait_count(FAKE_DEVICE_ASKED, asked + 1);
+    assert_int_equal(pthread_create(&thread, NULL, driver_recovers, NULL), 0);
+    while (icms_memory_unregister(&f->memory) == ICMS_BUSY)
+        (void)usleep(1000);
+    assert_int_equal(gpu->get(FAKE_DEVICE_STUCK), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILES), 0);
+}
+
 static void a_handle_is_closed_during_a_read(void **state)
 {
     struct fixture *f = *state;
@@ -664,6 +702,7 @@ int main(int argc, char **argv)
         CASE(reads_that_fail_are_the_hosts),
         CASE(a_read_that_hangs_costs_its_deadline),
         CASE(memory_is_unregistered_during_a_read),
+        CASE(a_driver_that_fails_keeps_the_memory_of_a_read),
         CASE(a_handle_is_closed_during_a_read),
         cmocka_unit_test(a_library_that_does_not_return_is_left_behind),
         CASE(a_context_is_destroyed_during_a_read),

@@ -51,7 +51,9 @@
 /* Reads in a row that fail, or bring other bytes, before no more are tried. */
 #define FAILURES_MAX 3
 
-#define LANE_LOOK_NS 20000
+/* Between two looks at an event, and once the driver has failed. */
+#define LANE_LOOK_NS        20000
+#define LANE_LOOK_NS_FAILED 10000000
 
 /* ---- the library ----------------------------------------------------------------------------- */
 
@@ -193,19 +195,43 @@ static uint64_t lane_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Waits for what is on the lane's stream. In the place. */
-static int lane_wait(const struct device_lane *lane)
+/* What the driver says of the lane's event, which it records where it has not. In the place. */
+static int lane_ask(const struct device_lane *lane, bool *io_recorded)
 {
     const struct device_driver *driver = lane->copier->options.driver;
     const struct device_ops *ops = device_ops(driver);
-    const struct timespec pause = {.tv_nsec = LANE_LOOK_NS};
-    int code = ops->event_record(driver, lane->event, lane->stream);
+    int code = *io_recorded ? 0 : ops->event_record(driver, lane->event, lane->stream);
+    struct device_before before;
+    int entered;
 
-    while (code == 0 && (code = ops->event_query(driver, lane->event)) == DEVICE_NOT_READY) {
+    *io_recorded = code == 0;
+    if (code == 0)
+        code = ops->event_query(driver, lane->event);
+    if (code == 0 || code == DEVICE_NOT_READY || code == DEVICE_DESTROYED)
+        return code;
+    /* As in copier_ask(): it may not know an event of a context that is gone. */
+    entered = ops->enter(driver, &lane->copier->options.place, &before);
+    if (entered == 0)
+        ops->leave(driver, &before);
+    return entered == DEVICE_DESTROYED ? entered : code;
+}
+
+/* Waits for what is on the lane's stream: whatever the driver says, until it has ended, as it may
+ * use the lane's memory. False: something was wrong. In the place. */
+static bool lane_wait(const struct device_lane *lane)
+{
+    struct timespec pause = {.tv_nsec = LANE_LOOK_NS};
+    bool recorded = false, right = true;
+    int code;
+
+    while ((code = lane_ask(lane, &recorded)) != 0 && code != DEVICE_DESTROYED) {
+        if (code != DEVICE_NOT_READY) {
+            right = false;
+            pause.tv_nsec = LANE_LOOK_NS_FAILED;
+        }
         (void)nanosleep(&pause, NULL);
-        code = 0;
     }
-    return code;
+    return right && code == 0;
 }
 
 /* Reads into the lane's device memory, and from there to its host memory. In the place. */
@@ -218,7 +244,7 @@ static bool lane_read(const struct device_cufile *own, const struct device_lane 
     return own->library.read(own->handle, device, bytes, (off_t)offset, 0) == (ssize_t)bytes &&
            device_ops(driver)->copy_out(driver, lane->host, lane->address, bytes, lane->stream) ==
                0 &&
-           lane_wait(lane) == 0;
+           lane_wait(lane);
 }
 
 static bool lane_read_inside(const struct device_cufile *own, const struct device_lane *lane)
@@ -363,7 +389,7 @@ static bool lane_read_host(const struct device_cufile *own, const struct device_
                (ssize_t)own->at.bytes &&
            device_ops(driver)->copy_in(driver, lane->address, lane->host, own->at.bytes,
                                        lane->stream) == 0 &&
-           lane_wait(lane) == 0;
+           lane_wait(lane);
 }
 
 /* This way once, to the end: where the caller's memory is, is the lane's other end. In the place.
@@ -375,7 +401,7 @@ static bool lane_read_device(const struct device_cufile *own, const struct devic
     return lane_read(own, lane, own->at.offset, own->at.bytes) &&
            device_ops(driver)->copy_between(driver, lane->address + own->at.bytes, lane->address,
                                             own->at.bytes, lane->stream) == 0 &&
-           lane_wait(lane) == 0;
+           lane_wait(lane);
 }
 
 /* Nanoseconds of the fastest of some reads; 0: one failed. In the place. */
