@@ -428,7 +428,7 @@ static int copier_ask(const struct device_copier *copier, struct device_copy *co
     const struct device_driver *driver = copier->options.driver;
     const struct device_ops *ops = device_ops(driver);
     struct device_before before;
-    int code = 0;
+    int code = 0, entered;
 
     if (!copy->followed)
         code = ops->event_record(driver, copy->event, copier->streams[copy->order.direction]);
@@ -441,10 +441,10 @@ static int copier_ask(const struct device_copier *copier, struct device_copy *co
     if (code == 0 || code == DEVICE_NOT_READY || code == DEVICE_DESTROYED)
         return code;
     /* A driver may not know an event of a context that is gone: that one is asked for itself. */
-    if (ops->enter(driver, &copier->options.place, &before) == DEVICE_DESTROYED)
-        return DEVICE_DESTROYED;
-    ops->leave(driver, &before);
-    return code;
+    entered = ops->enter(driver, &copier->options.place, &before);
+    if (entered == 0)
+        ops->leave(driver, &before);
+    return entered == DEVICE_DESTROYED ? entered : code;
 }
 
 /* Ends copies whose events have happened, and those of a context that is destroyed, which copies
