@@ -13,6 +13,9 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . tools/stages.sh
 
+# A test that meets undefined behaviour fails, in the daemons that it starts, too.
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+
 if [ "${1:-}" = deep ]; then
     stage_meson "thread sanitizer" build-tsan unit -Db_sanitize=thread -Db_lundef=false
     stage_meson "long campaigns" build "check deep"
