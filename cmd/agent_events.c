@@ -81,7 +81,7 @@ static void events_family(const struct events *events, struct ctl_page *page, co
     struct events_stats stats;
     const char *volume;
 
-    for (uint32_t i = 0; events != NULL && (volume = events_volume(events, i)) != NULL; i++) {
+    for (uint32_t i = 0; (volume = events_volume(events, i)) != NULL; i++) {
         events_stats(events, i, &stats);
         const uint64_t values[EVENTS_VALUES] = {
             [EVENTS_HASHES] = stats.hashes,
@@ -101,6 +101,8 @@ static void events_family(const struct events *events, struct ctl_page *page, co
 
 void agent_events_metrics(const struct events *events, struct ctl_page *page)
 {
+    if (events == NULL)
+        return;
     ctl_family(page, "icms_agent_events_total", "counter",
                "Events published: a block came into memory or the own drive, or left it.");
     events_family(events, page, "icms_agent_events_total", EVENTS_HASHES);

@@ -75,7 +75,8 @@ def main():
         target.wait_ready()
         compare(target, "icms-target", page, wrong)
         if (build / "cmd/icms-agent").exists():
-            agent = p.add_agent("a0", [target], [VOLUME])
+            agent = p.add_agent("a0", [target], [VOLUME],
+                                events=[{"volume": "kv", "endpoint": f"ipc://{folder}/events"}])
             agent.wait_ready()
             compare(agent, "icms-agent", page, wrong)
     for line in wrong:
