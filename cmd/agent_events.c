@@ -5,6 +5,7 @@
  */
 #include "agent_events.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,63 +64,52 @@ icms_err agent_events_start(const struct conf_agent *conf, struct agent *agent, 
 
 /* ---- metrics -------------------------------------------------------------------------------- */
 
-enum events_value {
-    EVENTS_HASHES,
-    EVENTS_BATCHES,
-    EVENTS_LOST,
-    EVENTS_REPLAYS,
-    EVENTS_REPLAYS_REFUSED,
-    EVENTS_FLOODS,
-    EVENTS_SUBSCRIBERS,
-    EVENTS_VALUES
+/* One family: what it is called, and where its value is. */
+struct events_family {
+    const char *name, *kind, *help;
+    size_t offset; /* of a uint64_t in struct events_stats */
 };
 
-static void events_family(const struct events *events, struct ctl_page *page, const char *family,
-                          enum events_value value)
+static const struct events_family families[] = {
+    {"icms_agent_events_total", "counter",
+     "Events published: a block came into memory or the own drive, or left it.",
+     offsetof(struct events_stats, hashes)},
+    {"icms_agent_event_batches_total", "counter", "Batches in which they were.",
+     offsetof(struct events_stats, batches)},
+    {"icms_agent_events_lost_total", "counter",
+     "Events that found no space and were not published.", offsetof(struct events_stats, lost)},
+    {"icms_agent_event_replays_total", "counter", "Replays that were sent to their end.",
+     offsetof(struct events_stats, replays)},
+    {"icms_agent_event_replays_refused_total", "counter",
+     "Messages to a replay endpoint that ask for nothing, and replays that were not read.",
+     offsetof(struct events_stats, replays_refused)},
+    {"icms_agent_event_floods_total", "counter",
+     "Times that all connections to an endpoint were ended, as there were too many.",
+     offsetof(struct events_stats, floods)},
+    {"icms_agent_event_subscribers", "gauge", "Connections to an endpoint now.",
+     offsetof(struct events_stats, subscribers)},
+};
+
+static void family_write(const struct events *events, const struct events_family *family,
+                         struct ctl_page *page)
 {
     char name[2 * LIMIT_NAME_BYTES], labels[2 * LIMIT_NAME_BYTES + 32];
     struct events_stats stats;
     const char *volume;
+    uint64_t value;
 
+    ctl_family(page, family->name, family->kind, family->help);
     for (uint32_t i = 0; (volume = events_volume(events, i)) != NULL; i++) {
         events_stats(events, i, &stats);
-        const uint64_t values[EVENTS_VALUES] = {
-            [EVENTS_HASHES] = stats.hashes,
-            [EVENTS_BATCHES] = stats.batches,
-            [EVENTS_LOST] = stats.lost,
-            [EVENTS_REPLAYS] = stats.replays,
-            [EVENTS_REPLAYS_REFUSED] = stats.replays_refused,
-            [EVENTS_FLOODS] = stats.floods,
-            [EVENTS_SUBSCRIBERS] = stats.subscribers,
-        };
-
+        memcpy(&value, (const char *)&stats + family->offset, sizeof(value));
         (void)snprintf(labels, sizeof(labels), "volume=\"%s\"",
                        ctl_label(volume, name, sizeof(name)));
-        ctl_sample(page, family, labels, (double)values[value]);
+        ctl_sample(page, family->name, labels, (double)value);
     }
 }
 
 void agent_events_metrics(const struct events *events, struct ctl_page *page)
 {
-    if (events == NULL)
-        return;
-    ctl_family(page, "icms_agent_events_total", "counter",
-               "Events published: a block came into memory or the own drive, or left it.");
-    events_family(events, page, "icms_agent_events_total", EVENTS_HASHES);
-    ctl_family(page, "icms_agent_event_batches_total", "counter", "Batches in which they were.");
-    events_family(events, page, "icms_agent_event_batches_total", EVENTS_BATCHES);
-    ctl_family(page, "icms_agent_events_lost_total", "counter",
-               "Events that found no space and were not published.");
-    events_family(events, page, "icms_agent_events_lost_total", EVENTS_LOST);
-    ctl_family(page, "icms_agent_event_replays_total", "counter",
-               "Replays that were sent to their end.");
-    events_family(events, page, "icms_agent_event_replays_total", EVENTS_REPLAYS);
-    ctl_family(page, "icms_agent_event_replays_refused_total", "counter",
-               "Messages to a replay endpoint that ask for nothing, and replays that nobody read.");
-    events_family(events, page, "icms_agent_event_replays_refused_total", EVENTS_REPLAYS_REFUSED);
-    ctl_family(page, "icms_agent_event_floods_total", "counter",
-               "Times that all connections to an endpoint were ended, as there were too many.");
-    events_family(events, page, "icms_agent_event_floods_total", EVENTS_FLOODS);
-    ctl_family(page, "icms_agent_event_subscribers", "gauge", "Connections to an endpoint now.");
-    events_family(events, page, "icms_agent_event_subscribers", EVENTS_SUBSCRIBERS);
+    for (size_t i = 0; events != NULL && i < sizeof(families) / sizeof(families[0]); i++)
+        family_write(events, &families[i], page);
 }

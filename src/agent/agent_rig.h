@@ -183,4 +183,13 @@ static inline bool rig_arena_has(const struct shm_arena *arena, const struct key
     return shm_arena_has_first(arena, key, 1) == 1;
 }
 
+/* Whether a client finds key n of a volume there. */
+static inline bool rig_in_arena(const struct rig_client *client, uint32_t volume, uint32_t n)
+{
+    struct key key;
+
+    rig_key(n, &key);
+    return rig_arena_has(rig_shard(client, volume, n), &key);
+}
+
 #endif

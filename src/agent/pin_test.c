@@ -127,20 +127,12 @@ static void assert_sums(struct agent_rig *rig)
         assert_int_equal(stats->pinned_bytes + stats->pinned_drive_bytes, 0);
 }
 
-static bool in_arena(const struct rig_client *client, uint32_t n)
-{
-    struct key key;
-
-    rig_key(n, &key);
-    return rig_arena_has(rig_shard(client, KV, n), &key);
-}
-
 static uint32_t in_arena_of(const struct rig_client *client, uint32_t first, uint32_t count)
 {
     uint32_t there = 0;
 
     for (uint32_t n = first; n < first + count; n++)
-        there += in_arena(client, n);
+        there += rig_in_arena(client, KV, n);
     return there;
 }
 
@@ -389,7 +381,7 @@ static void what_goes_is_brought_again(void **state)
                      ICMS_OK);
     rig_run(rig, 500 * MS); /* a block that is removed is not pinned any more */
     assert_int_equal(stats_of(rig)->pins, 1);
-    assert_false(in_arena(client, 0));
+    assert_false(rig_in_arena(client, KV, 0));
     assert_int_equal(stats_of(rig)->ended[AGENT_HINT_ABSENT], 1);
     assert_sums(rig);
     rig_client_free(client);
@@ -412,7 +404,7 @@ static void what_cannot_come_is_counted(void **state)
     assert_int_equal(stats_of(rig)->pins, 1);
     rig->fake[0]->delay_ns = 0;
     rig_run(rig, 20 * S);
-    assert_true(in_arena(client, 0));
+    assert_true(rig_in_arena(client, KV, 0));
     assert_sums(rig);
     rig_client_free(client);
     rig_free(rig);

@@ -114,14 +114,6 @@ static uint64_t hints_left(struct agent_rig *rig)
     return left;
 }
 
-static bool in_arena(const struct rig_client *client, uint32_t n)
-{
-    struct key key;
-
-    rig_key(n, &key);
-    return rig_arena_has(rig_shard(client, KV, n), &key);
-}
-
 static void a_hint_brings_a_block_before_it_is_asked_for(void **state)
 {
     struct agent_rig *rig = rig_new(&one);
@@ -130,7 +122,7 @@ static void a_hint_brings_a_block_before_it_is_asked_for(void **state)
     rig_flash(rig, 0, KV, 3, BYTES);
     hint(client, 3, 1000 * MS);
     rig_run(rig, 50 * MS);
-    assert_true(in_arena(client, 3));
+    assert_true(rig_in_arena(client, KV, 3));
     assert_int_equal(rig->fake[0]->by_class[IO_CLASS_PRESTAGE], 1);
     assert_int_equal(stats_of(rig)->waiting, 1);
     assert_true(stats_of(rig)->kept_bytes >= BYTES);
@@ -190,7 +182,7 @@ static void a_block_that_is_there_is_kept_for_its_hint(void **state)
         rig_flash(rig, 0, KV, n, BYTES);
         assert_false(rig_load(client, KV, n, BYTES));
     }
-    assert_true(in_arena(client, 3));
+    assert_true(rig_in_arena(client, KV, 3));
     rig_run(rig, 6100 * MS); /* nobody asked for it: it is like all others again */
     assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 1);
     assert_int_equal(stats_of(rig)->unused_bytes, 0);
@@ -199,7 +191,7 @@ static void a_block_that_is_there_is_kept_for_its_hint(void **state)
         rig_flash(rig, 0, KV, n, BYTES);
         assert_false(rig_load(client, KV, n, BYTES));
     }
-    assert_false(in_arena(client, 3));
+    assert_false(rig_in_arena(client, KV, 3));
     rig_client_free(client);
     rig_free(rig);
 }
@@ -218,7 +210,7 @@ static void a_block_that_nobody_reads_is_unused(void **state)
     assert_int_equal(hints_left(rig), 0);
     assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 1);
     assert_int_equal(stats_of(rig)->unused_bytes, BYTES);
-    assert_true(in_arena(client, 3)); /* as any other block */
+    assert_true(rig_in_arena(client, KV, 3)); /* as any other block */
     rig_client_free(client);
     rig_free(rig);
 }
@@ -228,7 +220,7 @@ static void run_until_there(struct rig_client *client, uint32_t n)
 {
     static uint32_t absent = 1000000;
 
-    while (!in_arena(client, n)) {
+    while (!rig_in_arena(client, KV, n)) {
         (void)rig_get(client, KV, absent++, SHM_SLOT_NONE, 1000 * MS);
         rig_run(client->rig, 5 * MS);
     }
@@ -262,7 +254,7 @@ static void the_earliest_deadline_goes_first_and_priority_before_that(void **sta
 
         run_until_there(client, order[i]);
         for (uint32_t n = 0; n < 4; n++)
-            there += in_arena(client, n);
+            there += rig_in_arena(client, KV, n);
         assert_int_equal(there, i + 1);
     }
     rig_client_free(client);
@@ -306,7 +298,7 @@ static void late_blocks_are_counted_with_how_much(void **state)
     rig->fake[0]->delay_ns = 50 * MS;
     hint(client, 1, 20 * MS);
     rig_run(rig, 100 * MS);
-    assert_true(in_arena(client, 1));
+    assert_true(rig_in_arena(client, KV, 1));
     assert_true(rig_load(client, KV, 1, BYTES));
     assert_int_equal(stats_of(rig)->ended[AGENT_HINT_LATE], 1);
     assert_in_range(stats_of(rig)->late_ns.sum, 29 * MS, 35 * MS);
@@ -479,7 +471,7 @@ static void a_hint_holds_no_load_for_long(void **state)
     rig_run(rig, 50 * MS);
     rig->fake[0]->hold = false; /* the first command is not answered, others are */
     rig_run(rig, 3000 * MS);
-    assert_true(in_arena(client, 1));
+    assert_true(rig_in_arena(client, KV, 1));
     rig_client_free(client);
     rig_free(rig);
 }
@@ -574,7 +566,7 @@ static uint32_t kept_fill(struct rig_client *client, uint32_t count, uint64_t ne
     assert_int_equal(hints_taken(client, &many, ICMS_MISS_NONE), count);
     rig_run(client->rig, 50 * MS);
     for (uint32_t n = 0; n < count; n++)
-        there += in_arena(client, n);
+        there += rig_in_arena(client, KV, n);
     assert_true(stats_of(client->rig)->queued > 0);
     return there;
 }
@@ -595,11 +587,11 @@ static void an_earlier_deadline_takes_the_place_of_a_later_one(void **state)
     hint(client, 102, 19000 * MS); /* later than all: waits */
     hint(client, 100, 500 * MS);
     rig_run(rig, 50 * MS);
-    assert_true(in_arena(client, 100));
-    assert_false(in_arena(client, 102));
+    assert_true(rig_in_arena(client, KV, 100));
+    assert_false(rig_in_arena(client, KV, 102));
     assert_int_equal(hints_taken(client, &urgent, ICMS_MISS_NONE), 1);
     rig_run(rig, 50 * MS);
-    assert_true(in_arena(client, 101));
+    assert_true(rig_in_arena(client, KV, 101));
     assert_true(stats_of(rig)->kept_bytes <=
                 rig_stats(rig)->volumes[KV].arena_bytes / AGENT_KEPT_SHARE);
     assert_true(rig_load(client, KV, 100, BYTES));
@@ -623,13 +615,13 @@ static void what_gave_its_place_is_loaded_again(void **state)
     }
     rig_run(rig, 50 * MS);
     for (uint32_t n = 100; n < 100 + kept; n++)
-        assert_true(in_arena(client, n));
+        assert_true(rig_in_arena(client, KV, n));
     for (uint32_t n = 200; n < 230; n++) { /* memory is needed for others */
         rig_flash(rig, 0, KV, n, BYTES);
         assert_false(rig_load(client, KV, n, BYTES));
     }
     for (uint32_t n = 0; n < 16; n++)
-        gone += !in_arena(client, n);
+        gone += !rig_in_arena(client, KV, n);
     assert_true(gone == 16);
     assert_true(stats_of(rig)->unused_bytes >= kept * BYTES);
     for (uint32_t n = 100; n < 100 + kept; n++)
@@ -660,7 +652,7 @@ static void a_user_over_its_part_gives_places_to_another(void **state)
     }
     rig_run(rig, 100 * MS);
     for (uint32_t n = 100; n < 100 + kept; n++)
-        there += in_arena(other, n);
+        there += rig_in_arena(other, KV, n);
     assert_in_range(there, kept / 2 - 1, kept / 2 + 1);
     for (uint32_t n = 0; n < 32; n++)
         still += rig_load(hoarder, KV, n, BYTES);
@@ -724,7 +716,7 @@ static void hints_of_the_owner_need_no_client(void **state)
     assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
     rig_run(rig, 200 * MS);
     for (uint32_t n = 0; n < 12; n++)
-        assert_true(in_arena(client, n));
+        assert_true(rig_in_arena(client, KV, n));
     for (int i = 0; i < AGENT_MANY; i++)
         assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
     assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_BUSY);

@@ -379,6 +379,21 @@ static void pieces_and_streams_are_as_ever(void **state)
     reads_pass_the_host(f, 6); /* its lane came back */
 }
 
+/* A get of the next block, whose read hangs in the library. */
+static struct icms_request *read_hangs(struct fixture *f, struct icms_block *block)
+{
+    struct icms_request *request = NULL;
+    int asked;
+
+    choose_device(f);
+    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    *block = block_of(f->next, device_at(f, f->next));
+    assert_int_equal(icms_get_start(f->volume, block, 1, NULL, &request), ICMS_OK);
+    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    return request;
+}
+
 /* A block that is written while it is read: the value that is answered is the one that comes,
  * though another one was read past the host for it before. */
 static void a_block_is_written_during_a_read(void **state)
@@ -387,15 +402,9 @@ static void a_block_is_written_during_a_read(void **state)
     struct icms_request *request = NULL;
     struct icms_block block, written;
     uint8_t *data = malloc(BYTES), *got = malloc(BYTES);
-    int asked;
 
     gpu->set(FAKE_DEVICE_PIN_MAX, (int)(17 * MIB)); /* not the agent's memory */
-    choose_device(f);
-    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
-    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
-    block = block_of(f->next, device_at(f, f->next));
-    assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
-    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    request = read_hangs(f, &block);
     fill(data, BLOCKS);
     written = block_of(f->next, data);
     written.bytes = BYTES - 5000;
@@ -499,14 +508,8 @@ static void memory_is_unregistered_during_a_read(void **state)
     struct icms_request *request = NULL;
     struct icms_block block;
     pthread_t thread;
-    int asked;
 
-    choose_device(f);
-    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
-    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
-    block = block_of(f->next, device_at(f, f->next));
-    assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
-    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    request = read_hangs(f, &block);
     assert_int_equal(icms_memory_unregister(&f->memory), ICMS_BUSY);
     assert_int_equal(pthread_create(&thread, NULL, hang_ends, NULL), 0);
     icms_request_cancel(request);
@@ -537,12 +540,7 @@ static void a_driver_that_fails_keeps_the_memory_of_a_read(void **state)
     pthread_t thread;
     int asked;
 
-    choose_device(f);
-    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
-    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
-    block = block_of(f->next, device_at(f, f->next));
-    assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
-    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    request = read_hangs(f, &block);
     icms_request_cancel(request);
     assert_int_equal(icms_request_end(&request), ICMS_MISS);
     asked = gpu->count(FAKE_DEVICE_ASKED);
@@ -635,15 +633,9 @@ static void a_context_is_destroyed_during_a_read(void **state)
     struct fixture *f = *state;
     struct icms_request *request = NULL;
     struct icms_block block;
-    int asked;
 
     f->context = gpu->context_new(0);
-    choose_device(f);
-    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
-    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
-    block = block_of(f->next, device_at(f, f->next));
-    assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
-    wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
+    request = read_hangs(f, &block);
     gpu->context_destroy(f->context);
     gpu->set(FAKE_DEVICE_FILE_HANG, 0);
     assert_int_equal(icms_request_end(&request), ICMS_MISS);

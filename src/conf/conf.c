@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/file.h"
 
 /* Parses and binds; object holds the defaults. */
 static icms_err text_bind(const struct conf_table *table, const char *text, size_t bytes,
@@ -172,12 +173,7 @@ icms_err conf_file_check(int fd, const char *path, struct err_why *why)
 
     if (fstat(fd, &status) != 0)
         return err_set(why, err_from_errno(errno), "cannot read %s: %s", path, strerror(errno));
-    if (S_ISREG(status.st_mode) && (status.st_mode & S_IWOTH) != 0)
-        return err_set(why, ICMS_PERMISSION,
-                       "cannot use %s: its mode is 0%03o, so every user of this machine can change "
-                       "it; look whether it is as it was, and `chmod o-w` it",
-                       path, (unsigned)status.st_mode & 07777);
-    return ICMS_OK;
+    return S_ISREG(status.st_mode) ? file_mode_check(&status, "", path, why) : ICMS_OK;
 }
 
 icms_err conf_file_read(const char *path, const char *remedy, struct err_why *why, char **out_text,

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 
@@ -30,12 +31,8 @@ static icms_err audit_check(int fd, const char *path, struct err_why *why)
                        "cannot use the audit log %.300s: its owner is user %u; it must be user %u, "
                        "who runs this, or root: see chown(1), and who may write in its folder",
                        path, (unsigned)status.st_uid, (unsigned)geteuid());
-    if (S_ISREG(status.st_mode) && (status.st_mode & S_IWOTH) != 0)
-        return err_set(why, ICMS_PERMISSION,
-                       "cannot use the audit log %.300s: its mode is 0%03o, so every user of this "
-                       "machine can change it; look whether it is as it was, and `chmod o-w` it",
-                       path, (unsigned)status.st_mode & 07777);
-    return ICMS_OK;
+    return S_ISREG(status.st_mode) ? file_mode_check(&status, "the audit log ", path, why)
+                                   : ICMS_OK;
 }
 
 static icms_err audit_open(const char *path, struct err_why *why, int *out_fd)

@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "base/file.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "loop/loop.h"
@@ -38,16 +39,13 @@ static icms_err guard_file_check(const char *what, FILE *file, const char *path,
                                  struct err_why *why)
 {
     struct stat status;
+    char key[64];
 
     if (fstat(fileno(file), &status) != 0)
         return err_set(why, err_from_errno(errno), "cannot read http.%s %.300s: %s", what, path,
                        strerror(errno));
-    if ((status.st_mode & S_IWOTH) != 0)
-        return err_set(why, ICMS_PERMISSION,
-                       "cannot use http.%s %.300s: its mode is 0%03o, so every user of this "
-                       "machine can change it; look whether it is as it was, and `chmod o-w` it",
-                       what, path, (unsigned)status.st_mode & 07777);
-    return ICMS_OK;
+    (void)snprintf(key, sizeof(key), "http.%s ", what);
+    return file_mode_check(&status, key, path, why);
 }
 
 /* A file of certificates, which are no secrets; what: its key of the configuration. */
