@@ -203,8 +203,7 @@ struct agent_op {
     struct agent_enclosure *enclosure; /* asked now; NULL: the own drive */
     struct agent_link *by_link;        /* of it: which one has the command             */
     uint32_t links_tried;              /* bit i: link i of it had the command           */
-    uint64_t asked_ns;         /* when; of an enclosure                                       */
-    uint64_t ahead_bytes;      /* of loads in flight there at that time, with its own      */
+    struct slow_op asked;      /* when, and behind how many bytes of loads; of an enclosure   */
     struct estimate_load load; /* LOAD: what was expected of an enclosure, or of the own drive
                                   instead of a pod                                    */
     /* answer of the one that was asked; in over: of all */
@@ -255,8 +254,7 @@ struct agent_match_cmd {
     icms_err err;
     enum icms_miss reason;
     uint64_t map;         /* bit k: key k is there                                     */
-    uint64_t asked_ns;    /* when it was sent                                          */
-    uint64_t ahead_bytes; /* of loads in flight there at that time                     */
+    struct slow_op asked; /* as in struct agent_op                                     */
     struct nvmf_req nvmf; /* the command                                               */
     struct loop_msg msg;  /* goes on after what runs now                               */
     struct list link;     /* free list                                                 */

@@ -66,17 +66,24 @@ static enum agent_op_kind op_asks(const struct agent_op *op)
     return op->looks ? AGENT_OP_EXIST : op->kind;
 }
 
+/* Somebody waits for what a load or exist of it brings. */
+static bool op_is_awaited(const struct agent_op *op)
+{
+    return op->io_class == IO_CLASS_LOAD &&
+           (op->kind == AGENT_OP_LOAD || op->kind == AGENT_OP_EXIST);
+}
+
 static void enclosure_op_count(struct agent_op *op)
 {
     struct agent_enclosure *enclosure = op->enclosure;
     enum agent_op_kind asks = op_asks(op);
 
     if (asks == AGENT_OP_LOAD)
-        enclosure_count(enclosure, AGENT_LATENCY_LOAD, op->err, op->asked_ns);
+        enclosure_count(enclosure, AGENT_LATENCY_LOAD, op->err, op->asked.sent_ns);
     else if (asks == AGENT_OP_STORE)
-        enclosure_count(enclosure, AGENT_LATENCY_STORE, op->err, op->asked_ns);
+        enclosure_count(enclosure, AGENT_LATENCY_STORE, op->err, op->asked.sent_ns);
     else if (asks == AGENT_OP_EXIST)
-        enclosure_count(enclosure, AGENT_LATENCY_EXIST, op->err, op->asked_ns);
+        enclosure_count(enclosure, AGENT_LATENCY_EXIST, op->err, op->asked.sent_ns);
     if (asks == AGENT_OP_STORE && op->err == ICMS_OK) {
         counter_add(&enclosure->reactor->pod_store_bytes, op->stored_bytes);
         counter_add(&enclosure->store_bytes, op->stored_bytes);
@@ -105,7 +112,7 @@ static void enclosure_load_ended(const struct agent_op *op, const struct nvmf_re
     enum estimate_end end = ESTIMATE_NOTHING;
     uint64_t error;
 
-    if (agent_reactor_stalled(enclosure->reactor, op->asked_ns))
+    if (agent_reactor_stalled(enclosure->reactor, op->asked.sent_ns))
         end = ESTIMATE_NOTHING;
     else if (op->err == ICMS_OK)
         end = ESTIMATE_CAME;
@@ -126,15 +133,15 @@ static void enclosure_req_done(struct nvmf_req *req)
     struct agent_enclosure *enclosure = op->enclosure;
 
     link_over(op->by_link, req);
+    list_remove(&op->asked.link);
     op->err = link_req_err(op->by_link, op->shard, req);
     op->reason = req->reason;
     if (op->kind == AGENT_OP_LOAD) {
         enclosure->loading_bytes -= req_space(req);
         enclosure_load_ended(op, req);
     }
-    if (op->io_class == IO_CLASS_LOAD && (op->kind == AGENT_OP_LOAD || op->kind == AGENT_OP_EXIST))
-        agent_link_ended(op->by_link, op->shard, op->kind == AGENT_OP_LOAD, req, op->ahead_bytes,
-                         op->asked_ns);
+    if (op_is_awaited(op))
+        agent_link_ended(op->by_link, op->shard, op->kind == AGENT_OP_LOAD, req, &op->asked);
     enclosure_op_count(op);
     if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK)
         enclosure_op_loaded(op, req);
@@ -187,7 +194,7 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     if (err != ICMS_OK)
         return err;
     op->links_tried |= (uint32_t)1 << op->by_link->at;
-    op->asked_ns = reactor_now_ns(enclosure->reactor);
+    op->asked.sent_ns = reactor_now_ns(enclosure->reactor);
     op->u.nvmf = (struct nvmf_req){
         .nsid = op->by_link->nsid[shard->number],
         .share = agent_share(shard, op->user),
@@ -204,10 +211,12 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
             enclosure->loading_bytes += req_space(&op->u.nvmf);
             estimate_begun(&enclosure->estimate, &op->load,
                            u64_min(agent_shard_expected_bytes(shard), req_space(&op->u.nvmf)),
-                           op->asked_ns);
+                           op->asked.sent_ns);
         }
     }
-    op->ahead_bytes = enclosure->loading_bytes;
+    op->asked.bytes = enclosure->loading_bytes;
+    if (err == ICMS_OK && op_is_awaited(op))
+        agent_enclosure_sent(enclosure, op->kind == AGENT_OP_LOAD, &op->asked);
     return err;
 }
 
@@ -253,10 +262,11 @@ static void match_req_done(struct nvmf_req *req)
     const struct agent_shard *shard = cmd->match->shard;
 
     link_over(cmd->by_link, req);
+    list_remove(&cmd->asked.link);
     cmd->err = link_req_err(cmd->by_link, cmd->match->shard, req);
     cmd->reason = req->reason;
-    agent_link_ended(cmd->by_link, shard, false, req, cmd->ahead_bytes, cmd->asked_ns);
-    enclosure_count(cmd->enclosure, AGENT_LATENCY_EXIST, cmd->err, cmd->asked_ns);
+    agent_link_ended(cmd->by_link, shard, false, req, &cmd->asked);
+    enclosure_count(cmd->enclosure, AGENT_LATENCY_EXIST, cmd->err, cmd->asked.sent_ns);
     if (cmd->err == ICMS_PEER_DOWN && enclosure_match_again(cmd))
         return;
     if (cmd->err == ICMS_UNSUPPORTED) /* offered, but not known: key by key from now on */
@@ -275,8 +285,8 @@ static icms_err enclosure_match_start(struct agent_match_cmd *cmd)
     if (err != ICMS_OK)
         return err;
     cmd->links_tried |= (uint32_t)1 << cmd->by_link->at;
-    cmd->asked_ns = reactor_now_ns(enclosure->reactor);
-    cmd->ahead_bytes = enclosure->loading_bytes;
+    cmd->asked.sent_ns = reactor_now_ns(enclosure->reactor);
+    cmd->asked.bytes = enclosure->loading_bytes;
     cmd->nvmf = (struct nvmf_req){
         .nsid = cmd->by_link->nsid[match->shard->number],
         .share = agent_share(match->shard, match->user),
@@ -287,8 +297,10 @@ static icms_err enclosure_match_start(struct agent_match_cmd *cmd)
         .owner = cmd,
     };
     err = nvmf_exist_many(cmd->by_link->own.ctrl, &cmd->nvmf, cmd->keys, cmd->count, cmd->data);
-    if (err == ICMS_OK)
+    if (err == ICMS_OK) {
         link_begun(cmd->by_link, &cmd->nvmf);
+        agent_enclosure_sent(enclosure, false, &cmd->asked);
+    }
     return err;
 }
 

@@ -20,8 +20,9 @@
  *
  * Slow: base/slow.h has the rule. It is told of loads and exists that somebody waits for, each kind
  * beside its own, because an enclosure may be quick with one and late with the other. What this
- * agent itself has in flight there may take its time (ahead_bytes), and what was in flight while
- * the reactor stood still says nothing. A slow enclosure keeps its associations and what is in
+ * agent itself has in flight there may take its time (slow_op.bytes), and what was in flight while
+ * the reactor stood still says nothing. After a late one it looks at what is not answered, too
+ * (enclosure_late). A slow enclosure keeps its associations and what is in
  * flight; new loads and stores go to the next one. It is probed with a command of the kind that was
  * late, for the key that was there last, so it does not come back before that is quick again. When
  * fewer than half of the enclosures are UP the slow ones are used again, and for a key that no
@@ -174,8 +175,7 @@ static uint64_t enclosures_in_use(const struct agent_reactor *reactor)
     return ~atomic_load_explicit(&reactor->excluded, memory_order_relaxed) & reactor->view->members;
 }
 
-static void enclosure_slow_begins(struct agent_enclosure *enclosure, struct slow *slow,
-                                  uint64_t took_ns)
+static void enclosure_slow_begins(struct agent_enclosure *enclosure, struct slow *slow)
 {
     bool is_load = slow == &enclosure->reactor->slow_loads;
     uint64_t limit_ns =
@@ -185,7 +185,8 @@ static void enclosure_slow_begins(struct agent_enclosure *enclosure, struct slow
     (void)snprintf(text, sizeof(text),
                    "%s take longer than at the other enclosures: %llu ms, where more than %llu ms "
                    "are late",
-                   is_load ? "loads" : "lookups", (unsigned long long)(took_ns / 1000000),
+                   is_load ? "loads" : "lookups",
+                   (unsigned long long)(slow_late_ns(slow, enclosure->number) / 1000000),
                    (unsigned long long)(limit_ns / 1000000));
     enclosure_text_set(enclosure, NULL, text);
     enclosure->slow_in = slow;
@@ -229,7 +230,7 @@ static void enclosure_asked(struct agent_enclosure *enclosure, const struct agen
 }
 
 /* A command of the link was this late, where the other links were in time. */
-static void link_slow_begins(struct agent_link *link, uint64_t took_ns)
+static void link_slow_begins(struct agent_link *link)
 {
     struct agent_enclosure *enclosure = link->enclosure;
     uint64_t limit_ns =
@@ -239,7 +240,7 @@ static void link_slow_begins(struct agent_link *link, uint64_t took_ns)
     (void)snprintf(text, sizeof(text),
                    "commands take longer than by its other addresses: %llu ms, where more than "
                    "%llu ms are late",
-                   (unsigned long long)(took_ns / 1000000),
+                   (unsigned long long)(slow_late_ns(&enclosure->links_slow, link->at) / 1000000),
                    (unsigned long long)(limit_ns / 1000000));
     enclosure_text_set(enclosure, link, text);
     counter_add(&link->slow_total, 1);
@@ -247,8 +248,43 @@ static void link_slow_begins(struct agent_link *link, uint64_t took_ns)
     enclosure_probe_arm(enclosure, &link->retry);
 }
 
+/* Something was late there: what is not answered will be looked at. */
+static void enclosure_late_arm(struct agent_enclosure *enclosure, const struct slow *slow)
+{
+    struct agent_reactor *reactor = enclosure->reactor;
+    uint64_t look_ns = slow_look_ns(slow, enclosure->number, reactor_now_ns(reactor));
+
+    if (look_ns != 0 && !loop_timer_armed(&enclosure->late))
+        loop_timer_start(reactor->loop, &enclosure->late, look_ns);
+}
+
+static void enclosure_late(struct loop_timer *timer)
+{
+    struct agent_enclosure *enclosure = container_of(timer, struct agent_enclosure, late);
+    struct agent_reactor *reactor = enclosure->reactor;
+    struct slow *const both[] = {&reactor->slow_loads, &reactor->slow_exists};
+
+    (void)agent_reactor_stalled(reactor, 0); /* it may be late just now */
+    for (int i = 0; i < 2 && enclosure_state(enclosure) == AGENT_ENCLOSURE_UP; i++) {
+        if (slow_look(both[i], enclosure->number, enclosures_in_use(reactor), reactor->stalled_ns,
+                      reactor_now_ns(reactor)))
+            enclosure_slow_begins(enclosure, both[i]);
+        else
+            enclosure_late_arm(enclosure, both[i]);
+    }
+}
+
+void agent_enclosure_sent(struct agent_enclosure *enclosure, bool is_load, struct slow_op *asked)
+{
+    struct agent_reactor *reactor = enclosure->reactor;
+    struct slow *slow = is_load ? &reactor->slow_loads : &reactor->slow_exists;
+
+    slow_sent(slow, enclosure->number, asked);
+    enclosure_late_arm(enclosure, slow);
+}
+
 void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, bool is_load,
-                      const struct nvmf_req *req, uint64_t bytes, uint64_t asked_ns)
+                      const struct nvmf_req *req, const struct slow_op *asked)
 {
     struct agent_enclosure *enclosure = link->enclosure;
     struct agent_reactor *reactor = enclosure->reactor;
@@ -264,15 +300,16 @@ void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, 
     else if (req->err != ICMS_OK && req->err != ICMS_CORRUPT && req->status == 0)
         return; /* it ended with the association, or here */
     if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP ||
-        agent_reactor_stalled(reactor, asked_ns))
+        agent_reactor_stalled(reactor, asked->sent_ns))
         return;
     if (link_state(link) == AGENT_ENCLOSURE_UP &&
         slow_ended(&enclosure->links_slow, link->at, links_in(enclosure, AGENT_ENCLOSURE_UP), end,
-                   bytes, asked_ns, now_ns))
-        link_slow_begins(link, now_ns - asked_ns);
-    if (slow_ended(slow, enclosure->number, enclosures_in_use(reactor), end, bytes, asked_ns,
-                   now_ns))
-        enclosure_slow_begins(enclosure, slow, now_ns - asked_ns);
+                   asked, now_ns))
+        link_slow_begins(link);
+    if (slow_ended(slow, enclosure->number, enclosures_in_use(reactor), end, asked, now_ns))
+        enclosure_slow_begins(enclosure, slow);
+    else
+        enclosure_late_arm(enclosure, slow);
 }
 
 /* Whether the end of a probe says that what it asked is quick; a reactor that stood still does not
@@ -557,6 +594,7 @@ static void enclosure_down(struct agent_enclosure *enclosure)
     if (enclosure_state(enclosure) != AGENT_ENCLOSURE_EXCLUDED)
         counter_add(&enclosure->exclusions, 1);
     loop_timer_stop(enclosure->reactor->loop, &enclosure->probe);
+    loop_timer_stop(enclosure->reactor->loop, &enclosure->late);
     slow_forget(&enclosure->reactor->slow_loads, enclosure->number);
     slow_forget(&enclosure->reactor->slow_exists, enclosure->number);
     enclosure_state_set(enclosure, AGENT_ENCLOSURE_EXCLUDED);
@@ -867,6 +905,7 @@ void agent_enclosure_relink(struct agent_enclosure *enclosure, uint32_t links,
     enclosure->was_relinked = true;
     enclosure->began_ns = reactor_now_ns(reactor);
     loop_timer_stop(reactor->loop, &enclosure->probe);
+    loop_timer_stop(reactor->loop, &enclosure->late);
     slow_forget(&reactor->slow_loads, enclosure->number);
     slow_forget(&reactor->slow_exists, enclosure->number);
     memset(enclosure->asked, 0, sizeof(enclosure->asked));
@@ -934,6 +973,7 @@ icms_err agent_enclosure_make(struct agent_enclosure *enclosure, struct agent_re
         enclosure->number = number;
         pthread_mutex_init(&enclosure->text_lock, NULL);
         loop_timer_init(&enclosure->probe, enclosure_probe);
+        loop_timer_init(&enclosure->late, enclosure_late);
         slow_init(&enclosure->links_slow, LIMIT_LINKS);
         for (uint32_t i = 0; i < LIMIT_LINKS; i++) {
             struct agent_link *link = &enclosure->links[i];

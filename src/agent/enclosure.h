@@ -103,6 +103,7 @@ struct agent_enclosure {
     _Atomic uint64_t
         appeared_ns[LIMIT_AGENT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
     struct loop_timer probe;  /* next probe while SLOW                                    */
+    struct loop_timer late;   /* next look at what is not answered while something was late */
     struct slow *slow_in;     /* SLOW: reactor->slow_loads or slow_exists                 */
     uint64_t loading_bytes;   /* space of loads in flight                                 */
     struct estimate estimate; /* of loads, by all links                                   */
@@ -176,10 +177,12 @@ icms_err agent_enclosure_link(struct agent_enclosure *enclosure, uint32_t volume
 /* It answered that it has no such namespace: detached since the last look. */
 void agent_link_volume_lost(struct agent_link *link, struct agent_shard *shard);
 
-/* A load or exist that somebody waits for has ended at a link; bytes: of loads that were in flight
- * at the enclosure when it was sent, with its own. */
+/* A load or exist that somebody waits for was sent to an enclosure, and has ended at a link of it,
+ * when asked is in no list any more. asked: when it was sent, and the bytes of loads that were in
+ * flight there then, with its own. */
+void agent_enclosure_sent(struct agent_enclosure *enclosure, bool is_load, struct slow_op *asked);
 void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, bool is_load,
-                      const struct nvmf_req *req, uint64_t bytes, uint64_t asked_ns);
+                      const struct nvmf_req *req, const struct slow_op *asked);
 
 /* A block that it has is damaged, there or on its way. */
 void agent_enclosure_damaged(struct agent_enclosure *enclosure, uint32_t volume,

@@ -162,6 +162,7 @@ static struct line *match_ask_cmd(struct agent_match *match, uint32_t i,
             return &reactor->wait_cmd;
         cmd = *io_cmd = container_of(link, struct agent_match_cmd, link);
         list_init(&cmd->link);
+        list_init(&cmd->asked.link);
         cmd->answered = match_cmd_answered;
         cmd->match = match;
         cmd->enclosure = enclosure;

@@ -79,6 +79,7 @@ struct agent_op *agent_op_new(struct agent_shard *shard, struct agent_user_share
     list_init(&op->key_link);
     list_init(&op->client_link);
     list_init(&op->link);
+    list_init(&op->asked.link);
     return op;
 }
 

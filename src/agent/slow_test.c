@@ -111,6 +111,34 @@ static void a_slow_enclosure_is_passed_over_and_comes_back(void **state)
     rig_free(rig);
 }
 
+/* Batches, one after the other, that need all enclosures: the second is not waited for. */
+static void half_a_second_is_seen_within_one(void **state)
+{
+    struct agent_rig *rig = rig_new(&three);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t began_ns;
+
+    gets(rig, client, 500 * MS, 2000 * MS);
+    rig->fake[0]->delay_ns = 500 * MS;
+    began_ns = rig_now_ns(rig);
+    for (int batch = 0; batch < 2; batch++) {
+        uint64_t tags[6];
+
+        for (uint32_t i = 0; i < 6; i++)
+            tags[i] = rig_get(client, KV, key_at(rig, i % 3), UINT32_MAX, 2000 * MS);
+        if (batch == 1)
+            rig_run(rig, began_ns + 960 * MS - rig_now_ns(rig));
+        else
+            for (uint32_t i = 0; i < 6; i++)
+                (void)rig_wait(client, tags[i]);
+    }
+    assert_int_equal(state_of(rig, 0), AGENT_ENCLOSURE_SLOW);
+    assert_int_equal(slow_total(rig), 1);
+    rig_run(rig, 2000 * MS);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* Nothing comes from it before the deadline of whoever asks. */
 static void missed_deadlines_count(void **state)
 {
@@ -271,6 +299,7 @@ int main(void)
         cmocka_unit_test(without_the_others_a_slow_enclosure_is_used),
         cmocka_unit_test(where_the_others_lack_the_volume_a_slow_enclosure_is_used),
         cmocka_unit_test(a_slow_enclosure_that_dies_is_excluded),
+        cmocka_unit_test(half_a_second_is_seen_within_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,8 @@ void slow_init(struct slow *slow, uint32_t count)
     check(count >= 1 && count <= SLOW_PEERS_MAX);
     memset(slow, 0, sizeof(*slow));
     slow->count = slow->all = count;
+    for (uint32_t i = 0; i < count; i++)
+        list_init(&slow->peers[i].waiting);
 }
 
 void slow_all_set(struct slow *slow, uint32_t all)
@@ -95,24 +97,37 @@ static bool slow_others_are_well(const struct slow *slow, uint32_t but, uint64_t
     return 2 * well >= slow->all;
 }
 
-static void slow_begins(struct slow_peer *self, uint64_t now_ns)
+/* So many were late in a row: is the peer slow now? */
+static bool slow_judge(struct slow *slow, uint32_t peer, uint64_t in_use, uint32_t lates,
+                       uint64_t now_ns)
 {
+    struct slow_peer *self = &slow->peers[peer];
     bool again = self->back_ns != 0 && now_ns - self->back_ns < SLOW_CALM_NS;
 
+    if (lates < SLOW_LATES || now_ns - self->streak_ns < SLOW_STREAK_NS ||
+        !slow_others_are_well(slow, peer, in_use, self->streak_ns))
+        return false;
     self->hold_ns = again ? u64_max(self->hold_ns * 2, SLOW_HOLD_NS) : 0;
     if (self->hold_ns > SLOW_HOLD_NS_MAX)
         self->hold_ns = SLOW_HOLD_NS_MAX;
     self->slow_ns = now_ns;
     self->probes_good = 0;
     self->lates = 0;
+    return true;
+}
+
+void slow_sent(struct slow *slow, uint32_t peer, struct slow_op *op)
+{
+    check(peer < slow->count);
+    list_push(&slow->peers[peer].waiting, &op->link);
 }
 
 bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
-                uint64_t bytes, uint64_t sent_ns, uint64_t now_ns)
+                const struct slow_op *op, uint64_t now_ns)
 {
     struct slow_peer *self = &slow->peers[peer];
-    uint64_t took_ns = u64_max(now_ns - sent_ns, 1);
-    bool late = slow_is_late(slow, peer, in_use, end, bytes, took_ns);
+    uint64_t took_ns = u64_max(now_ns - op->sent_ns, 1);
+    bool late = slow_is_late(slow, peer, in_use, end, op->bytes, took_ns);
 
     check(peer < slow->count && (in_use >> peer & 1) != 0);
     if (end == SLOW_ANSWERED || late)
@@ -123,16 +138,50 @@ bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end
         if (end == SLOW_MISSED)
             return false;
         self->lates = 0;
-        self->in_time_ns = u64_max(self->in_time_ns, sent_ns);
+        self->in_time_ns = u64_max(self->in_time_ns, op->sent_ns);
         return false;
     }
-    if (self->lates++ == 0)
+    if (self->lates++ == 0) {
         self->streak_ns = now_ns;
-    if (self->lates < SLOW_LATES || now_ns - self->streak_ns < SLOW_STREAK_NS ||
-        !slow_others_are_well(slow, peer, in_use, self->streak_ns))
+        self->late_ns = 0;
+    }
+    self->late_ns = u64_max(self->late_ns, took_ns);
+    return slow_judge(slow, peer, in_use, self->lates, now_ns);
+}
+
+uint64_t slow_late_ns(const struct slow *slow, uint32_t peer)
+{
+    return slow->peers[peer].late_ns;
+}
+
+uint64_t slow_look_ns(const struct slow *slow, uint32_t peer, uint64_t now_ns)
+{
+    const struct slow_peer *self = &slow->peers[peer];
+
+    if (self->lates == 0 || list_empty(&self->waiting))
+        return 0;
+    return u64_max(self->streak_ns + SLOW_STREAK_NS, now_ns + SLOW_FLOOR_NS);
+}
+
+bool slow_look(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind_ns,
+               uint64_t now_ns)
+{
+    struct slow_peer *self = &slow->peers[peer];
+    uint32_t waiting = 0;
+
+    check(peer < slow->count && (in_use >> peer & 1) != 0);
+    if (self->lates == 0)
         return false;
-    slow_begins(self, now_ns);
-    return true;
+    list_for_each (link, &self->waiting) {
+        const struct slow_op *op = container_of(link, struct slow_op, link);
+
+        if (op->sent_ns <= blind_ns ||
+            !slow_is_late(slow, peer, in_use, SLOW_ANSWERED, op->bytes, now_ns - op->sent_ns))
+            continue;
+        self->late_ns = u64_max(self->late_ns, now_ns - op->sent_ns);
+        waiting++;
+    }
+    return waiting != 0 && slow_judge(slow, peer, in_use, self->lates + waiting, now_ns);
 }
 
 bool slow_probed(struct slow *slow, uint32_t peer, uint64_t in_use, bool answered, uint64_t bytes,

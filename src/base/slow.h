@@ -4,11 +4,13 @@
  * the enclosures of a pod. No peer is slow by itself: it is slower than the others are at the same
  * time.
  *
- * Life of a verdict. Each operation that ends is told by slow_ended. An operation is late when it
- * took longer than slow_limit_ns: SLOW_FACTOR times what is typical of the others, SLOW_FLOOR_NS at
- * least. A peer becomes slow when all of this holds:
- *   - SLOW_LATES operations in a row were late, the last one SLOW_STREAK_NS after the first one
- *     ended: one pause, however many waited for it, is no verdict;
+ * Life of a verdict. Each operation is told by slow_sent, and by slow_ended when it is over. It is
+ * late when it took, or waits for, longer than slow_limit_ns: SLOW_FACTOR times what is typical of
+ * the others, SLOW_FLOOR_NS at least. A peer becomes slow when all of this holds:
+ *   - SLOW_LATES operations in a row were late, the first of them ended SLOW_STREAK_NS ago, and
+ *     one is late since: one pause, however many waited for it, is no verdict. While there is such
+ *     a first one the owner looks at what is not answered (slow_look, when slow_look_ns says), so
+ *     that a peer that takes half a second for an answer is not waited for twice;
  *   - half of all peers are in use and well: their last operation was in time, and was sent after
  *     that first late one ended. Where all are slow there is too much to do, or a fault of one's
  *     own, and no peer to blame.
@@ -21,7 +23,8 @@
  * way: it is late when that is over the limit, with SLOW_MISSED_FLOOR_NS instead of SLOW_FLOOR_NS,
  * and says nothing when it is not (who asked gave too little time). An answer that refuses work
  * ("shed") came in time: the peer is busy. The caller does not report operations that were
- * canceled, ended with the connection, or were under way while its own thread stood still.
+ * canceled, ended with the connection, or were under way while its own thread stood still: it ends
+ * them by list_remove.
  *
  * One thread. Takes no memory, knows no clock.
  */
@@ -30,6 +33,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "base/list.h"
 
 #define SLOW_PEERS_MAX 64
 
@@ -48,12 +53,21 @@
 #define SLOW_HOLD_NS_MAX ((uint64_t)32 * 1000 * 1000 * 1000)
 #define SLOW_CALM_NS     ((uint64_t)60 * 1000 * 1000 * 1000)
 
+/* An operation, in its owner's memory. */
+struct slow_op {
+    struct list link; /* of what the peer has not answered                             */
+    uint64_t sent_ns;
+    uint64_t bytes; /* how much the peer has to send until it is over                  */
+};
+
 /* One peer. */
 struct slow_peer {
+    struct list waiting;  /* struct slow_op: not answered, the oldest first                     */
     uint64_t typical_ns;  /* moving average of what operations took; 0: none yet                  */
     uint64_t in_time_ns;  /* when the last operation in time was sent; 0: none yet                */
     uint64_t streak_ns;   /* when the first late one of the streak ended                        */
     uint32_t lates;       /* late operations in a row                                             */
+    uint64_t late_ns;     /* what the longest of them took                                        */
     uint32_t probes_good; /* in a row, while it is slow                                           */
     uint64_t hold_ns;     /* how long it stays slow at least; 0: it was well for long             */
     uint64_t slow_ns;     /* when it became slow last                                             */
@@ -86,10 +100,24 @@ void slow_forget(struct slow *slow, uint32_t peer);
  * not slow. */
 uint64_t slow_limit_ns(const struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t bytes);
 
-/* An operation ended at a peer that is in use. True: the peer is slow now, and the caller takes it
- * out of use. */
+/* The peer has to answer it; sent_ns and bytes are set. Until list_remove. */
+void slow_sent(struct slow *slow, uint32_t peer, struct slow_op *op);
+
+/* An operation, which is in no list any more, ended at a peer that is in use. True: the peer is
+ * slow now, and the caller takes it out of use. */
 bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
-                uint64_t bytes, uint64_t sent_ns, uint64_t now_ns);
+                const struct slow_op *op, uint64_t now_ns);
+
+/* When to look at what the peer has not answered; 0: nothing was late, or there is nothing. */
+uint64_t slow_look_ns(const struct slow *slow, uint32_t peer, uint64_t now_ns);
+
+/* The same verdict as slow_ended, for a peer that is in use, by what it has not answered; what was
+ * sent up to blind_ns says nothing. */
+bool slow_look(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind_ns,
+               uint64_t now_ns);
+
+/* How long the longest of its last streak took, or had waited at the verdict. */
+uint64_t slow_late_ns(const struct slow *slow, uint32_t peer);
 
 /* A probe of a slow peer was answered, or (answered false) failed. True: the peer is not slow any
  * more. */

@@ -30,7 +30,9 @@ struct world {
     uint64_t deadline_ns;       /* relative; 0: none                        */
     enum slow_end end;          /* of those that are in time                */
     uint32_t peer[CLIENTS];     /* whom the client asks                     */
-    uint64_t sent_ns[CLIENTS];  /* since when                               */
+    struct slow_op op[CLIENTS]; /* what it waits for                        */
+    bool looks;                 /* at what is not answered                  */
+    uint64_t look_ns[PEERS];    /* when; 0: not soon                        */
     uint64_t probe_ns[PEERS];   /* when the next one of a slow peer is sent */
     uint32_t verdicts, returns; /* of all peers                             */
     uint64_t first_ns;          /* of the first verdict                     */
@@ -48,7 +50,10 @@ static void ask(struct world *world, uint32_t client)
     do
         world->peer[client] = (uint32_t)dice(world, world->slow.count);
     while ((world->in_use >> world->peer[client] & 1) == 0);
-    world->sent_ns[client] = world->now_ns;
+    world->op[client].sent_ns = world->now_ns;
+    world->op[client].bytes = 4096;
+    if (world->looks)
+        slow_sent(&world->slow, world->peer[client], &world->op[client]);
 }
 
 static void world_init(struct world *world, uint32_t peers, uint64_t seed)
@@ -56,6 +61,7 @@ static void world_init(struct world *world, uint32_t peers, uint64_t seed)
     memset(world, 0, sizeof(*world));
     slow_init(&world->slow, peers);
     world->in_use = ((uint64_t)1 << peers) - 1;
+    world->looks = true;
     world->random = seed;
     world->now_ns = S;
     for (uint32_t i = 0; i < peers; i++)
@@ -64,22 +70,28 @@ static void world_init(struct world *world, uint32_t peers, uint64_t seed)
         ask(world, i);
 }
 
+static void out_of_use(struct world *world, uint32_t peer)
+{
+    world->in_use &= ~((uint64_t)1 << peer);
+    world->probe_ns[peer] = world->now_ns + PROBE_NS;
+    world->first_ns = world->verdicts++ == 0 ? world->now_ns : world->first_ns;
+}
+
 static void client_step(struct world *world, uint32_t client)
 {
     uint32_t peer = world->peer[client];
-    uint64_t took_ns = world->now_ns - world->sent_ns[client];
+    uint64_t took_ns = world->now_ns - world->op[client].sent_ns;
     bool missed = world->deadline_ns != 0 && world->took_ns[peer] > world->deadline_ns;
 
     if (took_ns < (missed ? world->deadline_ns : world->took_ns[peer]))
         return;
     world->ops++;
+    if (world->looks)
+        list_remove(&world->op[client].link);
     if ((world->in_use >> peer & 1) != 0 &&
-        slow_ended(&world->slow, peer, world->in_use, missed ? SLOW_MISSED : world->end, 4096,
-                   world->sent_ns[client], world->now_ns)) {
-        world->in_use &= ~((uint64_t)1 << peer);
-        world->probe_ns[peer] = world->now_ns + PROBE_NS;
-        world->first_ns = world->verdicts++ == 0 ? world->now_ns : world->first_ns;
-    }
+        slow_ended(&world->slow, peer, world->in_use, missed ? SLOW_MISSED : world->end,
+                   &world->op[client], world->now_ns))
+        out_of_use(world, peer);
     ask(world, client);
 }
 
@@ -96,13 +108,33 @@ static void peer_step(struct world *world, uint32_t peer)
     world->probe_ns[peer] = world->now_ns + PROBE_NS;
 }
 
+static void look_step(struct world *world, uint32_t peer)
+{
+    uint64_t next_ns;
+
+    if (!world->looks || (world->in_use >> peer & 1) == 0)
+        return;
+    if (world->look_ns[peer] != 0 && world->now_ns >= world->look_ns[peer]) {
+        world->look_ns[peer] = 0;
+        if (slow_look(&world->slow, peer, world->in_use, 0, world->now_ns)) {
+            out_of_use(world, peer);
+            return;
+        }
+    }
+    next_ns = slow_look_ns(&world->slow, peer, world->now_ns);
+    if (world->look_ns[peer] == 0)
+        world->look_ns[peer] = next_ns;
+}
+
 static void world_run(struct world *world, uint64_t ns)
 {
     for (uint64_t end_ns = world->now_ns + ns; world->now_ns < end_ns; world->now_ns += MS / 2) {
         for (uint32_t i = 0; i < CLIENTS; i++)
             client_step(world, i);
-        for (uint32_t i = 0; i < world->slow.count; i++)
+        for (uint32_t i = 0; i < world->slow.count; i++) {
             peer_step(world, i);
+            look_step(world, i);
+        }
         assert_true((uint32_t)__builtin_popcountll(world->in_use) * 2 >= world->slow.count);
     }
 }
@@ -175,6 +207,15 @@ static void a_peer_that_refuses_is_busy(void **state)
     assert_int_equal(world.verdicts, 0);
 }
 
+/* An operation that nobody looked at before it ended. */
+static bool ended(struct slow *slow, uint32_t peer, enum slow_end end, uint64_t sent_ns,
+                  uint64_t now_ns)
+{
+    struct slow_op op = {.sent_ns = sent_ns};
+
+    return slow_ended(slow, peer, 3, end, &op, now_ns);
+}
+
 /* Everything that waits for one pause ends late, and together. */
 static void one_pause_is_no_verdict(void **state)
 {
@@ -182,11 +223,61 @@ static void one_pause_is_no_verdict(void **state)
 
     slow_init(&slow, 2);
     for (uint64_t i = 0; i < 50; i++) {
-        assert_false(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, S, 3 * S + i * MS));
-        assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, 3 * S + i * MS, 3 * S + i * MS + 1));
+        assert_false(ended(&slow, 0, SLOW_ANSWERED, S, 3 * S + i * MS));
+        assert_false(ended(&slow, 1, SLOW_ANSWERED, 3 * S + i * MS, 3 * S + i * MS + 1));
     }
     /* it goes on after the pause */
-    assert_true(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, 3 * S, 3 * S + 400 * MS));
+    assert_true(ended(&slow, 0, SLOW_ANSWERED, 3 * S, 3 * S + 400 * MS));
+}
+
+/* What is late already counts before it ends, once one has ended late. */
+static void what_is_not_answered_counts(void **state)
+{
+    struct slow_op op[3] = {{.sent_ns = 3 * S}, {.sent_ns = 3 * S}, {.sent_ns = 3 * S + 380 * MS}};
+    struct slow slow;
+
+    slow_init(&slow, 2);
+    slow_sent(&slow, 0, &op[0]);
+    assert_int_equal(slow_look_ns(&slow, 0, 3 * S), 0);
+    assert_false(slow_look(&slow, 0, 3, 0, 9 * S)); /* it may be one pause */
+    assert_false(ended(&slow, 0, SLOW_ANSWERED, S, 3 * S));
+    assert_int_equal(slow_look_ns(&slow, 0, 3 * S), 3 * S + 400 * MS);
+    assert_int_equal(slow_look_ns(&slow, 0, 4 * S), 4 * S + 50 * MS);
+    slow_sent(&slow, 0, &op[1]);
+    assert_false(slow_look(&slow, 0, 3, 0, 3 * S + 400 * MS)); /* is the other one well? */
+    assert_false(ended(&slow, 1, SLOW_ANSWERED, 3 * S, 3 * S + MS));
+    assert_false(slow_look(&slow, 0, 3, 0, 3 * S + 399 * MS));
+    assert_false(slow_look(&slow, 0, 3, 3 * S, 3 * S + 400 * MS)); /* it stood still */
+    list_remove(&op[1].link);
+    slow_sent(&slow, 0, &op[2]);
+    assert_false(slow_look(&slow, 0, 3, 0, 3 * S + 400 * MS)); /* two are late */
+    assert_true(slow_look(&slow, 0, 3, 0, 3 * S + 431 * MS));
+    assert_int_equal(slow_late_ns(&slow, 0), 2 * S);
+    list_remove(&op[0].link);
+    list_remove(&op[2].link);
+    assert_int_equal(slow_look_ns(&slow, 0, 4 * S), 0);
+}
+
+/* Half a second for an answer: not waited for twice, where the others are asked meanwhile. */
+static void half_a_second_is_seen_within_one(void **state)
+{
+    for (int looks = 0; looks < 2; looks++) {
+        uint32_t soon = 0;
+
+        for (uint64_t seed = 1; seed <= 20; seed++) {
+            struct world world;
+
+            world_init(&world, 3, seed);
+            world.looks = looks == 1;
+            world_run(&world, S);
+            world.took_ns[1] = 500 * MS;
+            world_run(&world, 3 * S);
+            assert_int_equal(world.verdicts, 1);
+            assert_true(world.first_ns < 3 * S + 10 * MS);
+            soon += world.first_ns < 2 * S + 910 * MS;
+        }
+        assert_in_range(soon, looks == 1 ? 15 : 0, looks == 1 ? 20 : 0);
+    }
 }
 
 /* An operation in time ends a streak, one that had too little time does not. */
@@ -197,12 +288,11 @@ static void a_streak_is_in_a_row(void **state)
 
         slow_init(&slow, 2);
         for (uint64_t at = S; at < 3 * S; at += S) {
-            assert_false(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, at, at + 500 * MS));
-            assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, at + 600 * MS, at + 601 * MS));
+            assert_false(ended(&slow, 0, SLOW_ANSWERED, at, at + 500 * MS));
+            assert_false(ended(&slow, 1, SLOW_ANSWERED, at + 600 * MS, at + 601 * MS));
         }
-        assert_false(slow_ended(&slow, 0, 3, missed ? SLOW_MISSED : SLOW_ANSWERED, 0, 3 * S,
-                                3 * S + 4 * MS));
-        assert_int_equal(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, 4 * S, 5 * S), missed);
+        assert_false(ended(&slow, 0, missed ? SLOW_MISSED : SLOW_ANSWERED, 3 * S, 3 * S + 4 * MS));
+        assert_int_equal(ended(&slow, 0, SLOW_ANSWERED, 4 * S, 5 * S), missed);
     }
 }
 
@@ -212,11 +302,11 @@ static void the_others_have_to_be_well_since(void **state)
     struct slow slow;
 
     slow_init(&slow, 2);
-    assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, S, S + MS));
+    assert_false(ended(&slow, 1, SLOW_ANSWERED, S, S + MS));
     for (uint64_t i = 0; i < 20; i++)
-        assert_false(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, (2 + i) * S, (3 + i) * S));
-    assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, 30 * S, 30 * S + MS));
-    assert_true(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, 30 * S, 31 * S));
+        assert_false(ended(&slow, 0, SLOW_ANSWERED, (2 + i) * S, (3 + i) * S));
+    assert_false(ended(&slow, 1, SLOW_ANSWERED, 30 * S, 30 * S + MS));
+    assert_true(ended(&slow, 0, SLOW_ANSWERED, 30 * S, 31 * S));
 }
 
 static void large_operations_may_take_longer(void **state)
@@ -226,7 +316,7 @@ static void large_operations_may_take_longer(void **state)
     slow_init(&slow, 2);
     assert_int_equal(slow_limit_ns(&slow, 0, 3, 0), SLOW_FLOOR_NS);
     assert_int_equal(slow_limit_ns(&slow, 0, 3, 128 * 1000 * 1000), SLOW_FLOOR_NS + S);
-    assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, S, S + 100 * MS));
+    assert_false(ended(&slow, 1, SLOW_ANSWERED, S, S + 100 * MS));
     assert_int_equal(slow_limit_ns(&slow, 0, 3, 0), 800 * MS);
     assert_int_equal(slow_limit_ns(&slow, 0, 1, 0), SLOW_FLOOR_NS); /* peer 1 is not in use */
 }
@@ -276,6 +366,8 @@ int main(void)
         cmocka_unit_test(deadlines_that_nobody_could_keep_say_nothing),
         cmocka_unit_test(a_peer_that_refuses_is_busy),
         cmocka_unit_test(one_pause_is_no_verdict),
+        cmocka_unit_test(what_is_not_answered_counts),
+        cmocka_unit_test(half_a_second_is_seen_within_one),
         cmocka_unit_test(a_streak_is_in_a_row),
         cmocka_unit_test(the_others_have_to_be_well_since),
         cmocka_unit_test(large_operations_may_take_longer),
