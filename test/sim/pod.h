@@ -273,6 +273,7 @@ struct pod_target {
     uint32_t drives, drains;           /* of its file (bits): pod_drives.c       */
     uint32_t drives_told, drains_told; /* that it has, when the change is over   */
     bool drives_changing;              /* a change of its drives is under way    */
+    uint32_t copy;                     /* drive that is a copy, from 1; 0: none  */
     struct target_stats *stats;
 };
 
@@ -318,6 +319,8 @@ enum pod_trouble_kind {
     POD_TROUBLE_DRIVES, /* a drive comes, drains or goes                */
     POD_TROUBLE_FULL,   /* the file system under a drive of a target    */
     POD_TROUBLE_RACK,   /* half of the targets, or all, crash or stop   */
+    POD_TROUBLE_SWAP,   /* two drives change places, or one is a copy   */
+    POD_TROUBLE_FILES,  /* targets have no descriptor for a connection  */
     POD_TROUBLE_KINDS,
 };
 
@@ -361,9 +364,11 @@ struct pod_counts {
     uint64_t error[64]; /* other answers, by icms_err */
     uint64_t dropped;   /* the agent died before it answered */
     uint64_t trouble[POD_TROUBLE_KINDS];
-    uint64_t moved;     /* blocks that agents moved which did not crash since */
-    uint64_t replaced;  /* drives that were erased */
-    uint64_t drives;    /* changes of drives that targets took */
+    uint64_t moved;      /* blocks that agents moved which did not crash since */
+    uint64_t replaced;   /* drives that were erased */
+    uint64_t swapped;    /* drives that changed places, or became copies */
+    uint64_t unaccepted; /* connections for which there was no descriptor */
+    uint64_t drives;     /* changes of drives that targets took */
     uint64_t slow;      /* verdicts on enclosures, by reactors of agents that did not crash since */
     uint64_t failovers; /* commands that another link took over, likewise                       */
 };
@@ -385,10 +390,11 @@ struct pod_world {
     uint32_t resets;           /* of volumes; targets take them one after the other */
     struct pod_model model;
     struct pod_counts counts;
-    uint64_t history;  /* hash of every answer */
-    uint64_t judge_ns; /* when limits are looked at next */
-    bool faults;       /* of the simulation: on          */
-    bool power_lost;   /* some target's, at some time    */
+    uint64_t history;    /* hash of every answer */
+    uint64_t judge_ns;   /* when limits are looked at next */
+    bool faults;         /* of the simulation: on          */
+    bool power_lost;     /* some target's, at some time    */
+    bool no_descriptors; /* targets accept no connection   */
     struct pod_trouble troubles[POD_TROUBLES];
     char name[128]; /* how to run this seed again */
     uint8_t scratch[POD_STAGE_BYTES];
@@ -435,6 +441,11 @@ uint32_t pod_drives_list(const struct pod_target *target,
                          struct target_drive_opts out_drives[POD_DRIVES_MAX]);
 void pod_drives_strike(struct pod_target *target);
 void pod_drive_erase(struct pod_target *target, const char *path);
+
+/* Two drives change places, or (copies) the second becomes a copy of the first. Both targets are
+ * down. */
+void pod_drives_swap(struct pod_target *a, uint32_t drive_a, struct pod_target *b, uint32_t drive_b,
+                     bool copies);
 void pod_drives_drive(struct pod_target *target);
 
 /* POD_DRIVES of each target stay; the others are drained, and go. */

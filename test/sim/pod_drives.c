@@ -64,6 +64,43 @@ void pod_drive_erase(struct pod_target *target, const char *path)
     pod_tell(target->world, "target %u: %s replaced", target->number, path);
 }
 
+static icms_err drive_open(struct pod_target *target, uint32_t drive, struct loop_file **out_file)
+{
+    struct loop_file_opts opts = {
+        .path = pod_drive_path(drive), .bytes = POD_DRIVE_BYTES, .write = true};
+
+    return loop_file_open(sim_node_env(target->node), &opts, NULL, out_file);
+}
+
+void pod_drives_swap(struct pod_target *a, uint32_t drive_a, struct pod_target *b, uint32_t drive_b,
+                     bool copies)
+{
+    static uint8_t pages[2][64 << 10];
+    struct loop_file *files[2] = {NULL, NULL};
+    icms_err err = drive_open(a, drive_a, &files[0]);
+
+    if (err == ICMS_OK)
+        err = drive_open(b, drive_b, &files[1]);
+    for (uint64_t at = 0; at < POD_DRIVE_BYTES && err == ICMS_OK; at += sizeof(pages[0])) {
+        for (int i = 0; i < 2 && err == ICMS_OK; i++)
+            err = loop_file_read_now(files[i], at, pages[i], sizeof(pages[i]));
+        for (int i = copies; i < 2 && err == ICMS_OK; i++)
+            err = loop_file_write_now(files[i], at, pages[1 - i], sizeof(pages[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        if (files[i] != NULL && err == ICMS_OK)
+            err = loop_file_flush_now(files[i]);
+        loop_file_close(&files[i]);
+    }
+    if (err != ICMS_OK)
+        return; /* one was never made, or fails just now: half of it is in the wrong place */
+    if (copies)
+        b->copy = drive_b + 1;
+    a->world->counts.swapped++;
+    pod_tell(a->world, "target %u: %s is %s %s of target %u", b->number, pod_drive_path(drive_b),
+             copies ? "a copy of" : "swapped with", pod_drive_path(drive_a), a->number);
+}
+
 /* What the target has of a drive; NULL: nothing, not even one that is leaving. */
 static struct target_drive *drive_of(struct pod_target *target, uint32_t drive)
 {

@@ -96,6 +96,8 @@ static const char *const trouble_names[POD_TROUBLE_KINDS] = {
     [POD_TROUBLE_DRIVES] = "drives come, drain and go",
     [POD_TROUBLE_FULL] = "drives have no space",
     [POD_TROUBLE_RACK] = "many targets fail at once",
+    [POD_TROUBLE_SWAP] = "drives are swapped and copied",
+    [POD_TROUBLE_FILES] = "no descriptors",
 };
 
 /* A machine with drives that fail: a target, or from POD_TARGETS_MAX on an agent. */
@@ -145,6 +147,10 @@ static void trouble_set(struct pod_world *world, const struct pod_trouble *troub
         break;
     case POD_TROUBLE_CUT:
         trouble_cut(world, trouble, on);
+        break;
+    case POD_TROUBLE_FILES:
+        pod_tell(world, "targets have %s", on ? "no descriptors" : "descriptors again");
+        world->no_descriptors = on;
         break;
     case POD_TROUBLE_FULL:
         pod_tell(world, "target %u: drive %u has %s", trouble->a, trouble->b,
@@ -280,6 +286,20 @@ static void storm_rack(struct pod_world *world)
             pod_target_crash(&world->targets[i], power, false);
 }
 
+/* Somebody takes drives of two targets out, or of one, and puts them back in the wrong places, or a
+ * copy of one in place of the other. */
+static void storm_swap(struct pod_world *world, uint32_t target)
+{
+    struct pod_target *from = &world->targets[target];
+    struct pod_target *to = &world->targets[pod_chance(world, world->target_count)];
+    uint32_t drive = (uint32_t)pod_chance(world, POD_DRIVES_MAX);
+    bool copies = pod_chance(world, 3) == 0;
+
+    pod_target_crash(from, false, false);
+    pod_target_crash(to, false, false);
+    pod_drives_swap(from, drive, to, (drive + 1) % POD_DRIVES_MAX, copies);
+}
+
 static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
 {
     uint32_t target = (uint32_t)pod_chance(world, world->target_count);
@@ -339,6 +359,12 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         break;
     case POD_TROUBLE_RACK:
         storm_rack(world);
+        break;
+    case POD_TROUBLE_SWAP:
+        storm_swap(world, target);
+        break;
+    case POD_TROUBLE_FILES:
+        trouble_begin(world, kind, 0, 0, 400 * MS);
         break;
     case POD_TROUBLE_RESET:
         if (world->resets < STORM_RESETS_MAX)
@@ -402,21 +428,27 @@ static void storm_canary(struct pod_world *world)
     }
 }
 
-/* The world whose targets' memory is not what it should be. */
-static struct pod_world *flips_world;
+/* The world whose targets' memory is not what it should be, and who have no descriptors. */
+static struct pod_world *visit_world;
 
 static bool storm_visit(const char *name, uint32_t *out_slow_us)
 {
-    if (out_slow_us != NULL || strcmp(name, "target.memory") != 0 ||
-        pod_chance(flips_world, 16) != 0)
+    if (out_slow_us != NULL)
         return false;
-    flips_world->counts.flips++;
+    if (visit_world->no_descriptors && strcmp(name, "net.accept") == 0) {
+        visit_world->counts.unaccepted++;
+        return true;
+    }
+    if (!visit_world->weather.memory_flips || strcmp(name, "target.memory") != 0 ||
+        pod_chance(visit_world, 16) != 0)
+        return false;
+    visit_world->counts.flips++;
     return true;
 }
 
-static void storm_flips(struct pod_world *world, bool on)
+static void storm_visits(struct pod_world *world, bool on)
 {
-    flips_world = on ? world : NULL;
+    visit_world = on ? world : NULL;
     fault_visitor = on ? storm_visit : NULL;
 }
 
@@ -438,8 +470,8 @@ void pod_storm(struct pod_world *world)
         world->clients[i].pace_ns = weather->pace_ns;
     world->faults = true;
     sim_faults(world->sim, true);
-    if (weather->memory_flips)
-        storm_flips(world, true);
+    if (weather->memory_flips || weather->on[POD_TROUBLE_FILES])
+        storm_visits(world, true);
     end_ns = sim_now_ns(world->sim) + weather->storm_ns;
     while (sim_now_ns(world->sim) < end_ns) {
         enum pod_trouble_kind kind = pod_chance(world, POD_TROUBLE_KINDS);
@@ -463,7 +495,7 @@ void pod_storm_end(struct pod_world *world)
     troubles_end(world, true);
     world->faults = false;
     sim_faults(world->sim, false);
-    storm_flips(world, false);
+    storm_visits(world, false);
     pod_tell(world, "the storm is over");
     if (world->weather.on[POD_TROUBLE_DRIVES])
         pod_drives_end(world);

@@ -124,10 +124,10 @@ void pod_target_start(struct pod_target *target)
     if (err != ICMS_OK) {
         pod_tell(world, "target %u does not start: %s", target->number, why.text);
         target->restart_ns = sim_now_ns(world->sim) + WORLD_RETRY_NS;
-        if (!world->faults)
-            for (uint32_t i = 0; i < POD_DRIVES_MAX; i++)
-                if ((target->drives >> i & 1) != 0)
-                    pod_drive_erase(target, pod_drive_path(i));
+        for (uint32_t i = 0; i < POD_DRIVES_MAX; i++)
+            if ((!world->faults && (target->drives >> i & 1) != 0) || target->copy == i + 1)
+                pod_drive_erase(target, pod_drive_path(i));
+        target->copy = 0;
         return;
     }
     if (!world->faults && target_repair(target))
