@@ -454,8 +454,9 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
         uint64_t bit = (uint64_t)1 << enclosure->number;
 
         main_seen_forget(enclosure, io_seen);
-        if (enclosure->state == AGENT_ENCLOSURE_EXCLUDED)
-            excluded |= bit;
+        if (enclosure->state == AGENT_ENCLOSURE_EXCLUDED ||
+            (enclosure->state == AGENT_ENCLOSURE_CONNECTING && (io_seen->excluded & bit) != 0))
+            excluded |= bit; /* another address of it is not an answer yet */
         if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0)
             main_down(enclosure, conf);
         else if ((excluded & bit) == 0 && (io_seen->excluded & bit) != 0)

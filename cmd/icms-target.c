@@ -370,7 +370,7 @@ static void main_look(struct target *target, bool say, bool weigh, uint32_t *io_
                      drive->number, drive->path);
         slow_total[drive->number] = drive->slow_total;
         main_drain(drive);
-        if (!drive->out)
+        if (!drive->out || (drive->why[0] == 0 && !drive->store.down)) /* it may be coming */
             continue;
         out |= (uint32_t)1 << drive->number;
         if (say && (*io_out >> drive->number & 1) == 0)

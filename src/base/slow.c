@@ -30,7 +30,7 @@ void slow_forget(struct slow *slow, uint32_t peer)
     struct slow_peer *self = &slow->peers[peer];
 
     self->typical_ns = self->in_time_ns = self->streak_ns = 0;
-    self->lates = self->probes_good = 0;
+    self->late_halves = self->probes_good = 0;
 }
 
 /* ---- what is late --------------------------------------------------------------------------- */
@@ -91,20 +91,20 @@ static bool slow_others_are_well(const struct slow *slow, uint32_t but, uint64_t
     for (uint32_t i = 0; i < slow->count; i++) {
         const struct slow_peer *other = &slow->peers[i];
 
-        well += i != but && (in_use >> i & 1) != 0 && other->lates == 0 &&
+        well += i != but && (in_use >> i & 1) != 0 && other->late_halves == 0 &&
                 other->in_time_ns >= since_ns;
     }
     return 2 * well >= slow->all;
 }
 
-/* So many were late in a row: is the peer slow now? */
-static bool slow_judge(struct slow *slow, uint32_t peer, uint64_t in_use, uint32_t lates,
+/* So many halves of late ones: is the peer slow now? */
+static bool slow_judge(struct slow *slow, uint32_t peer, uint64_t in_use, uint32_t halves,
                        uint64_t now_ns)
 {
     struct slow_peer *self = &slow->peers[peer];
     bool again = self->back_ns != 0 && now_ns - self->back_ns < SLOW_CALM_NS;
 
-    if (lates < SLOW_LATES || now_ns - self->streak_ns < SLOW_STREAK_NS ||
+    if (halves < 2 * SLOW_LATES || now_ns - self->streak_ns < SLOW_STREAK_NS ||
         !slow_others_are_well(slow, peer, in_use, self->streak_ns))
         return false;
     self->hold_ns = again ? u64_max(self->hold_ns * 2, SLOW_HOLD_NS) : 0;
@@ -112,7 +112,7 @@ static bool slow_judge(struct slow *slow, uint32_t peer, uint64_t in_use, uint32
         self->hold_ns = SLOW_HOLD_NS_MAX;
     self->slow_ns = now_ns;
     self->probes_good = 0;
-    self->lates = 0;
+    self->late_halves = 0;
     return true;
 }
 
@@ -137,16 +137,17 @@ bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end
     if (!late) {
         if (end == SLOW_MISSED)
             return false;
-        self->lates = 0;
+        self->late_halves -= self->late_halves != 0;
         self->in_time_ns = u64_max(self->in_time_ns, op->sent_ns);
         return false;
     }
-    if (self->lates++ == 0) {
+    if (self->late_halves == 0) {
         self->streak_ns = now_ns;
         self->late_ns = 0;
     }
+    self->late_halves = (uint32_t)u64_min(self->late_halves + 2, (uint64_t)2 * SLOW_LATES);
     self->late_ns = u64_max(self->late_ns, took_ns);
-    return slow_judge(slow, peer, in_use, self->lates, now_ns);
+    return slow_judge(slow, peer, in_use, self->late_halves, now_ns);
 }
 
 uint64_t slow_late_ns(const struct slow *slow, uint32_t peer)
@@ -158,7 +159,7 @@ uint64_t slow_look_ns(const struct slow *slow, uint32_t peer, uint64_t now_ns)
 {
     const struct slow_peer *self = &slow->peers[peer];
 
-    if (self->lates == 0 || list_empty(&self->waiting))
+    if (self->late_halves == 0 || list_empty(&self->waiting))
         return 0;
     return u64_max(self->streak_ns + SLOW_STREAK_NS, now_ns + SLOW_FLOOR_NS);
 }
@@ -170,7 +171,7 @@ bool slow_look(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind
     uint32_t waiting = 0;
 
     check(peer < slow->count && (in_use >> peer & 1) != 0);
-    if (self->lates == 0)
+    if (self->late_halves == 0)
         return false;
     list_for_each (link, &self->waiting) {
         const struct slow_op *op = container_of(link, struct slow_op, link);
@@ -181,7 +182,7 @@ bool slow_look(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind
         self->late_ns = u64_max(self->late_ns, now_ns - op->sent_ns);
         waiting++;
     }
-    return waiting != 0 && slow_judge(slow, peer, in_use, self->lates + waiting, now_ns);
+    return waiting != 0 && slow_judge(slow, peer, in_use, self->late_halves + 2 * waiting, now_ns);
 }
 
 bool slow_probed(struct slow *slow, uint32_t peer, uint64_t in_use, bool answered, uint64_t bytes,

@@ -7,10 +7,12 @@
  * Life of a verdict. Each operation is told by slow_sent, and by slow_ended when it is over. It is
  * late when it took, or waits for, longer than slow_limit_ns: SLOW_FACTOR times what is typical of
  * the others, SLOW_FLOOR_NS at least. A peer becomes slow when all of this holds:
- *   - SLOW_LATES operations in a row were late, the first of them ended SLOW_STREAK_NS ago, and
- *     one is late since: one pause, however many waited for it, is no verdict. While there is such
- *     a first one the owner looks at what is not answered (slow_look, when slow_look_ns says), so
- *     that a peer that takes half a second for an answer is not waited for twice;
+ *   - SLOW_LATES operations were late, where two in time make up for one, so that a peer which is
+ *     late now and then stays in use, and one that is late for half does not;
+ *   - the first of them ended SLOW_STREAK_NS ago, and one is late since: one pause, however many
+ *     waited for it, is no verdict. While there is such a first one the owner looks at what is not
+ *     answered (slow_look, when slow_look_ns says), so that a peer that takes half a second for an
+ *     answer is not waited for twice;
  *   - half of all peers are in use and well: their last operation was in time, and was sent after
  *     that first late one ended. Where all are slow there is too much to do, or a fault of one's
  *     own, and no peer to blame.
@@ -66,7 +68,7 @@ struct slow_peer {
     uint64_t typical_ns;  /* moving average of what operations took; 0: none yet                  */
     uint64_t in_time_ns;  /* when the last operation in time was sent; 0: none yet                */
     uint64_t streak_ns;   /* when the first late one of the streak ended                        */
-    uint32_t lates;       /* late operations in a row                                             */
+    uint32_t late_halves; /* two for each late operation, less one for each in time; 0: no streak */
     uint64_t late_ns;     /* what the longest of them took                                        */
     uint32_t probes_good; /* in a row, while it is slow                                           */
     uint64_t hold_ns;     /* how long it stays slow at least; 0: it was well for long             */

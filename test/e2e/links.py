@@ -11,11 +11,13 @@ an end of all connections and 300 ms, in turn; then epochs of the pod map with o
 usage: links.py BUILD_ROOT
 """
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import types
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -140,11 +142,24 @@ class Scene:
         expect("both fail: three lines", len(lines) == 3, shown)
         expect("both fail: the enclosure's line repeats no error of a link", lines[0].endswith(" -"), shown)
         expect("both fail: errors have an age", all(" s ago: " in line for line in lines[1:]), shown)
+        self.none_answers()
         for link in self.links:
             link.up()
+        self.write(7, self.links)
         wait_until("both recover", lambda: all(self.value(link, "state") == 1 for link in self.links))
         wait_until("both recover: said in the log", lambda: "enclosure e0: recovered" in
                    self.agent.log_path.read_text()[before:])
+
+
+    def none_answers(self):
+        """While the enclosure is down it gets an address where nobody answers, which is no recovery."""
+        before = len(self.agent.log_path.read_text())
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            self.write(6, [types.SimpleNamespace(port=silent.getsockname()[1])])
+            wait_until("another address is used", lambda: self.agent.metrics()["icms_agent_epoch"] == 6)
+            time.sleep(2)
+        expect("an address where nobody answers is no recovery", "recovered" not in
+               self.agent.log_path.read_text()[before:], self.agent.log_tail())
 
 
 def main():

@@ -128,6 +128,7 @@ def comes(scene, agent):
     expect("a drive that comes is logged", "new0]: was not listed, is listed" in said, said)
     put_all(agent)
     load.end("a drive comes")
+    expect("it is not said to be out of service", "out of service" not in scene.log(), scene.log())
     drives = scene.drives()
     expect("/status has it, with blocks", drives["new0"]["state"] == "in service" and drives["new0"]["blocks"] > 5,
            drives)
