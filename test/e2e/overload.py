@@ -7,7 +7,8 @@ daemons take no more memory than before, and no block whose store was acknowledg
 without an eviction that was counted, nor has wrong bytes.
 Method: a real target whose drive is slow (the fault loop.write), a real agent, four client
 processes that offer stores at a rate and do not wait for answers; then an agent with an empty
-memory, through which every acknowledged block is asked for.
+memory, through which every acknowledged block is asked for. Then the same stores into a pod of three
+such enclosures, which are compared with each other, so that one could look slow.
 
 usage: overload.py BUILD_ROOT
 """
@@ -140,6 +141,24 @@ def settle(target, agent, clients, acked, late):
     expect("the drive is full of what was acknowledged", told["hits"] * BYTES > capacity / 2, told)
 
 
+def pod_storm(build, p):
+    """Three enclosures, one of them slower than the others: none is passed over for what it is asked to store."""
+    targets = [p.add_target(f"pod{i}", 1, "32MiB", [VOLUME], segment="512KiB", memory="4MiB", connections_max="16",
+                            faults=f"loop.write:1:slow={(WRITE_MS << (i == 0)) * 1000}") for i in range(3)]
+    for target in targets:
+        target.wait_ready()
+    agent = p.add_agent("server-b", targets, [VOLUME], store_backlog="2MiB", client_memory="4MiB", silence="5s")
+    agent.wait_ready()
+    clients = [Client(build / "test/e2e/overload_client", agent, "kv", 1 + i, BYTES) for i in range(CLIENTS)]
+    told = together(clients, f"storm {SECONDS} {3 * RATE / CLIENTS}")
+    for client in clients:
+        client.end()
+    expect("a pod: much more is offered than it takes", told["offered"] >= 5 * told["acked"] > 0, told)
+    seen = {f"{target.name} {what}": agent.metrics()[f'icms_agent_enclosure_{what}_total{{enclosure="{target.name}"}}']
+            for target in targets for what in ("exclusions", "slow")}
+    expect("a pod: nobody is passed over for being busy", not any(seen.values()), f"{seen} {agent.log_tail()}")
+
+
 def main():
     build = pathlib.Path(sys.argv[1])
     # With sanitizers, freed memory (of pages of metrics) comes back soon: it is no growth.
@@ -162,6 +181,7 @@ def main():
         settle(target, agent, clients, *storm(target, agent, clients, idle))
         for client in clients:
             client.end()
+        pod_storm(build, p)
 
 
 main()
