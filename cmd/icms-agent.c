@@ -112,12 +112,17 @@ struct main_seen {
     uint64_t damaged_ns[LIMIT_ENCLOSURES];    /* when that was logged                    */
     uint64_t auths_refused[LIMIT_ENCLOSURES]; /* of enclosure i                        */
     struct loop_addr addrs[LIMIT_ENCLOSURES][LIMIT_LINKS]; /* of its links, by number   */
-    uint8_t links_down[LIMIT_ENCLOSURES]; /* bit k of [i]: link k is down, alone     */
-    uint8_t links_slow[LIMIT_ENCLOSURES]; /* bit k of [i]: link k is slow            */
-    struct drive_log drive;               /* the agent's own                            */
-    enum agent_tier_state tier;           /* what it was when it was told               */
-    bool emptied;                         /* that it was formatted was told             */
+    uint8_t links_down[LIMIT_ENCLOSURES];           /* bit k of [i]: link k is down, alone     */
+    uint8_t links_slow[LIMIT_ENCLOSURES];           /* bit k of [i]: link k is slow            */
+    struct drive_log drive;                         /* the agent's own                            */
+    enum agent_tier_state tier;                     /* what it was when it was told               */
+    bool emptied;                                   /* that it was formatted was told             */
+    char why[LIMIT_ENCLOSURES][LIMIT_REASON_BYTES]; /* why enclosure i is down, as told        */
+    uint64_t why_ns[LIMIT_ENCLOSURES]; /* when another reason was told; 0: never              */
 };
+
+/* Reasons that change are logged so often at most. */
+#define MAIN_DOWN_NS ((uint64_t)30 * 1000 * 1000 * 1000)
 
 /* An enclosure whose blocks are damaged is logged at once, and then so often. */
 #define MAIN_DAMAGE_NS ((uint64_t)10 * 1000 * 1000 * 1000)
@@ -442,6 +447,35 @@ static void main_down(const struct agent_enclosure_stats *enclosure, const struc
              enclosure->name, enclosure->link_count, conf->probe_ms);
 }
 
+/* Another reason than the one that was told, which may be one of this machine. */
+static void main_still_down(const struct agent_enclosure_stats *enclosure,
+                            struct main_seen *io_seen)
+{
+    uint32_t i = enclosure->number;
+    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
+
+    if (strcmp(io_seen->why[i], enclosure->last_error) == 0 ||
+        (io_seen->why_ns[i] != 0 && now_ns < io_seen->why_ns[i] + MAIN_DOWN_NS))
+        return;
+    (void)snprintf(io_seen->why[i], sizeof(io_seen->why[i]), "%s", enclosure->last_error);
+    io_seen->why_ns[i] = now_ns;
+    log_line(LOG_WARN, "enclosure %s: still down: %s", enclosure->name, enclosure->last_error);
+}
+
+static void main_excluded(const struct agent_enclosure_stats *enclosure,
+                          const struct conf_agent *conf, struct main_seen *io_seen)
+{
+    uint32_t i = enclosure->number;
+
+    if ((io_seen->excluded >> i & 1) != 0) {
+        main_still_down(enclosure, io_seen);
+        return;
+    }
+    main_down(enclosure, conf);
+    (void)snprintf(io_seen->why[i], sizeof(io_seen->why[i]), "%s", enclosure->last_error);
+    io_seen->why_ns[i] = 0;
+}
+
 /* Logs what changed at the enclosures since the last call. */
 static void main_look(struct agent *agent, const struct conf_agent *conf, struct main_seen *io_seen)
 {
@@ -457,8 +491,8 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
         if (enclosure->state == AGENT_ENCLOSURE_EXCLUDED ||
             (enclosure->state == AGENT_ENCLOSURE_CONNECTING && (io_seen->excluded & bit) != 0))
             excluded |= bit; /* another address of it is not an answer yet */
-        if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0)
-            main_down(enclosure, conf);
+        if ((excluded & bit) != 0)
+            main_excluded(enclosure, conf, io_seen);
         else if ((excluded & bit) == 0 && (io_seen->excluded & bit) != 0)
             log_line(LOG_INFO, "enclosure %s: recovered", enclosure->name);
         main_enclosure_audit(enclosure, io_seen);

@@ -13,6 +13,7 @@ usage: agent_health.py BUILD_ROOT
 """
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -119,6 +120,20 @@ def none_left(agent, targets, probe):
     print("ok no enclosure")
 
 
+def no_descriptors(agent, target):
+    """An enclosure that cannot be connected to for a reason of this machine is down for that, in the log, too."""
+    target.signal(signal.SIGKILL)
+    wait_until("down", lambda: not up(agent, target), 60)
+    limits = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    revive(target)
+    wait_until("its own descriptors are named", lambda: any(
+        "enclosure0: still down:" in line and "open files" in line for line in agent.log_path.read_text().splitlines()), 20)
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
+    wait_until("connected again", lambda: up(agent, target), 60)
+    print("ok no descriptors")
+
+
 def ready_is_ready(p, targets):
     """An agent that says that it is ready lets clients in, also when an enclosure made it wait."""
     targets[0].signal(signal.SIGSTOP)
@@ -147,6 +162,7 @@ def inside(build):
             scene(name, agent, targets[0], probe)
         killed_client(build, agent, targets)
         none_left(agent, targets, probe)
+        no_descriptors(agent, targets[0])
         ready_is_ready(p, targets)
         agent.signal(signal.SIGTERM)
         expect("it ends as asked", agent.process.wait(timeout=30) == 0, agent.log_tail())

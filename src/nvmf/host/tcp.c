@@ -211,7 +211,11 @@ static void tcp_dialed(struct net_dial *dial, icms_err err, struct loop_sock *so
     }
     if (err != ICMS_OK) {
         tcp->state = TCP_CLOSED;
-        tcp->ops->closed(&tcp->conn, err, icms_err_text(err));
+        tcp->ops->closed(&tcp->conn, err,
+                         err != ICMS_LIMIT
+                             ? icms_err_text(err)
+                             : "this process has too many open files for another connection: raise "
+                               "'ulimit -n' (LimitNOFILE= in the service)");
         return;
     }
     tcp->state = TCP_IC;
