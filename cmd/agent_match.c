@@ -97,23 +97,32 @@ static void answer_write(void *arg, struct json *json)
     json_put_end(json);
 }
 
-unsigned agent_match_post(void *arg, const char *body, size_t bytes, struct ctl_page *page)
+icms_err agent_match_read(const char *body, size_t bytes, struct err_why *why,
+                          char out_volume[LIMIT_NAME_BYTES], struct key **out_keys,
+                          size_t *out_count)
 {
     static const char *const members[] = {"volume", "keys",   "names", "chain",
                                           "tokens", "hashes", NULL};
+    json_t *root = NULL;
+    icms_err err = agent_body_read(body, bytes, members, why, &root);
+
+    if (err == ICMS_OK)
+        err = agent_body_volume(root, why, out_volume);
+    if (err == ICMS_OK)
+        err = agent_body_keys(root, why, out_keys, out_count);
+    json_decref(root);
+    return err;
+}
+
+unsigned agent_match_post(void *arg, const char *body, size_t bytes, struct ctl_page *page)
+{
     const struct agent_page *own = arg;
     struct match_answer answer = {0};
     struct err_why why = {""};
     char volume[LIMIT_NAME_BYTES];
     struct key *keys = NULL;
-    json_t *root = NULL;
-    icms_err err = agent_body_read(body, bytes, members, &why, &root);
+    icms_err err = agent_match_read(body, bytes, &why, volume, &keys, &answer.count);
 
-    if (err == ICMS_OK)
-        err = agent_body_volume(root, &why, volume);
-    if (err == ICMS_OK)
-        err = agent_body_keys(root, &why, &keys, &answer.count);
-    json_decref(root);
     if (err == ICMS_OK)
         err = match_ask(own, volume, keys, answer.count, &why, &answer.looked);
     free(keys);

@@ -1,15 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as the body of POST /v1/prestage: hints within their bounds, or refused with a
- * sentence.
+ * Any bytes as the body of POST /v1/prestage and of POST /v1/match: hints within their bounds, or
+ * refused with a sentence. What is a question is an order as well, of the same keys.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent_match.h"
 #include "agent_prestage.h"
 #include "base/check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void keys_check(const struct key *keys, size_t count, size_t bytes)
+{
+    check(count > 0 && count <= bytes);
+    for (size_t i = 0; i < count; i++)
+        check(keys[i].length >= 1 && keys[i].length <= LIMIT_KEY_BYTES);
+}
+
+static void match_check(const char *body, size_t bytes, icms_err err,
+                        const struct agent_hints *hints)
+{
+    struct err_why why = {""};
+    char volume[LIMIT_NAME_BYTES];
+    struct key *keys = NULL;
+    size_t count = 0;
+
+    if (agent_match_read(body, bytes, &why, volume, &keys, &count) != ICMS_OK) {
+        check(why.text[0] != '\0' && keys == NULL);
+        return;
+    }
+    keys_check(keys, count, bytes);
+    check(err == ICMS_OK && hints->count == count && strcmp(hints->volume, volume) == 0);
+    check(memcmp(hints->keys, keys, count * sizeof(keys[0])) == 0);
+    free(keys);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -27,14 +53,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     err = agent_prestage_read(body, bytes, &why, volume, &hints);
     if (err == ICMS_OK) {
         check(memchr(volume, 0, sizeof(volume)) != NULL && hints.volume == volume);
-        check(hints.count > 0 && hints.count <= bytes && hints.priority <= 3);
+        check(hints.priority <= 3);
         check(hints.deadline_ms >= 1 && hints.deadline_ms <= 600000);
-        for (size_t i = 0; i < hints.count; i++)
-            check(hints.keys[i].length >= 1 && hints.keys[i].length <= LIMIT_KEY_BYTES);
-        free((void *)(uintptr_t)hints.keys);
+        keys_check(hints.keys, hints.count, bytes);
     } else {
-        check(why.text[0] != '\0');
+        check(why.text[0] != '\0' && hints.keys == NULL);
     }
+    match_check(body, bytes, err, &hints);
+    free((void *)(uintptr_t)hints.keys);
     free(body);
     return 0;
 }

@@ -28,6 +28,7 @@
 #include "base/check.h"
 #include "base/counter.h"
 #include "events/batch.h"
+#include "events/request.h"
 #include "events/window.h"
 
 #define TAKE_COUNT     1024
@@ -48,20 +49,13 @@ struct endpoint {
     uint64_t floods; /* times that there were too many; a counter    */
 };
 
-struct replay {
-    uint8_t peer[256]; /* as the ROUTER socket names it */
-    size_t peer_bytes; /* 0: the place is free          */
-    uint64_t next_seq, end_seq;
-    uint64_t until_ms;
-};
-
 struct stream {
     struct events_stream_opts opts;
     char topic[2 * LIMIT_NAME_BYTES + 8];
     struct endpoint pub, replay; /* replay.socket NULL: none */
     struct events_window window;
     struct events_batch batch;
-    struct replay replays[EVENTS_REPLAYS_MAX];
+    struct events_replay replays[EVENTS_REPLAYS_MAX];
     uint64_t lost_seen;
     struct events_stats stats; /* counters */
 };
@@ -288,7 +282,7 @@ static void events_take(struct events *events)
 
 /* ---- replays -------------------------------------------------------------------------------- */
 
-static bool replay_send(struct stream *stream, const struct replay *replay, uint64_t seq,
+static bool replay_send(struct stream *stream, const struct events_replay *replay, uint64_t seq,
                         const void *payload, size_t bytes)
 {
     uint8_t number[8];
@@ -305,7 +299,7 @@ static bool replay_send(struct stream *stream, const struct replay *replay, uint
 }
 
 /* Goes on with a replay; false: it waits for the peer. */
-static bool replay_run(struct stream *stream, struct replay *replay)
+static bool replay_run(struct stream *stream, struct events_replay *replay)
 {
     const void *payload;
     uint32_t bytes;
@@ -334,55 +328,32 @@ static bool replay_run(struct stream *stream, struct replay *replay)
     return false;
 }
 
-/* A place for a request of this peer, which has none; NULL: it has, or all are taken. */
-static struct replay *replay_place(struct stream *stream, const uint8_t *peer, size_t bytes)
-{
-    struct replay *place = NULL;
-
-    for (int i = 0; i < EVENTS_REPLAYS_MAX; i++) {
-        struct replay *replay = &stream->replays[i];
-
-        if (replay->peer_bytes == bytes && bytes > 0 && memcmp(replay->peer, peer, bytes) == 0)
-            return NULL;
-        if (replay->peer_bytes == 0)
-            place = replay;
-    }
-    return place;
-}
-
-/* Reads one request to its last frame: [peer, "", eight bytes], as a REQ socket sends it. */
+/* Reads one request to its last frame. */
 static bool replay_read(struct stream *stream)
 {
-    uint8_t frames[3][256];
-    int bytes[3] = {-1, -1, -1}, count = 0, more = 1;
-    size_t more_bytes = sizeof(more);
-    struct replay *replay;
+    struct events_request request = {.count = 0};
+    struct events_replay *replay;
+    size_t more_bytes = sizeof(int);
+    int more = 1;
 
     while (more != 0) {
-        uint8_t rest[256];
-        int got = zmq_recv(stream->replay.socket, count < 3 ? frames[count] : rest, sizeof(rest),
-                           ZMQ_DONTWAIT);
+        uint8_t rest[EVENTS_FRAME_BYTES];
+        bool is_kept = request.count < EVENTS_FRAMES;
+        int got = zmq_recv(stream->replay.socket, is_kept ? request.frames[request.count] : rest,
+                           sizeof(rest), ZMQ_DONTWAIT);
 
         if (got < 0)
             return false;
-        if (count < 3)
-            bytes[count] = got;
-        count++;
+        if (is_kept)
+            request.bytes[request.count] = (size_t)got;
+        request.count++;
         check(zmq_getsockopt(stream->replay.socket, ZMQ_RCVMORE, &more, &more_bytes) == 0);
     }
-    replay = count == 3 && bytes[0] > 0 && bytes[0] <= (int)sizeof(frames[0]) && bytes[1] == 0 &&
-                     bytes[2] == 8
-                 ? replay_place(stream, frames[0], (size_t)bytes[0])
-                 : NULL;
+    replay = events_request_place(&request, stream->replays);
     if (replay == NULL) {
         counter_add(&stream->stats.replays_refused, 1);
         return true;
     }
-    memcpy(replay->peer, frames[0], (size_t)bytes[0]);
-    replay->peer_bytes = (size_t)bytes[0];
-    replay->next_seq = 0;
-    for (int i = 0; i < 8; i++)
-        replay->next_seq = replay->next_seq << 8 | frames[2][i];
     replay->end_seq = counter_get(&stream->stats.next_seq);
     replay->until_ms = now_ms() + EVENTS_REPLAY_MS;
     return true;

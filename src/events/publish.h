@@ -28,14 +28,13 @@ struct events;
 /* How often the thread looks. */
 #define EVENTS_TAKE_MS 20
 
-/* Of a stream: batches that wait for one subscriber; connections of each of its sockets; replays at
- * a time, batches of one that wait, and until when it has to be read. */
-#define EVENTS_HWM         256
-#define EVENTS_PEERS_MAX   64
-#define EVENTS_REPLAYS_MAX 16
-#define EVENTS_REPLAY_HWM  16
-#define EVENTS_REPLAY_MS   5000
-#define EVENTS_WINDOW_MIN  ((uint64_t)128 << 10)
+/* Of a stream: batches that wait for one subscriber; connections of each of its sockets; batches of
+ * a replay that wait, and until when it has to be read. */
+#define EVENTS_HWM        256
+#define EVENTS_PEERS_MAX  64
+#define EVENTS_REPLAY_HWM 16
+#define EVENTS_REPLAY_MS  5000
+#define EVENTS_WINDOW_MIN ((uint64_t)128 << 10)
 
 struct events_stream_opts {
     uint32_t volume;       /* its number in the agent              */

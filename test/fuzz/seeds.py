@@ -262,6 +262,38 @@ def prestage():
     put('prestage', 'numbers', b'{"volume": "kv", "keys": ["00"], "deadline_ms": 1e99, "priority": -1}')
     put('prestage', 'deep', b'[' * 3000)
 
+    def chain(rest, state=b'0f' * 32, run=4, block=2):
+        return (b'{"volume": "kv", "chain": {"state": "%s", "run_blocks": %d, "block_tokens": %d}%s}'
+                % (state, run, block, rest))
+
+    tokens = b', "tokens": [1, 2, 3, 2147483647, 5]'
+    put('prestage', 'chain-tokens', chain(tokens))
+    put('prestage', 'chain-hashes', chain(b', "hashes": ["00ff", "' + b'aB' * 64 + b'"]', run=1))
+    put('prestage', 'chain-order', chain(tokens + b', "tier": "local", "pin_seconds": 86400'))
+    put('prestage', 'chain-short', chain(tokens, block=4096))
+    put('prestage', 'chain-state', chain(tokens, state=b'0f' * 31))
+    put('prestage', 'chain-run', chain(tokens, run=65537))
+    put('prestage', 'chain-both', chain(tokens + b', "hashes": ["00"]'))
+    put('prestage', 'chain-keys', chain(tokens + b', "keys": ["00"]'))
+    put('prestage', 'chain-none', b'{"volume": "kv", "tokens": [1]}')
+    put('prestage', 'chain-numbers', chain(b', "tokens": [0, -1, 4294967296, 1.5, 1e3]', block=1))
+
+
+def events_request():
+    # A message: how many frames, then of each its length and bytes; or 0xff: a place becomes free.
+    def message(*frames):
+        return bytes([len(frames)]) + b''.join(bytes([len(frame)]) + frame for frame in frames)
+
+    def request(peer, seq):
+        return message(peer, b'', struct.pack('>Q', seq))
+
+    put('events_request', 'one', request(b'\0abcd', 1))
+    put('events_request', 'again', request(b'a', 0) + request(b'a', 2**64 - 1) + b'\xff\x0f' + request(b'a', 2))
+    put('events_request', 'many', b''.join(request(bytes([1 + i]), i) for i in range(18)))
+    put('events_request', 'long', request(b'p' * 254, 3) + request(b'p' * 255, 3) + message(b'a', b'', b'1' * 9))
+    put('events_request', 'frames', message() + message(b'a') + message(b'a', b'') + message(b'a', b'x', bytes(8)) +
+        message(b'', b'', bytes(8)) + message(b'a', b'', bytes(8), b'') + message(b'a', b'', bytes(7)))
+
 
 def agent_rings():
     # A step: what, then for an entry op, flags, key, volume, lease, bytes, offset, time, aside (ring_fuzz.c).
@@ -290,6 +322,6 @@ def agent_rings():
     put('agent_rings', 'raw', bytes([1]) + bytes(range(64)) + run * 4)
 
 
-for make in (prestage, agent_rings, kv, identify, log, fabrics, tcp, stream, sealed, nvmf_target, nvmf_target_script,
-             segments):
+for make in (prestage, events_request, agent_rings, kv, identify, log, fabrics, tcp, stream, sealed, nvmf_target,
+             nvmf_target_script, segments):
     make()
