@@ -111,6 +111,21 @@ static void what_is_not_a_key_is_refused(void **state)
            "hash");
 }
 
+/* A text that was never filled in is right in every other way. */
+static void a_key_of_zeros_is_refused(void **state)
+{
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        struct key_plain key = {.hash = good[i].hash, .bytes = good[i].bytes};
+        char text[KEY_TEXT_BYTES_MAX];
+        size_t bytes = key_text_make(good[i].form, &key, text);
+
+        refuse(good[i].form, text, bytes, "zero");
+        key.key[key.bytes - 1] = 1;
+        bytes = key_text_make(good[i].form, &key, text);
+        assert_int_equal(key_text_parse(good[i].form, text, bytes, NULL, &key), ICMS_OK);
+    }
+}
+
 /* Every text that is cut anywhere, and every text with one character changed. */
 static void every_typing_mistake_is_found(void **state)
 {
@@ -141,6 +156,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_of_nvme_cli_are_read_and_written_back),
         cmocka_unit_test(what_is_not_a_key_is_refused),
+        cmocka_unit_test(a_key_of_zeros_is_refused),
         cmocka_unit_test(every_typing_mistake_is_found),
     };
 

@@ -119,6 +119,15 @@ void secret_random(void *out, size_t bytes)
     }
 }
 
+bool secret_is_zero(const void *bytes, size_t count)
+{
+    uint8_t any = 0;
+
+    for (size_t i = 0; i < count; i++)
+        any |= ((const uint8_t *)bytes)[i];
+    return any == 0;
+}
+
 void secret_wipe(void *memory, size_t bytes)
 {
     OPENSSL_cleanse(memory, bytes);
@@ -198,6 +207,27 @@ static icms_err secret_fill(int fd, const char *path, struct secret *secret, str
     return ICMS_OK;
 }
 
+/* Whoever may write in the folder of a file may put another one of ours in its place, unless the
+ * folder is sticky. Without a folder there is no file, which is said elsewhere. */
+static icms_err folder_check(const char *path, struct err_why *why)
+{
+    char folder[PATH_MAX];
+    struct stat status;
+    const char *name;
+
+    (void)snprintf(folder, sizeof(folder), "%s", path);
+    name = dirname(folder);
+    if (stat(name, &status) != 0 || (status.st_mode & S_IWOTH) == 0 ||
+        (status.st_mode & S_ISVTX) != 0)
+        return ICMS_OK;
+    return err_set(
+        why, ICMS_PERMISSION,
+        "cannot use secret file %.300s: the mode of its folder is 0%03o, so every user of "
+        "this machine can replace it; look whether it is as it was, and `chmod o-w` the "
+        "folder",
+        path, (unsigned)status.st_mode & 07777);
+}
+
 icms_err secret_read(const char *path, size_t bytes_max, struct err_why *why,
                      struct secret **out_secret)
 {
@@ -214,6 +244,8 @@ icms_err secret_read(const char *path, size_t bytes_max, struct err_why *why,
                       strerror(errno));
     if (err == ICMS_OK)
         err = secret_check(path, &status, bytes_max, why);
+    if (err == ICMS_OK)
+        err = folder_check(path, why);
     if (err == ICMS_OK)
         err = secret_new((size_t)status.st_size, why, &secret);
     if (err == ICMS_OK)

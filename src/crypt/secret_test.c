@@ -98,6 +98,26 @@ static void a_file_that_others_may_read_or_write_is_refused(void **state)
     }
 }
 
+/* Whoever may rename it away may put another file of the same user in its place. */
+static void a_file_that_others_may_replace_is_refused(void **state)
+{
+    static const mode_t open_modes[] = {0777, 0703, 0702}, closed[] = {01777, 0775, 0755, 0700};
+    struct secret *secret;
+    struct err_why why = {""};
+
+    file_make("hunter2\n", 8, 0600);
+    for (size_t i = 0; i < sizeof(open_modes) / sizeof(*open_modes); i++) {
+        assert_int_equal(chmod(directory, open_modes[i]), 0);
+        refused(ICMS_PERMISSION, "the mode of its folder is 07");
+        refused(ICMS_PERMISSION, "chmod o-w");
+    }
+    for (size_t i = 0; i < sizeof(closed) / sizeof(*closed); i++) {
+        assert_int_equal(chmod(directory, closed[i]), 0);
+        assert_int_equal(secret_read(path, 64, &why, &secret), ICMS_OK);
+        secret_free(&secret);
+    }
+}
+
 static void a_file_of_another_user_is_refused(void **state)
 {
     if (geteuid() != 0) {
@@ -363,6 +383,7 @@ int main(void)
         cmocka_unit_test(a_secret_is_replaced_as_a_whole),
         cmocka_unit_test(a_file_of_ours_is_read),
         cmocka_unit_test(a_file_that_others_may_read_or_write_is_refused),
+        cmocka_unit_test(a_file_that_others_may_replace_is_refused),
         cmocka_unit_test(a_file_of_another_user_is_refused),
         cmocka_unit_test(what_is_no_file_is_refused),
         cmocka_unit_test(what_is_not_one_line_of_text_is_refused),

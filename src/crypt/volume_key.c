@@ -65,11 +65,16 @@ static icms_err key_decode(const uint8_t *text, size_t bytes, size_t key_bytes, 
             secret_bytes(key)[i] = (uint8_t)((unsigned)high << 4 | (unsigned)low);
         }
     }
-    if (right) {
+    if (right && !secret_is_zero(secret_bytes(key), key_bytes)) {
         *out_key = key;
         return ICMS_OK;
     }
     secret_free(&key);
+    if (right)
+        return err_set(why, ICMS_CONFIG,
+                       "%.300s: all bytes of the key are zero, which anybody can guess: make a new "
+                       "one with `icms key gen`",
+                       what);
     return err_set(why, ICMS_CONFIG, "%.300s: not a key: %zu bytes, or %zu hex digits, are one",
                    what, key_bytes, 2 * key_bytes);
 }

@@ -98,6 +98,10 @@ static void what_is_no_key_is_refused(void **state)
     refused(DIGITS, 31, 0600, ICMS_CONFIG);
     refused(DIGITS, 33, 0600, ICMS_CONFIG);
     refused(DIGITS DIGITS DIGITS, 192, 0600, ICMS_CONFIG);
+    refused((uint8_t[SEAL_KEY_BYTES]){0}, SEAL_KEY_BYTES, 0600, ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "zero"));
+    refused("0000000000000000000000000000000000000000000000000000000000000000\n", 65, 0600,
+            ICMS_CONFIG);
     refused(DIGITS, 64, 0644, ICMS_PERMISSION);
     refused(DIGITS, 64, 0660, ICMS_PERMISSION);
 }
