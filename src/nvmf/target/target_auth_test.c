@@ -3,271 +3,12 @@
  * Authentication, seen by a host that is scripted message by message: the right one passes, and
  * nothing else reaches a namespace, on any queue pair, whatever it sends in whatever order.
  */
-#include "nvmf/target/target_test.h"
-
 #include <stdio.h>
-#include <unistd.h>
 
-#include "base/check.h"
-#include "crypt/dhchap.h"
+#include "nvmf/target/target_auth_rig.h"
 #include "nvmf/target/target_int.h"
-#include "wire/nvme_auth.h"
 
-#define HOST    "nqn.2026-01.io.icms:test-host"
-#define OTHER   "nqn.2026-01.io.icms:other-host"
-#define NOBODY  "nqn.2026-01.io.icms:nobody"
-#define SUB     "nqn.2026-01.io.icms:test"
-#define AUTH_MS 5000 /* the target's header timeout */
-
-static uint32_t host_kato_ms; /* 0: hosts have no keep-alive timeout */
-
-/* ---- secrets -------------------------------------------------------------------------------- */
-
-enum { KEY_HOST, KEY_OLD, KEY_CTRL, KEY_OTHER, KEY_NONE, KEYS };
-
-static char folder[64];
-static char paths[KEYS][LIMIT_PATH_BYTES];
-static struct key_plain keys[KEYS];
-
-static int setup(void **state)
-{
-    (void)snprintf(folder, sizeof(folder), "/tmp/icms-auth-XXXXXX");
-    check(mkdtemp(folder) != NULL);
-    for (int i = 0; i < KEYS; i++) {
-        char text[KEY_TEXT_BYTES_MAX];
-        size_t bytes;
-
-        keys[i].hash = (enum key_hash)(i % 4);
-        keys[i].bytes = key_hash_bytes(keys[i].hash);
-        if (i == KEY_NONE)
-            keys[i] = (struct key_plain){.hash = KEY_HASH_SHA256, .bytes = 32};
-        else
-            secret_random(keys[i].key, keys[i].bytes);
-        (void)snprintf(paths[i], sizeof(paths[i]), "%s/key%d", folder, i);
-        bytes = key_text_make(KEY_TEXT_DHCHAP, &keys[i], text);
-        check(secret_write(paths[i], text, bytes, NULL) == ICMS_OK);
-    }
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    for (int i = 0; i < KEYS; i++)
-        (void)unlink(paths[i]);
-    return rmdir(folder);
-}
-
-static uint8_t only_hash, only_group = DHCHAP_2048;
-
-/* One host with two secrets that may ask for ours, one without secrets of ours towards it; whoever
- * else comes has to authenticate, too, and cannot. */
-static void with_auth(struct nvmf_target_opts *opts)
-{
-    static struct nvmf_target_host hosts[2];
-    static char other[1][LIMIT_PATH_BYTES];
-
-    (void)snprintf(hosts[0].nqn, sizeof(hosts[0].nqn), HOST);
-    hosts[0].require = REQUIRE_CHAP;
-    hosts[0].secrets = (const char(*)[LIMIT_PATH_BYTES])paths;
-    hosts[0].secret_count = 2;
-    hosts[0].controller_secret = paths[KEY_CTRL];
-    (void)snprintf(hosts[1].nqn, sizeof(hosts[1].nqn), OTHER);
-    memcpy(other[0], paths[KEY_OTHER], sizeof(other[0]));
-    hosts[1].require = REQUIRE_CHAP;
-    hosts[1].secrets = (const char(*)[LIMIT_PATH_BYTES])other;
-    hosts[1].secret_count = 1;
-    opts->hosts = hosts;
-    opts->host_count = 2;
-    opts->require = REQUIRE_CHAP;
-    opts->header_timeout_ms = AUTH_MS;
-    opts->connections_max = 128;
-    if (only_hash != 0) {
-        opts->auth_hashes[0] = only_hash;
-        opts->auth_hash_count = 1;
-    }
-    opts->auth_groups[0] = only_group;
-    opts->auth_group_count = 1;
-}
-
-/* ---- a conversation ------------------------------------------------------------------------- */
-
-struct talk {
-    struct peer *peer;
-    uint16_t t_id;
-    struct nvme_auth_msg challenge; /* as it came                              */
-    uint8_t in[4096];               /* it                                      */
-    uint8_t private[DHCHAP_PRIVATE_BYTES], public[DHCHAP_VALUE_BYTES_MAX];
-    uint8_t shared[DHCHAP_VALUE_BYTES_MAX];
-    uint8_t response[DHCHAP_DIGEST_BYTES_MAX], ours[DHCHAP_DIGEST_BYTES_MAX];
-    const char *host; /* NULL: the peer's */
-};
-
-static uint16_t talk_send(struct talk *talk, const void *data, uint32_t bytes)
-{
-    struct nvme_sqe_wf sqe;
-    struct nvme_cqe cqe;
-
-    nvme_auth_cmd_encode(true, bytes, &sqe);
-    return peer_command(talk->peer, &sqe, data, bytes, NULL, NULL, &cqe) ? cqe.status : UINT16_MAX;
-}
-
-static uint16_t talk_send_msg(struct talk *talk, const struct nvme_auth_msg *msg)
-{
-    uint8_t out[NVME_AUTH_BYTES_MAX];
-
-    return talk_send(talk, out, (uint32_t)nvme_auth_encode(msg, out));
-}
-
-static uint16_t talk_receive(struct talk *talk, struct nvme_auth_msg *out_msg)
-{
-    uint32_t bytes = sizeof(talk->in);
-    struct nvme_sqe_wf sqe;
-    struct nvme_cqe cqe;
-
-    memset(out_msg, 0, sizeof(*out_msg));
-    nvme_auth_cmd_encode(false, bytes, &sqe);
-    if (!peer_command(talk->peer, &sqe, NULL, 0, talk->in, &bytes, &cqe))
-        return UINT16_MAX;
-    if (cqe.status == NVME_SC_SUCCESS)
-        assert_int_equal(nvme_auth_decode(talk->in, bytes, out_msg), ICMS_OK);
-    return cqe.status;
-}
-
-static struct nvme_auth_msg talk_negotiation(const struct talk *talk)
-{
-    struct nvme_auth_msg msg = {.id = NVME_AUTH_NEGOTIATE,
-                                .t_id = talk->t_id,
-                                .hash_count = 3,
-                                .hashes = {1, 2, 3},
-                                .group_count = 6,
-                                .groups = {0, 1, 2, 3, 4, 5}};
-
-    return msg;
-}
-
-/* NEGOTIATE and CHALLENGE. */
-static void talk_challenge(struct talk *talk)
-{
-    struct nvme_auth_msg msg = talk_negotiation(talk);
-
-    assert_int_equal(talk_send_msg(talk, &msg), NVME_SC_SUCCESS);
-    assert_int_equal(talk_receive(talk, &talk->challenge), NVME_SC_SUCCESS);
-    assert_int_equal(talk->challenge.id, NVME_AUTH_CHALLENGE);
-    assert_int_equal(talk->challenge.t_id, talk->t_id);
-    assert_int_equal(talk->challenge.dh_bytes, dhchap_group_bytes(talk->challenge.group));
-    assert_int_equal(talk->challenge.value_bytes, dhchap_hash_bytes(talk->challenge.hash));
-    assert_int_not_equal(talk->challenge.seqnum, 0);
-}
-
-static struct dhchap_question talk_question(struct talk *talk, const uint8_t *challenge,
-                                            uint32_t seqnum)
-{
-    bool has_group = talk->challenge.group != DHCHAP_NONE;
-    struct dhchap_question question = {
-        .hash = (enum key_hash)talk->challenge.hash,
-        .t_id = talk->t_id,
-        .seqnum = seqnum,
-        .challenge = challenge,
-        .shared = has_group ? talk->shared : NULL,
-        .shared_bytes = talk->challenge.dh_bytes,
-        .hostnqn = talk->host != NULL ? talk->host : talk->peer->host,
-        .subnqn = SUB,
-    };
-
-    return question;
-}
-
-/* A right REPLY to the challenge with a key. */
-static struct nvme_auth_msg talk_reply(struct talk *talk, const struct key_plain *key,
-                                       bool is_mutual)
-{
-    enum dhchap_group group = (enum dhchap_group)talk->challenge.group;
-    struct dhchap_question question;
-    struct nvme_auth_msg msg = {.id = NVME_AUTH_REPLY,
-                                .t_id = talk->t_id,
-                                .value_bytes = talk->challenge.value_bytes,
-                                .value = talk->response,
-                                .challenge = is_mutual ? talk->ours : NULL,
-                                .seqnum = is_mutual ? 77 : 0,
-                                .dh_bytes = talk->challenge.dh_bytes,
-                                .dh = talk->public};
-
-    memset(talk->private, 0x5a, sizeof(talk->private));
-    memset(talk->ours, 0xc2, sizeof(talk->ours));
-    if (group != DHCHAP_NONE) {
-        assert_int_equal(dhchap_public(group, talk->private, talk->public), ICMS_OK);
-        assert_int_equal(dhchap_shared(group, talk->private, talk->challenge.dh, talk->shared),
-                         ICMS_OK);
-    }
-    question = talk_question(talk, talk->challenge.value, talk->challenge.seqnum);
-    assert_int_equal(dhchap_response(key, &question, talk->response), ICMS_OK);
-    return msg;
-}
-
-/* All of it; true: passed. */
-static bool talk_all(struct talk *talk, const struct key_plain *key, bool is_mutual)
-{
-    struct nvme_auth_msg msg, answer;
-
-    talk_challenge(talk);
-    msg = talk_reply(talk, key, is_mutual);
-    assert_int_equal(talk_send_msg(talk, &msg), NVME_SC_SUCCESS);
-    assert_int_equal(talk_receive(talk, &answer), NVME_SC_SUCCESS);
-    assert_int_equal(answer.t_id, talk->t_id);
-    if (answer.id == NVME_AUTH_FAILURE1) {
-        assert_int_equal(answer.reason, 1);
-        assert_int_equal(answer.why, NVME_AUTH_WHY_FAILED);
-        return false;
-    }
-    assert_int_equal(answer.id, NVME_AUTH_SUCCESS1);
-    assert_int_equal(answer.value != NULL, is_mutual);
-    assert_int_equal(answer.value_bytes, talk->challenge.value_bytes);
-    if (is_mutual) {
-        struct dhchap_question question = talk_question(talk, talk->ours, 77);
-        uint8_t want[DHCHAP_DIGEST_BYTES_MAX];
-
-        question.is_target = true;
-        assert_int_equal(dhchap_response(&keys[KEY_CTRL], &question, want), ICMS_OK);
-        assert_memory_equal(answer.value, want, answer.value_bytes);
-        msg = (struct nvme_auth_msg){.id = NVME_AUTH_SUCCESS2, .t_id = talk->t_id};
-        assert_int_equal(talk_send_msg(talk, &msg), NVME_SC_SUCCESS);
-    }
-    return true;
-}
-
-/* A queue pair that is connected and asked to authenticate. */
-static struct talk talk_new(struct rig *rig, const struct peer *admin, uint16_t qid,
-                            const char *host)
-{
-    struct talk talk = {.peer = rig_peer(rig), .t_id = (uint16_t)(0x100 + qid)};
-    struct nvme_cqe cqe;
-
-    (void)snprintf(talk.peer->host, sizeof(talk.peer->host), "%s", host);
-    if (admin != NULL)
-        talk.peer->cntlid = admin->cntlid;
-    talk.peer->kato_ms = host_kato_ms;
-    assert_true(peer_hello(talk.peer, 0));
-    assert_true(peer_connect(talk.peer, qid, &cqe));
-    assert_int_equal(cqe.dw0 & ~0xffffu, NVME_CONNECT_ATR);
-    return talk;
-}
-
-/* What the target tells of the last authentication. */
-static enum nvmf_target_auth_result event_last(struct rig *rig, const char *host)
-{
-    struct nvmf_target_auth auth = {.result = NVMF_TARGET_AUTH_PASSED}, next;
-    uint64_t missed;
-    bool is_any = false;
-
-    while (nvmf_target_auth_take(rig->target, &next, &missed)) {
-        auth = next;
-        is_any = true;
-    }
-    assert_true(is_any);
-    assert_string_equal(auth.hostnqn, host);
-    assert_int_not_equal(auth.peer.host[0], 0);
-    return auth.result;
-}
+#define NOBODY "nqn.2026-01.io.icms:nobody"
 
 /* ---- what passes ---------------------------------------------------------------------------- */
 
@@ -284,14 +25,14 @@ static void the_right_secret_passes_on_each_queue_pair(void **state)
         assert_int_equal(peer_enable(admin.peer), NVME_SC_AUTH_REQUIRED);
         assert_int_equal(nvmf_target_connected(rig->target, hosts, &more),
                          0); /* it may be anyone */
-        assert_true(talk_all(&admin, &keys[KEY_HOST], mutual != 0));
+        assert_true(talk_all(&admin, &auth_keys[KEY_HOST], mutual != 0));
         assert_int_equal(event_last(rig, HOST),
                          mutual ? NVMF_TARGET_AUTH_MUTUAL : NVMF_TARGET_AUTH_PASSED);
         assert_int_equal(peer_enable(admin.peer), NVME_SC_SUCCESS);
         io = talk_new(rig, admin.peer, 1, HOST);
         assert_int_equal(peer_store(io.peer, 1, "key", "value", 5, 0, &cqe), NVME_SC_AUTH_REQUIRED);
         assert_int_equal(rig->executed, 0);
-        assert_true(talk_all(&io, &keys[KEY_OLD], mutual != 0)); /* the other of its secrets */
+        assert_true(talk_all(&io, &auth_keys[KEY_OLD], mutual != 0)); /* the other of its secrets */
         assert_int_equal(peer_store(io.peer, 1, "key", "value", 5, 0, &cqe), NVME_SC_SUCCESS);
         assert_int_equal(peer_exist(io.peer, 1, "key", &cqe), NVME_SC_SUCCESS);
         rig_run(rig, 3 * AUTH_MS); /* the time to authenticate is over: it did */
@@ -323,7 +64,7 @@ static void every_hash_and_group_passes(void **state)
             only_group = group;
             rig = rig_new(1, with_auth);
             talk = talk_new(rig, NULL, 0, HOST);
-            assert_true(talk_all(&talk, &keys[KEY_HOST], (hash + group) % 2 != 0));
+            assert_true(talk_all(&talk, &auth_keys[KEY_HOST], (hash + group) % 2 != 0));
             assert_int_equal(talk.challenge.hash, hash);
             assert_int_equal(talk.challenge.group, group);
             assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
@@ -342,15 +83,15 @@ static void a_host_may_authenticate_again_and_must_not_fail(void **state)
 
     for (int i = 0; i < 3; i++) {
         talk.t_id++;
-        assert_true(talk_all(&talk, &keys[KEY_HOST], i == 1));
+        assert_true(talk_all(&talk, &auth_keys[KEY_HOST], i == 1));
         assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
     }
     talk_challenge(&talk); /* meanwhile it stays what it is */
     assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
     peer_free(&talk.peer);
     talk = talk_new(rig, NULL, 0, HOST);
-    assert_true(talk_all(&talk, &keys[KEY_HOST], false));
-    assert_false(talk_all(&talk, &keys[KEY_OTHER], false));
+    assert_true(talk_all(&talk, &auth_keys[KEY_HOST], false));
+    assert_false(talk_all(&talk, &auth_keys[KEY_OTHER], false));
     assert_true(peer_closed(talk.peer));
     peer_free(&talk.peer);
     rig_free(&rig);
@@ -383,7 +124,7 @@ static void wrong_secrets_and_unknown_hosts_look_alike(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct talk talk = talk_new(rig, NULL, 0, bad[i].host);
 
-        assert_false(talk_all(&talk, &keys[bad[i].key], bad[i].is_mutual));
+        assert_false(talk_all(&talk, &auth_keys[bad[i].key], bad[i].is_mutual));
         assert_true(peer_closed(talk.peer));
         assert_int_equal(event_last(rig, bad[i].host), bad[i].result);
         peer_free(&talk.peer);
@@ -403,7 +144,7 @@ static void a_response_for_another_name_fails(void **state)
     struct talk talk = talk_new(rig, NULL, 0, HOST);
 
     talk.host = OTHER;
-    assert_false(talk_all(&talk, &keys[KEY_HOST], false));
+    assert_false(talk_all(&talk, &auth_keys[KEY_HOST], false));
     peer_free(&talk.peer);
     rig_free(&rig);
 }
@@ -416,7 +157,7 @@ static void nothing_but_authentication_is_served_before(void **state)
     struct talk admin = talk_new(rig, NULL, 0, HOST), bare = talk_new(rig, NULL, 0, HOST), io;
     struct peer *peers[2];
 
-    assert_true(talk_all(&admin, &keys[KEY_HOST], false));
+    assert_true(talk_all(&admin, &auth_keys[KEY_HOST], false));
     assert_int_equal(peer_enable(admin.peer), NVME_SC_SUCCESS);
     io = talk_new(rig, admin.peer, 1, HOST);
     peers[0] = bare.peer;
@@ -537,7 +278,7 @@ static void replayed_replies_fail(void **state)
     uint32_t bytes;
 
     talk_challenge(&first);
-    msg = talk_reply(&first, &keys[KEY_HOST], false);
+    msg = talk_reply(&first, &auth_keys[KEY_HOST], false);
     bytes = (uint32_t)nvme_auth_encode(&msg, kept);
     assert_int_equal(talk_send(&first, kept, bytes), NVME_SC_SUCCESS);
     assert_int_equal(talk_receive(&first, &msg), NVME_SC_SUCCESS);
@@ -551,7 +292,7 @@ static void replayed_replies_fail(void **state)
     failure_is(rig, &talk, NVME_AUTH_WHY_FAILED);
     talk = talk_new(rig, NULL, 0, HOST);
     talk_challenge(&talk);
-    msg = talk_reply(&talk, &keys[KEY_HOST], false);
+    msg = talk_reply(&talk, &auth_keys[KEY_HOST], false);
     msg.t_id++;
     assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
     failure_is(rig, &talk, NVME_AUTH_WHY_PAYLOAD);
@@ -568,7 +309,7 @@ static void values_that_do_not_fit_fail(void **state)
         struct nvme_auth_msg msg;
 
         talk_challenge(&talk);
-        msg = talk_reply(&talk, &keys[KEY_HOST], i == 7);
+        msg = talk_reply(&talk, &auth_keys[KEY_HOST], i == 7);
         memset(value, 0, sizeof(value));
         switch (i) {
         case 0: /* a DH value of 0 */
@@ -656,7 +397,7 @@ static void truncated_messages_fail(void **state)
             sqe.cdw10.byte[3] = 1; /* another security protocol */
         assert_true(peer_command(talk.peer, &sqe, out, i == 3 ? 8192 : 72, NULL, NULL, &cqe));
         assert_int_equal(cqe.status, i == 0 || i == 2 ? NVME_SC_FIELD : NVME_SC_SGL_LENGTH);
-        assert_true(talk_all(&talk, &keys[KEY_HOST], false)); /* nothing happened */
+        assert_true(talk_all(&talk, &auth_keys[KEY_HOST], false)); /* nothing happened */
         peer_free(&talk.peer);
     }
     for (int i = 0; i < 2; i++) { /* no room for the answer */
@@ -681,7 +422,7 @@ static void a_host_that_refuses_our_answer_is_closed(void **state)
     struct nvme_auth_msg msg, answer;
 
     talk_challenge(&talk);
-    msg = talk_reply(&talk, &keys[KEY_HOST], true);
+    msg = talk_reply(&talk, &auth_keys[KEY_HOST], true);
     assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
     assert_int_equal(talk_receive(&talk, &answer), NVME_SC_SUCCESS);
     assert_int_equal(peer_enable(talk.peer), NVME_SC_AUTH_REQUIRED); /* not before SUCCESS2 */
@@ -708,7 +449,7 @@ static void half_an_authentication_is_not_kept(void **state)
         uint64_t missed;
 
         if (step == 4)
-            assert_true(talk_all(&talk, &keys[KEY_HOST], false));
+            assert_true(talk_all(&talk, &auth_keys[KEY_HOST], false));
         if (step > 0) {
             msg = talk_negotiation(&talk);
             assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
@@ -716,7 +457,7 @@ static void half_an_authentication_is_not_kept(void **state)
         if (step == 2 || step == 3)
             assert_int_equal(talk_receive(&talk, &talk.challenge), NVME_SC_SUCCESS);
         if (step == 3) {
-            msg = talk_reply(&talk, &keys[KEY_HOST], true);
+            msg = talk_reply(&talk, &auth_keys[KEY_HOST], true);
             assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
             assert_int_equal(talk_receive(&talk, &msg), NVME_SC_SUCCESS);
         }
@@ -743,7 +484,7 @@ static void a_host_that_authenticates_slowly_is_not_lost(void **state)
     host_kato_ms = 0;
     talk_challenge(&talk);
     rig_run(rig, AUTH_MS / 2);
-    msg = talk_reply(&talk, &keys[KEY_HOST], false);
+    msg = talk_reply(&talk, &auth_keys[KEY_HOST], false);
     assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
     assert_int_equal(talk_receive(&talk, &msg), NVME_SC_SUCCESS);
     assert_int_equal(event_last(rig, HOST), NVMF_TARGET_AUTH_PASSED);
@@ -774,9 +515,9 @@ static void half_connections_keep_no_host_out(void **state)
 
     for (int i = 0; i < 4; i++)
         half[i] = talk_new(rig, NULL, 0, HOST);
-    assert_true(talk_all(&half[0], &keys[KEY_HOST], false));
-    assert_true(talk_all(&half[1], &keys[KEY_HOST], true));
-    assert_true(talk_all(&half[1], &keys[KEY_HOST], true)); /* again: it counts once */
+    assert_true(talk_all(&half[0], &auth_keys[KEY_HOST], false));
+    assert_true(talk_all(&half[1], &auth_keys[KEY_HOST], true));
+    assert_true(talk_all(&half[1], &auth_keys[KEY_HOST], true)); /* again: it counts once */
     rig_run(rig, 10);
     more = rig_peer(rig);
     (void)snprintf(more->host, sizeof(more->host), HOST);
@@ -784,12 +525,12 @@ static void half_connections_keep_no_host_out(void **state)
     assert_false(peer_connect(more, 0, &cqe));
     assert_int_equal(cqe.status, NVME_SC_CONNECT_BUSY);
     talk_challenge(&half[2]); /* it came before there were two */
-    msg = talk_reply(&half[2], &keys[KEY_HOST], false);
+    msg = talk_reply(&half[2], &auth_keys[KEY_HOST], false);
     assert_int_equal(talk_send_msg(&half[2], &msg), NVME_SC_SUCCESS);
     assert_true(peer_closed(half[2].peer));
     peer_free(&half[1].peer);
     rig_run(rig, 10);
-    assert_true(talk_all(&half[3], &keys[KEY_HOST], false));
+    assert_true(talk_all(&half[3], &auth_keys[KEY_HOST], false));
     assert_int_equal(peer_enable(half[3].peer), NVME_SC_SUCCESS);
     assert_int_equal(peer_enable(half[0].peer), NVME_SC_SUCCESS);
     peer_free(&more);
@@ -835,7 +576,7 @@ static void a_storm_of_strangers_ends(void **state)
             peer_free(&talks[i].peer);
     }
     host = talk_new(rig, NULL, 0, HOST);
-    assert_true(talk_all(&host, &keys[KEY_HOST], false));
+    assert_true(talk_all(&host, &auth_keys[KEY_HOST], false));
     assert_int_equal(peer_enable(host.peer), NVME_SC_SUCCESS);
     for (int i = 0; i < STRANGERS; i++) {
         if (talks[i].peer != NULL) {
@@ -934,10 +675,10 @@ static void a_volume_may_ask_for_more(void **state)
     peer_free(&io);
     peer_free(&admin);
     talk = talk_new(rig, NULL, 0, HOST);
-    assert_true(talk_all(&talk, &keys[KEY_HOST], false));
+    assert_true(talk_all(&talk, &auth_keys[KEY_HOST], false));
     assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
     queue = talk_new(rig, talk.peer, 1, HOST);
-    assert_true(talk_all(&queue, &keys[KEY_HOST], false));
+    assert_true(talk_all(&queue, &auth_keys[KEY_HOST], false));
     assert_int_equal(peer_store(queue.peer, 1, "key", "value", 5, 0, &cqe), NVME_SC_SUCCESS);
     peer_free(&queue.peer);
     peer_free(&talk.peer);
@@ -952,166 +693,6 @@ static void kv_nothing(void *owner, struct nvmf_target_req *req)
 static uint64_t buffer_bytes_same(uint64_t value_bytes)
 {
     return value_bytes;
-}
-
-/* ---- secrets that are replaced -------------------------------------------------------------- */
-
-static void key_file(int which, const struct key_plain *key)
-{
-    char text[KEY_TEXT_BYTES_MAX];
-    size_t bytes = key_text_make(KEY_TEXT_DHCHAP, key, text);
-
-    check(unlink(paths[which]) == 0 && secret_write(paths[which], text, bytes, NULL) == ICMS_OK);
-}
-
-/* What reading again said: of how many hosts there are others, and why the last one has not. */
-struct said {
-    uint32_t replaced, kept;
-    char nqn[LIMIT_NQN_BYTES];
-    char why[ERR_WHY_BYTES_MAX];
-};
-
-static void keys_said(void *arg, const char *hostnqn, const char *why)
-{
-    struct said *said = arg;
-
-    said->replaced += why == NULL;
-    said->kept += why != NULL;
-    (void)snprintf(said->nqn, sizeof(said->nqn), "%s", hostnqn);
-    (void)snprintf(said->why, sizeof(said->why), "%s", why != NULL ? why : "");
-}
-
-static struct said read_again(struct rig *rig)
-{
-    struct nvmf_target_opts opts;
-    struct said said = {.replaced = 0};
-    struct err_why why = {""};
-
-    nvmf_target_opts_init(&opts);
-    opts.nqn = SUB;
-    with_auth(&opts);
-    assert_int_equal(nvmf_target_keys_read_again(rig->target, &opts, keys_said, &said, &why),
-                     ICMS_OK);
-    rig_run(rig, 100);
-    return said;
-}
-
-static struct key_plain key_fresh(void)
-{
-    struct key_plain key = {.hash = KEY_HASH_SHA256, .bytes = 32};
-
-    secret_random(key.key, key.bytes);
-    return key;
-}
-
-/* Two secrets of a host, of which one is replaced, in its own place or by the other one's. */
-static void connections_end_with_the_secret_that_they_proved(void **state)
-{
-    struct rig *rig = rig_new(2, with_auth);
-    struct talk lost = talk_new(rig, NULL, 0, HOST), stays = talk_new(rig, NULL, 0, HOST);
-    struct talk other = talk_new(rig, NULL, 0, OTHER), again;
-    struct key_plain fresh = key_fresh();
-    struct nvme_cqe cqe;
-    struct talk io;
-
-    assert_true(talk_all(&lost, &keys[KEY_OLD], false));
-    assert_true(talk_all(&stays, &keys[KEY_OLD], false));
-    stays.t_id++;
-    assert_true(talk_all(&stays, &keys[KEY_HOST], true)); /* it authenticates once more */
-    assert_true(talk_all(&other, &keys[KEY_OTHER], false));
-    assert_int_equal(peer_enable(stays.peer), NVME_SC_SUCCESS);
-    io = talk_new(rig, stays.peer, 1, HOST);
-    assert_true(talk_all(&io, &keys[KEY_HOST], false));
-    assert_int_equal(read_again(rig).replaced, 0);
-    assert_int_equal(peer_enable(lost.peer), NVME_SC_SUCCESS);
-    (void)event_last(rig, HOST);
-
-    key_file(KEY_OLD, &fresh);
-    assert_int_equal(read_again(rig).replaced, 1);
-    assert_true(peer_closed(lost.peer));
-    assert_int_equal(event_last(rig, HOST), NVMF_TARGET_AUTH_REPLACED);
-    assert_int_equal(peer_store(io.peer, 1, "key", "value", 5, 0, &cqe), NVME_SC_SUCCESS);
-    assert_int_equal(peer_enable(other.peer), NVME_SC_SUCCESS);
-    again = talk_new(rig, NULL, 0, HOST);
-    assert_false(talk_all(&again, &keys[KEY_OLD], false));
-    peer_free(&again.peer);
-    again = talk_new(rig, NULL, 0, HOST);
-    assert_true(talk_all(&again, &fresh, false));
-
-    key_file(KEY_HOST, &fresh); /* the new one in both places, as a rotation ends */
-    assert_int_equal(read_again(rig).replaced, 1);
-    assert_int_equal(peer_enable(again.peer), NVME_SC_SUCCESS);
-    assert_true(peer_closed(stays.peer));
-    assert_true(peer_closed(io.peer));
-    key_file(KEY_HOST, &keys[KEY_HOST]);
-    key_file(KEY_OLD, &keys[KEY_OLD]);
-    peer_free(&lost.peer);
-    peer_free(&stays.peer);
-    peer_free(&io.peer);
-    peer_free(&other.peer);
-    peer_free(&again.peer);
-    rig_expect_clean(rig);
-    rig_free(&rig);
-}
-
-/* Between the target's answer and the host's: the response was right, and is not any more. */
-static void a_secret_that_is_replaced_meanwhile_passes_nobody(void **state)
-{
-    struct rig *rig = rig_new(1, with_auth);
-    struct talk talk = talk_new(rig, NULL, 0, HOST);
-    struct key_plain fresh = key_fresh();
-    struct nvme_auth_msg msg, answer;
-
-    talk_challenge(&talk);
-    msg = talk_reply(&talk, &keys[KEY_OLD], true);
-    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
-    assert_int_equal(talk_receive(&talk, &answer), NVME_SC_SUCCESS);
-    assert_int_equal(answer.id, NVME_AUTH_SUCCESS1);
-    key_file(KEY_OLD, &fresh);
-    assert_int_equal(read_again(rig).replaced, 1);
-    msg = (struct nvme_auth_msg){.id = NVME_AUTH_SUCCESS2, .t_id = talk.t_id};
-    (void)talk_send_msg(&talk, &msg);
-    assert_true(peer_closed(talk.peer));
-    assert_int_equal(event_last(rig, HOST), NVMF_TARGET_AUTH_WRONG);
-    key_file(KEY_OLD, &keys[KEY_OLD]);
-    peer_free(&talk.peer);
-    rig_expect_clean(rig);
-    rig_free(&rig);
-}
-
-/* As at the start: who knows how the target proves itself to another host could be this one. */
-static void secrets_that_are_read_again_stay_apart(void **state)
-{
-    struct rig *rig = rig_new(1, with_auth);
-    struct talk talk = talk_new(rig, NULL, 0, OTHER);
-    struct key_plain fresh = key_fresh();
-    struct said said;
-
-    assert_true(talk_all(&talk, &keys[KEY_OTHER], false));
-    key_file(KEY_OTHER, &keys[KEY_CTRL]); /* HOST's controller_secret */
-    said = read_again(rig);
-    assert_int_equal(said.replaced, 0);
-    assert_int_equal(said.kept, 1);
-    assert_string_equal(said.nqn, OTHER);
-    assert_non_null(strstr(said.why, "could pass for it"));
-    assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
-    key_file(KEY_OTHER, &keys[KEY_OTHER]);
-    key_file(KEY_CTRL, &keys[KEY_OTHER]); /* and the other way round: HOST keeps its own */
-    said = read_again(rig);
-    assert_int_equal(said.replaced, 0);
-    assert_int_equal(said.kept, 1);
-    assert_string_equal(said.nqn, HOST);
-    key_file(KEY_OTHER, &keys[KEY_CTRL]); /* they change places: nobody is mistaken for another */
-    key_file(KEY_CTRL, &fresh);
-    said = read_again(rig);
-    assert_int_equal(said.replaced, 2);
-    assert_int_equal(said.kept, 0);
-    assert_true(peer_closed(talk.peer));
-    key_file(KEY_OTHER, &keys[KEY_OTHER]);
-    key_file(KEY_CTRL, &keys[KEY_CTRL]);
-    peer_free(&talk.peer);
-    rig_expect_clean(rig);
-    rig_free(&rig);
 }
 
 static void secrets_that_cannot_be_used_are_refused_at_the_start(void **state)
@@ -1140,8 +721,8 @@ static void secrets_that_cannot_be_used_are_refused_at_the_start(void **state)
     host.secret_count = 1;
     assert_int_equal(nvmf_target_new(&opts, &why, &target), ICMS_NOT_FOUND);
     assert_non_null(strstr(why.text, "/nonexistent/key"));
-    memcpy(twice[0], paths[KEY_HOST], sizeof(twice[0]));
-    host.controller_secret = paths[KEY_HOST];
+    memcpy(twice[0], auth_paths[KEY_HOST], sizeof(twice[0]));
+    host.controller_secret = auth_paths[KEY_HOST];
     assert_int_equal(nvmf_target_new(&opts, &why, &target), ICMS_CONFIG);
     assert_non_null(strstr(why.text, "controller_secret"));
     assert_null(target);
@@ -1171,11 +752,8 @@ int main(void)
         cmocka_unit_test(failures_hide_no_pass),
         cmocka_unit_test(who_need_not_is_not_asked),
         cmocka_unit_test(a_volume_may_ask_for_more),
-        cmocka_unit_test(connections_end_with_the_secret_that_they_proved),
-        cmocka_unit_test(a_secret_that_is_replaced_meanwhile_passes_nobody),
-        cmocka_unit_test(secrets_that_are_read_again_stay_apart),
         cmocka_unit_test(secrets_that_cannot_be_used_are_refused_at_the_start),
     };
 
-    return cmocka_run_group_tests_name("nvmf target auth", tests, setup, teardown);
+    return cmocka_run_group_tests_name("nvmf target auth", tests, auth_setup, auth_teardown);
 }
