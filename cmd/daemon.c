@@ -446,14 +446,14 @@ static void drain_begin(int number)
 }
 
 void daemon_keys_said(const struct ctl_audit *audit, const char *kind, const char *who,
-                      const char *why)
+                      const char *former, const char *why)
 {
     const struct ctl_audit_event event = {
         .event = "keys", .host = who, .result = why == NULL ? "replaced" : why};
 
     ctl_audit_write(audit, &event);
     if (why == NULL)
-        log_line(LOG_INFO, "%s %s: keys replaced: new connections use them", kind, who);
+        log_line(LOG_INFO, "%s %s: keys replaced: new connections use them; %s", kind, who, former);
     else
         log_line(LOG_ERROR, "%s %s: keys stay as they were: %s; then send SIGHUP again", kind, who,
                  why);
@@ -468,9 +468,9 @@ void daemon_http_read_again(struct ctl_http *http, const char *listen,
     if (http == NULL)
         return;
     if (ctl_http_read_again(http, &why, &is_new) != ICMS_OK)
-        daemon_keys_said(audit, "http", listen, why.text);
+        daemon_keys_said(audit, "http", listen, "", why.text);
     else if (is_new)
-        daemon_keys_said(audit, "http", listen, NULL);
+        daemon_keys_said(audit, "http", listen, "answers in progress end within a second", NULL);
 }
 
 enum daemon_signal daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat)

@@ -521,7 +521,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
 static void main_keys_said(void *arg, const char *enclosure, const char *why)
 {
     (void)arg;
-    daemon_keys_said(&main_audit, "enclosure", enclosure, why);
+    daemon_keys_said(&main_audit, "enclosure", enclosure, "connections that are up stay", why);
 }
 
 static void main_serve(const struct daemon_opts *opts, const struct conf_agent *conf,

@@ -385,7 +385,7 @@ static void main_look(struct target *target, bool say, bool weigh, uint32_t *io_
 static void main_keys_said(void *arg, const char *hostnqn, const char *why)
 {
     (void)arg;
-    daemon_keys_said(&main_audit, "host", hostnqn, why);
+    daemon_keys_said(&main_audit, "host", hostnqn, "those that proved replaced ones end", why);
 }
 
 static void main_keys_read_again(const struct conf_target *conf, struct target *target)

@@ -171,7 +171,7 @@ def rotated(p, folder, target, agent, build):
     assert result.returncode == 0, result.stderr
     secret_set(folder / "new", (folder / "next").read_text())
     target.signal(signal.SIGHUP)
-    wait_log(target, f"host {HOST}: keys replaced")
+    wait_log(target, f"host {HOST}: keys replaced: new connections use them; those that proved replaced ones end")
     until("connections that proved the former secret end, and are not made again", agent,
           lambda: enclosure(agent)["auths_refused"] > 0)
     assert enclosure(agent)["state"] != "up", "who knows the former secret alone gets nothing"
@@ -181,7 +181,7 @@ def rotated(p, folder, target, agent, build):
     assert not tried("late", folder / "former"), "the former secret passes no more"
     assert tried("early", folder / "next")
     agent.signal(signal.SIGHUP)
-    wait_log(agent, "enclosure enclosure0: keys replaced")
+    wait_log(agent, "enclosure enclosure0: keys replaced: new connections use them; connections that are up stay")
     until("with the new secret it is back", agent, lambda: got(agent))
     target.signal(signal.SIGHUP)
     wait_log(target, "SIGHUP: reading", 3)
