@@ -8,7 +8,8 @@
  *
  * Connections are counted by ZeroMQ's own monitor. When there are EVENTS_PEERS_MAX of a socket all
  * are ended, and who wants to comes again: whoever connects again and again takes no descriptors of
- * the agent's clients.
+ * the agent's clients. So are they when subscribers said EVENTS_HEARD_MAX: ZeroMQ keeps each
+ * subscription, a hundred bytes for each of its own.
  */
 #include "events/publish.h"
 
@@ -32,9 +33,10 @@
 #include "events/window.h"
 
 #define TAKE_COUNT     1024
-#define TAKE_ROUNDS    64 /* before requests have a turn */
-#define REPLAY_BATCHES 64 /* of one in a turn            */
-#define REQUEST_BYTES  64 /* a longer frame ends the connection */
+#define TAKE_ROUNDS    64                     /* before requests have a turn */
+#define HEAR_COUNT     (4 * EVENTS_HEARD_MAX) /* in a turn, of what takes no memory */
+#define REPLAY_BATCHES 64                     /* of one in a turn            */
+#define REQUEST_BYTES  64                     /* a longer frame ends the connection */
 #define LINGER_MS      200
 
 #define IPC "ipc://"
@@ -45,8 +47,9 @@ struct endpoint {
     const char *text;
     uint32_t mode;
     bool is_bound;
+    uint32_t heard;  /* what subscribers said since it was bound             */
     uint64_t peers;  /* connections; a counter                       */
-    uint64_t floods; /* times that there were too many; a counter    */
+    uint64_t floods; /* times that there was too much; a counter     */
 };
 
 struct stream {
@@ -141,8 +144,8 @@ static icms_err endpoint_open(struct events *events, struct endpoint *endpoint, 
     if (endpoint->socket == NULL || endpoint->monitor == NULL)
         return err_set(why, ICMS_LIMIT, "events: cannot make a socket for %s: %s", endpoint->text,
                        zmq_strerror(zmq_errno()));
-    option(endpoint->socket, ZMQ_LINGER, type == ZMQ_PUB ? LINGER_MS : 0);
-    option(endpoint->socket, ZMQ_SNDHWM, type == ZMQ_PUB ? EVENTS_HWM : EVENTS_REPLAY_HWM);
+    option(endpoint->socket, ZMQ_LINGER, type == ZMQ_XPUB ? LINGER_MS : 0);
+    option(endpoint->socket, ZMQ_SNDHWM, type == ZMQ_XPUB ? EVENTS_HWM : EVENTS_REPLAY_HWM);
     option(endpoint->socket, ZMQ_RCVHWM, EVENTS_REPLAY_HWM);
     option(endpoint->socket, ZMQ_HANDSHAKE_IVL, EVENTS_REPLAY_MS);
     option(endpoint->socket, ZMQ_IPV6, 1);
@@ -179,6 +182,23 @@ static void endpoint_close(struct endpoint *endpoint)
         endpoint_unlink(endpoint);
 }
 
+/* Counts what subscribers say. An XPUB socket tells it, and a PUB socket would not. The end of a
+ * subscription gives memory back, and is told of each that ends with its connection, too: it counts
+ * only when there is no end of them. */
+static void endpoint_hear(struct endpoint *endpoint)
+{
+    uint8_t frame[REQUEST_BYTES];
+
+    for (uint32_t i = 0; endpoint->heard < EVENTS_HEARD_MAX; i++) {
+        int bytes = zmq_recv(endpoint->socket, frame, sizeof(frame), ZMQ_DONTWAIT);
+
+        if (bytes < 0)
+            return;
+        if (bytes == 0 || frame[0] != 0 || i >= HEAR_COUNT)
+            endpoint->heard++;
+    }
+}
+
 /* Counts connections that came and went. ZeroMQ knows no limit: too many are ended together. */
 static void endpoint_watch(struct endpoint *endpoint)
 {
@@ -197,13 +217,15 @@ static void endpoint_watch(struct endpoint *endpoint)
         else if (event == ZMQ_EVENT_DISCONNECTED && endpoint->peers > 0)
             counter_add(&endpoint->peers, -(uint64_t)1);
     }
-    if (endpoint->is_bound && endpoint->peers >= EVENTS_PEERS_MAX &&
+    if (endpoint->is_bound &&
+        (endpoint->peers >= EVENTS_PEERS_MAX || endpoint->heard >= EVENTS_HEARD_MAX) &&
         zmq_unbind(endpoint->socket, endpoint->text) == 0) { /* which ends all of them */
         endpoint->is_bound = false;
         endpoint_unlink(endpoint); /* nobody would, if this is the end */
         counter_set(&endpoint->peers, 0);
         counter_add(&endpoint->floods, 1);
     } else if (!endpoint->is_bound) {
+        endpoint->heard = 0;
         (void)!endpoint_bind(endpoint, &why); /* again, as long as the old one is not closed */
     }
 }
@@ -218,7 +240,7 @@ static void stream_send(struct stream *stream)
 
     events_batch_end(batch);
     seq_put(seq, number);
-    /* A PUB socket never waits: who has no space for a batch loses it. */
+    /* An XPUB socket never waits: who has no space for a batch loses it. */
     (void)zmq_send(stream->pub.socket, stream->topic, strlen(stream->topic),
                    ZMQ_SNDMORE | ZMQ_DONTWAIT);
     (void)zmq_send(stream->pub.socket, number, sizeof(number), ZMQ_SNDMORE | ZMQ_DONTWAIT);
@@ -394,6 +416,7 @@ static void *events_run(void *arg)
         for (uint32_t i = 0; i < events->stream_count; i++) {
             struct stream *stream = &events->streams[i];
 
+            endpoint_hear(&stream->pub);
             endpoint_watch(&stream->pub);
             endpoint_watch(&stream->replay);
             counter_set(&stream->stats.subscribers, stream->pub.peers);
@@ -418,7 +441,7 @@ static icms_err stream_open(struct events *events, struct stream *stream, struct
     if (events_window_init(&stream->window, u64_max(opts->window_bytes, EVENTS_WINDOW_MIN)) !=
         ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "events: no memory for the window of %s", opts->name);
-    err = endpoint_open(events, &stream->pub, ZMQ_PUB, why);
+    err = endpoint_open(events, &stream->pub, ZMQ_XPUB, why);
     if (err == ICMS_OK && opts->replay[0] != '\0')
         err = endpoint_open(events, &stream->replay, ZMQ_ROUTER, why);
     if (err != ICMS_OK)

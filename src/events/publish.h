@@ -3,11 +3,12 @@
  * events/publish.h: what happens to blocks in an agent's tiers, published as vLLM 0.32 publishes
  * its own KV events (ZmqEventPublisher), so that whoever reads those reads these.
  *
- * Each volume has a stream: a PUB socket that sends [topic, sequence, payload], the sequence eight
- * big-endian bytes from 0 on, the topic "kv@AGENT@VOLUME", the payload of batch.h; and a ROUTER
- * socket, where a sequence number asks for what is kept from there on: [sequence, payload] each,
- * and then [-1, ""]. A stream begins with AllBlocksCleared: what another process of this agent said
- * before counts no more. Events that were lost are a number that no batch has.
+ * Each volume has a stream: a PUB socket (XPUB, to SUB the same) that sends [topic, sequence,
+ * payload], the sequence eight big-endian bytes from 0 on, the topic "kv@AGENT@VOLUME", the payload
+ * of batch.h; and a ROUTER socket, where a sequence number asks for what is kept from there on:
+ * [sequence, payload] each, and then [-1, ""]. A stream begins with AllBlocksCleared: what another
+ * process of this agent said before counts no more. Events that were lost are a number that no
+ * batch has.
  *
  * A thread of its own takes the events, every EVENTS_TAKE_MS. It waits for nobody: a subscriber
  * that does not read loses batches, a replay that nobody reads is given up.
@@ -28,10 +29,12 @@ struct events;
 /* How often the thread looks. */
 #define EVENTS_TAKE_MS 20
 
-/* Of a stream: batches that wait for one subscriber; connections of each of its sockets; batches of
- * a replay that wait, and until when it has to be read. */
+/* Of a stream: batches that wait for one subscriber; connections of each of its sockets, and what
+ * subscribers say (new subscriptions) before they have to connect again;
+ * batches of a replay that wait, and until when it has to be read. */
 #define EVENTS_HWM        256
 #define EVENTS_PEERS_MAX  64
+#define EVENTS_HEARD_MAX  2048
 #define EVENTS_REPLAY_HWM 16
 #define EVENTS_REPLAY_MS  5000
 #define EVENTS_WINDOW_MIN ((uint64_t)128 << 10)
@@ -62,7 +65,7 @@ struct events_stats {
     uint64_t replays_refused; /* not a request, or given up                        */
     uint64_t next_seq;        /* of the next batch                                 */
     uint64_t subscribers;     /* connections to the endpoint now                   */
-    uint64_t floods;          /* times that a socket had too many, and all were ended */
+    uint64_t floods;          /* times that there was too much, and all were ended */
 };
 
 /* Binds all sockets and starts the thread. CONFIG, ADDRESS_IN_USE, PERMISSION, ... with a sentence.
