@@ -305,13 +305,21 @@ static bool flag_is_set(const void *address, const char *flag)
     return is_set;
 }
 
+/* Nor in a child, nor on a disk for swapping, where as much may be locked. */
 static void a_secret_is_in_no_core_dump(void **state)
 {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct secret *secret = NULL;
+    void *probe;
 
     assert_int_equal(secret_new(32, NULL, &secret), ICMS_OK);
     assert_true(flag_is_set(secret_bytes(secret), " dd"));
+    assert_true(flag_is_set(secret_bytes(secret), " wf"));
     assert_false(flag_is_set(path, " dd"));
+    probe = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(probe != MAP_FAILED);
+    if (mlock(probe, page) == 0 && flag_is_set(probe, " lo"))
+        assert_true(flag_is_set(secret_bytes(secret), " lo"));
     secret_free(&secret);
 }
 
