@@ -47,9 +47,11 @@ struct endpoint {
     const char *text;
     uint32_t mode;
     bool is_bound;
-    uint32_t heard;  /* what subscribers said since it was bound             */
-    uint64_t peers;  /* connections; a counter                       */
-    uint64_t floods; /* times that there was too much; a counter     */
+    bool is_closing;           /* not bound any more, and ZeroMQ has not closed it yet */
+    int fds[EVENTS_PEERS_MAX]; /* of connections: [0 .. peers)               */
+    uint32_t heard;            /* what subscribers said since it was bound             */
+    uint64_t peers;            /* connections; a counter                       */
+    uint64_t floods;           /* times that there was too much; a counter     */
 };
 
 struct stream {
@@ -155,8 +157,8 @@ static icms_err endpoint_open(struct events *events, struct endpoint *endpoint, 
     (void)snprintf(name, sizeof(name), "inproc://monitor%u", events->monitors++);
     option(endpoint->monitor, ZMQ_RCVHWM, 0); /* else ZeroMQ's own thread would wait for ours */
     option(endpoint->monitor, ZMQ_LINGER, 0);
-    if (zmq_socket_monitor(endpoint->socket, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) !=
-            0 ||
+    if (zmq_socket_monitor(endpoint->socket, name,
+                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED) != 0 ||
         zmq_connect(endpoint->monitor, name) != 0)
         return err_set(why, ICMS_LIMIT, "events: cannot watch %s: %s", endpoint->text,
                        zmq_strerror(zmq_errno()));
@@ -199,34 +201,55 @@ static void endpoint_hear(struct endpoint *endpoint)
     }
 }
 
+/* What the monitor tells: a connection by its descriptor, which another one has only after it went.
+ * Those that end with the socket are told by nobody. */
+static void endpoint_told(struct endpoint *endpoint, uint16_t event, int fd)
+{
+    uint64_t i = 0;
+
+    if (event == ZMQ_EVENT_CLOSED) {
+        counter_set(&endpoint->peers, 0);
+        endpoint->is_closing = false;
+    } else if (event == ZMQ_EVENT_ACCEPTED && endpoint->peers < EVENTS_PEERS_MAX) {
+        endpoint->fds[endpoint->peers] = fd;
+        counter_add(&endpoint->peers, 1);
+    } else if (event == ZMQ_EVENT_DISCONNECTED) {
+        while (i < endpoint->peers && endpoint->fds[i] != fd)
+            i++;
+        if (i == endpoint->peers)
+            return;
+        endpoint->fds[i] = endpoint->fds[endpoint->peers - 1];
+        counter_add(&endpoint->peers, -(uint64_t)1);
+    }
+}
+
 /* Counts connections that came and went. ZeroMQ knows no limit: too many are ended together. */
 static void endpoint_watch(struct endpoint *endpoint)
 {
     uint8_t frame[256];
     struct err_why why;
     uint16_t event;
+    uint32_t fd;
     int bytes;
 
     if (endpoint->socket == NULL)
         return;
     while ((bytes = zmq_recv(endpoint->monitor, frame, sizeof(frame), ZMQ_DONTWAIT)) >= 0) {
         memcpy(&event, frame, sizeof(event));
+        memcpy(&fd, frame + sizeof(event), sizeof(fd));
         (void)zmq_recv(endpoint->monitor, frame, sizeof(frame), 0); /* the address */
-        if (event == ZMQ_EVENT_ACCEPTED)
-            counter_add(&endpoint->peers, 1);
-        else if (event == ZMQ_EVENT_DISCONNECTED && endpoint->peers > 0)
-            counter_add(&endpoint->peers, -(uint64_t)1);
+        endpoint_told(endpoint, event, (int)fd);
     }
     if (endpoint->is_bound &&
         (endpoint->peers >= EVENTS_PEERS_MAX || endpoint->heard >= EVENTS_HEARD_MAX) &&
         zmq_unbind(endpoint->socket, endpoint->text) == 0) { /* which ends all of them */
         endpoint->is_bound = false;
+        endpoint->is_closing = true;
         endpoint_unlink(endpoint); /* nobody would, if this is the end */
-        counter_set(&endpoint->peers, 0);
         counter_add(&endpoint->floods, 1);
-    } else if (!endpoint->is_bound) {
+    } else if (!endpoint->is_bound && !endpoint->is_closing) {
         endpoint->heard = 0;
-        (void)!endpoint_bind(endpoint, &why); /* again, as long as the old one is not closed */
+        (void)!endpoint_bind(endpoint, &why);
     }
 }
 
