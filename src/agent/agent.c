@@ -298,6 +298,8 @@ void agent_stop(struct agent *agent)
     }
     if (agent->local != NULL)
         agent_local_stop(agent->local);
+    if (agent->tier != NULL)
+        agent_tier_stop(agent->tier);
 }
 
 static void reactor_parts_fini(struct agent_reactor *reactor)

@@ -19,6 +19,7 @@
 #include "agent/keys.h"
 #include "agent/pod.h"
 #include "agent/prestage.h"
+#include "agent/direct.h"
 #include "agent/tier.h"
 #include "agent/wait.h"
 #include "base/bytes.h"
@@ -216,14 +217,13 @@ struct agent_op {
      */
     void (*answered)(struct agent_op *op);
     void (*done)(struct agent_op *op); /* it is over, before its waiters are told; NULL: none */
-    struct list key_link;        /* in shard->keys: LOAD, STORE, DELETE                         */
-    struct list client_link;     /* STORE: in shard->shares[client].stores                       */
-    struct list link;            /* free list, or the own drive's list of those that wait       */
-    struct loop_msg msg;         /* goes on after what runs now                                 */
-    uint8_t *buffer;             /* local: of the pool                                          */
-    void *reading;               /* local: of agent->opts.reader; NULL: none                     */
-    bool reading_came, is_asked; /* local: it did; no request waits yet, as it is being asked */
-    _Atomic bool reading_over;   /* local: the reader has called, and is out of here again      */
+    struct list key_link;         /* in shard->keys: LOAD, STORE, DELETE                         */
+    struct list client_link;      /* STORE: in shard->shares[client].stores                       */
+    struct list link;             /* free list, or the own drive's list of those that wait       */
+    struct loop_msg msg;          /* goes on after what runs now                                 */
+    uint8_t *buffer;              /* local: of the pool                                          */
+    struct agent_reading reading; /* local: of its record by another way                        */
+    bool is_asked;                /* local: no request waits yet, as it is being asked          */
     union {
         struct nvmf_req nvmf;
         struct store_read read;
@@ -661,6 +661,7 @@ icms_err agent_local_check(const struct agent_opts *opts, struct err_why *why) I
 /* Of the store on the drive, all but the volumes. */
 void agent_local_store_opts(const struct agent_opts *opts, struct store_opts *out_opts);
 icms_err agent_local_new(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
+/* After the loops ended: no reader comes back to it. */
 void agent_local_stop(struct agent_local *local);
 void agent_local_free(struct agent_local **local);
 void agent_local_ask(struct agent_local *local, struct agent_op *op);

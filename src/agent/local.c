@@ -26,11 +26,8 @@
 #include "agent/agent_int.h"
 
 #include <stdlib.h>
-#include <time.h>
 
-#include "base/crc.h"
 #include "base/fault.h"
-#include "wire/sealed.h"
 
 static void local_begin(struct agent_local *local, struct agent_op *op);
 
@@ -101,32 +98,6 @@ static void local_fail(struct agent_local *local, struct agent_op *op, icms_err 
     loop_send(local->reactor->loop, &op->msg, local_back);
 }
 
-/* Copies what was read into the memory of a request, the end into its space for a trailer, and
- * checks the trailer in the same pass. Nothing is copied when it does not fit. */
-static icms_err local_deliver_direct(const struct agent_req *req, const struct key *key,
-                                     const struct store_read *read)
-{
-    uint64_t plain = read->value_bytes - LIMIT_TRAILER_BYTES, inside;
-    const struct sealed_place place = agent_shard_sealed_place(req->shard, key);
-    uint8_t *to = (uint8_t *)(uintptr_t)req->offset;
-    uint32_t crc;
-
-    if (read->value_bytes <= LIMIT_TRAILER_BYTES)
-        return ICMS_OK; /* op_done_load() says what this is */
-    if (plain > req->bytes)
-        return ICMS_VALUE_SIZE;
-    crc = crc32c_copy_steady(0, to, read->value, plain);
-    inside = u64_min(req->bytes - plain, LIMIT_TRAILER_BYTES);
-    memcpy(to + plain, read->value + plain, inside);
-    memcpy((uint8_t *)(uintptr_t)req->aside, read->value + plain + inside,
-           LIMIT_TRAILER_BYTES - inside);
-    if (fault_hit("agent.local"))
-        crc++;
-    return sealed_trailer_check(&place, (uint32_t)plain, crc, read->value + plain) == ICMS_OK
-               ? ICMS_OK
-               : ICMS_CORRUPT;
-}
-
 /* Copies what was read to where it is wanted, if it is not there: the slot, or the memory of a
  * request, if that is still waiting. */
 static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
@@ -137,65 +108,21 @@ static icms_err local_deliver(const struct agent_op *op, const struct store_read
     if (op->direct != NULL && list_empty(&op->waiters))
         return ICMS_DEADLINE;
     if (op->direct != NULL)
-        return local_deliver_direct(op->direct, &op->key, read);
+        return agent_direct_deliver(op->direct, read);
     if (read->value != agent_shard_memory(op->shard, op->slot))
         memcpy(agent_shard_memory(op->shard, op->slot), read->value, read->value_bytes);
     return ICMS_OK;
 }
 
-/* ---- another reader ------------------------------------------------------------------------- */
-
-static void local_reading_came(struct loop_msg *msg)
-{
-    struct agent_op *op = container_of(msg, struct agent_op, msg);
-    bool came = op->reading_came;
-
-    if (!came) {
-        op->shard->agent->opts.reader->end(op->reading, 0);
-        op->reading = NULL;
-    }
-    store_read_came(&op->u.read, came);
-}
-
-/* On a thread of the reader. */
-static void local_reading_done(void *arg, bool came)
-{
-    struct agent_op *op = arg;
-
-    op->reading_came = came;
-    loop_send(op->shard->agent->local->reactor->loop, &op->msg, local_reading_came);
-    atomic_store_explicit(&op->reading_over, true, memory_order_release);
-}
-
+/* A read that need not be the loop's. */
 static bool local_instead(struct store_read *read, int fd, uint64_t offset, uint32_t bytes)
 {
     struct agent_op *op = container_of(read, struct agent_op, u.read);
-    const struct reader_ask ask = {.fd = fd,
-                                   .offset = offset,
-                                   .memory = read->memory,
-                                   .bytes = bytes,
-                                   .done = local_reading_done,
-                                   .arg = op};
 
     if (!op->is_asked &&
         list_empty(&op->waiters)) /* the request is over, and its memory is not ours */
         return false;
-    atomic_store_explicit(&op->reading_over, false, memory_order_relaxed);
-    op->reading =
-        op->shard->agent->opts.reader->read((const void *)(uintptr_t)op->direct->offset, &ask);
-    return op->reading != NULL;
-}
-
-/* The reader has what was delivered, unless the store had to read it again. */
-static void local_reading_end(struct agent_op *op, const struct store_read *read, icms_err err)
-{
-    uint64_t at = err != ICMS_OK        ? 0
-                  : read->instead_wrong ? READER_WRONG
-                                        : (uint64_t)(read->value - read->memory);
-
-    if (op->reading != NULL)
-        op->shard->agent->opts.reader->end(op->reading, at);
-    op->reading = NULL;
+    return agent_reading_begin(&op->reading, op->direct, read, fd, offset, bytes);
 }
 
 static void local_read_done(struct store_read *read)
@@ -213,7 +140,7 @@ static void local_read_done(struct store_read *read)
         else if (err == ICMS_CORRUPT)
             op->bad = true;
     }
-    local_reading_end(op, read, err);
+    agent_reading_end(&op->reading, read, err);
     local_done(op, err, reason);
 }
 
@@ -242,10 +169,7 @@ static void local_deadline(struct loop_timer *timer)
     struct agent_local *local = op->shard->agent->local;
 
     if (op->buffer != NULL) {
-        if (op->reading != NULL && op->shard->agent->opts.reader->late(op->reading)) {
-            op->reading = NULL;
-            store_read_came(&op->u.read, false);
-        }
+        (void)agent_reading_leave(&op->reading);
         return;
     }
     line_leave(&local->waiting, agent_share(op->shard, op->user), &op->link); /* it waits */
@@ -480,24 +404,10 @@ icms_err agent_local_new(struct agent *agent, struct err_why *why)
     return local_open(local, agent, why);
 }
 
-/* After the loops ended: no reader comes back to an operation. */
 void agent_local_stop(struct agent_local *local)
 {
-    const struct timespec pause = {.tv_nsec = 1000000};
-
-    for (uint32_t i = 0; i < AGENT_OPS; i++) {
-        struct agent_op *op = &local->reactor->ops[i];
-
-        if (op->reading == NULL)
-            continue;
-        if (!op->shard->agent->opts.reader->late(op->reading)) {
-            /* It copies a record that it has: that ends. */
-            while (!atomic_load_explicit(&op->reading_over, memory_order_acquire))
-                (void)nanosleep(&pause, NULL);
-            op->shard->agent->opts.reader->end(op->reading, 0);
-        }
-        op->reading = NULL;
-    }
+    for (uint32_t i = 0; i < AGENT_OPS; i++)
+        agent_reading_stop(&local->reactor->ops[i].reading);
 }
 
 void agent_local_free(struct agent_local **local)

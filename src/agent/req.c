@@ -191,6 +191,7 @@ static enum step req_get_direct(struct agent_req *req, enum io_class io_class)
 static enum step req_direct_done(struct agent_req *req, const struct agent_op *op)
 {
     struct agent_shard *shard = req->shard;
+    bool own = shard->agent->local != NULL || op->from_tier;
 
     req->direct = false;
     req->answer.slot = SHM_SLOT_NONE;
@@ -199,9 +200,9 @@ static enum step req_direct_done(struct agent_req *req, const struct agent_op *o
         req->answer.value_bytes -= LIMIT_TRAILER_BYTES; /* how much space it wants */
     if (op->err != ICMS_OK)
         return req_answer_reason(req, op->err, op->reason);
-    req->answer.source = shard->agent->local != NULL ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
-    req->answer.checked = shard->agent->local != NULL;
-    counter_add(shard->agent->local != NULL ? &shard->hits_local : &shard->hits_pod, 1);
+    req->answer.source = own ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
+    req->answer.checked = own;
+    counter_add(own ? &shard->hits_local : &shard->hits_pod, 1);
     counter_add(&shard->get_bytes, op->value_bytes);
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
@@ -213,6 +214,16 @@ static enum step req_wait_load(struct agent_req *req, struct agent_op *op)
     if ((req->flags & SHM_FLAG_PRESTAGE) == 0)
         agent_hint_asked(req->shard, &req->key, op);
     return req_wait_op(req, op);
+}
+
+/* What the own drive has comes by the arena, unless it can be read to where the request wants it.
+ */
+static bool req_tier_lets(const struct agent_req *req)
+{
+    const struct block_reader *reader = req->shard->agent->opts.reader;
+
+    return !agent_tier_has(req->shard, &req->key) ||
+           (reader != NULL && reader->would_read((const void *)(uintptr_t)req->offset));
 }
 
 static enum step req_new_get(struct agent_req *req)
@@ -232,9 +243,9 @@ static enum step req_new_get(struct agent_req *req)
     op = agent_op_find(shard, &req->key, AGENT_OP_LOAD);
     if (op != NULL)
         return req_wait_load(req, op);
-    if ((req->flags & SHM_FLAG_DIRECT) != 0 && shard->spec.sealed &&
-        !agent_tier_has(shard, &req->key) && !agent_op_may_move(shard, &req->key) &&
-        !agent_hint_waits(shard, &req->key) && !agent_shard_admits(shard, &req->key))
+    if ((req->flags & SHM_FLAG_DIRECT) != 0 && shard->spec.sealed && req_tier_lets(req) &&
+        !agent_op_may_move(shard, &req->key) && !agent_hint_waits(shard, &req->key) &&
+        !agent_shard_admits(shard, &req->key))
         return req_get_direct(req, io_class);
     space = req_bytes(req);
     slot =

@@ -231,18 +231,22 @@ static void tier_answer(struct agent_op *op, icms_err err, enum icms_miss reason
     op->answered(op);
 }
 
-/* Copies what was read into the slot, and verifies the trailer in that pass. */
+/* Copies what was read into the slot, or the memory of a request, and verifies the trailer in that
+ * pass. */
 static icms_err tier_deliver(struct agent_op *op, const struct store_read *read)
 {
     struct agent_shard *shard = op->shard;
     const struct sealed_place place = agent_shard_sealed_place(shard, &op->key);
-    uint8_t *to = agent_shard_memory(shard, op->slot);
     uint64_t plain = read->value_bytes - (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    uint8_t *to;
     uint32_t crc;
 
     op->value_bytes = read->value_bytes;
+    if (op->direct != NULL)
+        return agent_direct_deliver(op->direct, read);
     if (read->value_bytes > op->space)
         return ICMS_VALUE_SIZE;
+    to = agent_shard_memory(shard, op->slot);
     if (!shard->spec.sealed) {
         memcpy(to, read->value, read->value_bytes);
         return ICMS_OK;
@@ -271,12 +275,14 @@ static void tier_read_done(struct store_read *read)
     if (error != ESTIMATE_UNKNOWN)
         hist_add(&tier->estimate_error, error);
     if (op == NULL) { /* late */
+        agent_reading_end(&io->reading, read, ICMS_DEADLINE);
         tier_io_give(io);
         return;
     }
     tier->late = 0;
     if (err == ICMS_OK)
         err = tier_deliver(op, read);
+    agent_reading_end(&io->reading, read, err);
     if (err == ICMS_OK) {
         counter_add(&tier->promoted, 1);
         counter_add(&tier->promoted_bytes, read->value_bytes);
@@ -324,7 +330,8 @@ static void tier_late(struct loop_timer *timer)
     if (op->own == NULL) {
         line_leave(&tier->waiting, agent_share(op->shard, op->user), &op->link);
     } else {
-        tier_was_late(tier, op->own->begun_ns);
+        if (!agent_reading_leave(&op->own->reading))
+            tier_was_late(tier, op->own->begun_ns);
         if (reactor_now_ns(tier->reactor) < op->deadline_ns && !tier_pod_is_up(tier)) {
             loop_timer_start(tier->reactor->loop, timer, op->deadline_ns);
             return;
@@ -333,6 +340,13 @@ static void tier_late(struct loop_timer *timer)
     }
     counter_add(&tier->given_up, 1);
     tier_answer(op, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+}
+
+static bool tier_instead(struct store_read *read, int fd, uint64_t offset, uint32_t bytes)
+{
+    struct agent_tier_io *io = container_of(read, struct agent_tier_io, u.read);
+
+    return agent_reading_begin(&io->reading, io->op->direct, read, fd, offset, bytes);
 }
 
 /* There is a buffer. False: the drive refused. */
@@ -346,13 +360,15 @@ static bool tier_read(struct agent_tier *tier, struct agent_op *op)
                                      .memory = io->buffer,
                                      .memory_bytes = tier->buffer_bytes,
                                      .done = tier_read_done};
+    io->op = op;
+    if (op->direct != NULL)
+        io->u.read.instead = tier_instead;
     if (io->volume == NO_NUMBER || store_read(tier->store, &io->u.read) != ICMS_OK) {
         list_remove(&io->link);
         list_push(&tier->free, &io->link);
         return false;
     }
     estimate_begun(&tier->estimate, &io->load, agent_tier_bytes(op->shard, &op->key), io->begun_ns);
-    io->op = op;
     op->own = io;
     loop_timer_stop(tier->reactor->loop, &op->timer);
     loop_timer_start(tier->reactor->loop, &op->timer, tier_wait_until(tier, op));
@@ -361,7 +377,7 @@ static bool tier_read(struct agent_tier *tier, struct agent_op *op)
 
 static bool tier_ask_load(struct agent_tier *tier, struct agent_op *op)
 {
-    if (op->direct != NULL || !agent_tier_has(op->shard, &op->key))
+    if (!agent_tier_has(op->shard, &op->key))
         return false;
     if (list_empty(&tier->free) && tier_pod_is_up(tier)) {
         counter_add(&tier->passed, 1);
@@ -875,52 +891,6 @@ static icms_err tier_buffers(struct agent_tier *tier, struct err_why *why)
     return ICMS_OK;
 }
 
-uint32_t agent_tier_volume(const struct agent_tier *tier, uint32_t number)
-{
-    for (uint32_t i = 0; number != NO_NUMBER && i < tier->agent->volume_count; i++)
-        if (atomic_load_explicit(&tier->numbers[i], memory_order_relaxed) == number)
-            return i;
-    return STORE_ERROR_NO_BLOCK;
-}
-
-void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out)
-{
-    struct store_stats store = {0};
-
-    *out = (struct agent_tier_stats){
-        .state = tier_state(tier),
-        .emptied = tier->emptied,
-        .promoted = counter_get(&tier->promoted),
-        .promoted_bytes = counter_get(&tier->promoted_bytes),
-        .given_up = counter_get(&tier->given_up),
-        .passed = counter_get(&tier->passed),
-        .failed_reads = counter_get(&tier->failed_reads),
-        .stored = counter_get(&tier->stored),
-        .stored_bytes = counter_get(&tier->stored_bytes),
-        .demoted = counter_get(&tier->demoted),
-        .demoted_bytes = counter_get(&tier->demoted_bytes),
-        .prestaged = counter_get(&tier->prestaged),
-        .prestaged_bytes = counter_get(&tier->prestaged_bytes),
-        .kept = counter_get(&tier->kept),
-        .unread = counter_get(&tier->unread),
-        .refused = counter_get(&tier->refused),
-        .shed = counter_get(&tier->shed),
-        .failed_writes = counter_get(&tier->failed_writes),
-        .forgotten = counter_get(&tier->forgotten),
-        .slow_total = counter_get(&tier->slow_total),
-    };
-    pthread_mutex_lock(&tier->text_lock);
-    memcpy(out->why, tier->text, sizeof(out->why));
-    pthread_mutex_unlock(&tier->text_lock);
-    if (tier->store == NULL)
-        return;
-    store_stats(tier->store, &store);
-    out->blocks = store.blocks;
-    out->bytes = store.used_bytes;
-    out->bytes_max = store.capacity_bytes;
-    out->evicted = store.evictions;
-}
-
 static void tier_init(struct agent_tier *tier, struct agent *agent, const struct agent_opts *opts)
 {
     tier->agent = agent;
@@ -981,6 +951,12 @@ icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts, stru
     store_on_down(tier->store, tier_store_down, tier);
     tier_state_set(tier, AGENT_TIER_UP);
     return ICMS_OK;
+}
+
+void agent_tier_stop(struct agent_tier *tier)
+{
+    for (uint32_t i = 0; i < tier->io_count; i++)
+        agent_reading_stop(&tier->ios[i].reading);
 }
 
 void agent_tier_free(struct agent_tier **tier_)

@@ -64,6 +64,7 @@
 #include <pthread.h>
 
 #include "agent/agent.h"
+#include "agent/direct.h"
 #include "base/estimate.h"
 #include "base/limits.h"
 #include "base/line.h"
@@ -107,7 +108,8 @@ struct agent_tier_io {
     uint32_t volume;   /* its number in the store                                             */
     uint8_t *buffer;   /* a record                                                            */
     uint64_t begun_ns; /* read: when                                                          */
-    struct estimate_load load; /* read: what was expected of it                               */
+    struct agent_reading reading; /* read: by another way                                     */
+    struct estimate_load load;    /* read: what was expected of it                               */
     uint32_t bytes;   /* write: stored value                                                 */
     struct list link; /* in tier->free or tier->busy                                         */
     union {
@@ -206,6 +208,9 @@ struct agent_tier {
 /* Opens the drive, or says why not (agent_tier_stats): that is no error. NO_MEMORY. */
 icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts,
                         struct err_why *why) ICMS_MUST_CHECK;
+
+/* After the loops ended: no reader comes back to it. */
+void agent_tier_stop(struct agent_tier *tier);
 void agent_tier_free(struct agent_tier **tier);
 
 /* tier_open.c: opens the store: one that is new, one of this agent, or a formatted one. Its own

@@ -29,6 +29,9 @@ struct reader_ask {
 
 /* Any thread; nothing here waits. */
 struct block_reader {
+    /* Whether a read for `to` would be taken now, or would decide whether others are. */
+    bool (*would_read)(const void *to);
+
     /* Reads what lies at `to` in the end: NULL, there is no other way to read it now. Else end or
      * late has to follow. */
     void *(*read)(const void *to, const struct reader_ask *ask);

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A drive that is read past the host into memory of a GPU (cuFile, GDS), over fakes of both
- * libraries, with the real agent of a dir: inside: which way is chosen, what becomes of reads that
- * fail, hang or bring other bytes, and what does not.
+ * libraries, with the real agent inside: which way is chosen, what becomes of reads that fail, hang
+ * or bring other bytes, and what does not. The drive is that of a dir:, or the own drive beside a
+ * pod of one enclosure that runs already:
+ *
+ *   gds_test
+ *   gds_test pod HOST:PORT NQN
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,19 +32,23 @@
 #define BLOCKS  64
 #define LANES   4 /* DEVICE_LANES */
 #define WAIT_MS 20000
+#define MEMORY  "32MiB" /* of the agent beside a pod: all blocks, and not many times    */
 #define SLOW_US 30000
 #define MIB     ((uint64_t)1 << 20)
 
 static const struct fake_device *gpu;
+static const char *enclosure, *nqn; /* of the pod; NULL: dir:                      */
+static int run;                     /* of a fixture: its blocks are not others'     */
 
 struct fixture {
-    char folder[64], where[80];
+    char folder[64], where[96];
     void *context;
     struct icms *icms;
     struct icms_volume *volume;
     struct icms_memory *memory;
-    uint64_t address; /* of BLOCKS times BYTES */
-    uint64_t next;    /* block that was not asked for yet */
+    uint64_t address;        /* of BLOCKS times BYTES */
+    uint64_t next;           /* block that was not asked for yet */
+    enum icms_source source; /* of the last one that came */
     _Atomic int lines;
     char line[512]; /* of how the drive is read */
 };
@@ -78,7 +86,7 @@ static struct icms_block block_of(uint64_t number, void *data)
     struct icms_block block = {.data = data, .bytes = BYTES};
     char name[24];
 
-    (void)snprintf(name, sizeof(name), "block %u", (unsigned)number);
+    (void)snprintf(name, sizeof(name), "block %d %u", run, (unsigned)number);
     icms_key_from_name(name, strlen(name), &block.key);
     return block;
 }
@@ -104,6 +112,59 @@ static void *device_at(const struct fixture *f, uint64_t number)
     return (void *)(uintptr_t)(f->address + number * BYTES);
 }
 
+static void pod_write(struct fixture *f)
+{
+    char path[80];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/pod.yaml", f->folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    (void)fprintf(file,
+                  "http: {listen: none}\nenclosures: [{name: e, nqn: \"%s\", address: %s}]\n"
+                  "local: {path: %s/drive, size: 64MiB, segment: 4MiB}\nmemory: %s\n"
+                  "volumes: [{name: kv, value_max: 1MiB}]\n",
+                  nqn, enclosure, f->folder, MEMORY);
+    assert_int_equal(fclose(file), 0);
+    (void)snprintf(f->where, sizeof(f->where), "pod:%s", path);
+}
+
+/* A number of the agent's status. */
+static uint64_t status_of(const struct fixture *f, const char *name)
+{
+    char *text = malloc(65536), wanted[40];
+    const char *at;
+    size_t bytes;
+    uint64_t value = 0;
+
+    assert_int_equal(icms_status(f->icms, text, 65536, &bytes), ICMS_OK);
+    (void)snprintf(wanted, sizeof(wanted), "\"%s\":", name);
+    at = strstr(text, wanted);
+    if (at != NULL)
+        value = strtoull(at + strlen(wanted), NULL, 10);
+    free(text);
+    return value;
+}
+
+/* What was put comes to the own drive, too. */
+static void bring_to_drive(struct fixture *f)
+{
+    struct icms_prestage_options options;
+    struct icms_key keys[BLOCKS];
+    uint64_t begin = now_ms();
+    size_t taken = 0;
+
+    icms_prestage_options_init(&options);
+    options.tier = ICMS_TIER_LOCAL;
+    options.deadline_ms = WAIT_MS;
+    for (uint64_t i = 0; i < BLOCKS; i++)
+        keys[i] = block_of(i, NULL).key;
+    assert_int_equal(icms_prestage(f->volume, keys, BLOCKS, &options, &taken), ICMS_OK);
+    assert_int_equal(taken, BLOCKS);
+    for (; status_of(f, "prestaged") != BLOCKS; usleep(1000))
+        assert_true(now_ms() - begin < WAIT_MS);
+}
+
 /* Blocks on the drive, and none in memory. */
 static int setup(void **state)
 {
@@ -111,10 +172,13 @@ static int setup(void **state)
     uint8_t *data = malloc(BYTES);
 
     *state = f;
+    run++;
     gpu->reset();
     (void)snprintf(f->folder, sizeof(f->folder), "%s", "icms-gds-XXXXXX");
     assert_non_null(mkdtemp(f->folder)); /* where it runs: O_DIRECT is not everywhere */
     (void)snprintf(f->where, sizeof(f->where), "dir:%s/kv", f->folder);
+    if (enclosure != NULL)
+        pod_write(f);
     open_tier(f);
     for (uint64_t i = 0; i < BLOCKS; i++) {
         struct icms_block block = block_of(i, data);
@@ -124,6 +188,8 @@ static int setup(void **state)
     }
     free(data);
     assert_int_equal(icms_flush(f->volume, NULL), ICMS_OK);
+    if (enclosure != NULL)
+        bring_to_drive(f);
     icms_close(&f->icms);
     open_tier(f);
     f->context = gpu->context(0);
@@ -142,8 +208,8 @@ static void register_memory(struct fixture *f)
 
 static void folder_remove(const struct fixture *f)
 {
-    static const char *const names[] = {"/kv/icms.lock", "/kv/volumes", "/kv/icms.store", "/kv",
-                                        ""};
+    static const char *const names[] = {
+        "/kv/icms.lock", "/kv/volumes", "/kv/icms.store", "/kv", "/pod.yaml", "/drive", ""};
     char path[128];
 
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
@@ -198,7 +264,7 @@ static icms_err get_next(struct fixture *f, uint32_t deadline_ms, enum icms_miss
         *out_reason = block.reason;
     if (block.status == ICMS_OK) {
         assert_int_equal(block.bytes, BYTES);
-        assert_int_equal(block.source, ICMS_SOURCE_LOCAL);
+        f->source = block.source;
     }
     device_is(f, number, block.status == ICMS_OK);
     return block.status;
@@ -237,8 +303,10 @@ static void reads_pass_the_host(struct fixture *f, int count)
 {
     int reads = gpu->count(FAKE_DEVICE_FILE_READS), between = gpu->count(FAKE_DEVICE_BETWEEN);
 
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+        assert_int_equal(f->source, ICMS_SOURCE_LOCAL);
+    }
     assert_int_equal(gpu->count(FAKE_DEVICE_FILE_READS), reads + count);
     assert_int_equal(gpu->count(FAKE_DEVICE_BETWEEN), between + count);
 }
@@ -247,8 +315,10 @@ static void reads_take_the_host(struct fixture *f, int count)
 {
     int reads = gpu->count(FAKE_DEVICE_FILE_ASKED);
 
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+        assert_int_equal(f->source, ICMS_SOURCE_LOCAL);
+    }
     assert_int_equal(gpu->count(FAKE_DEVICE_FILE_ASKED), reads);
 }
 
@@ -494,6 +564,42 @@ static void a_read_that_hangs_costs_its_deadline(void **state)
     reads_pass_the_host(f, 4);
 }
 
+/* The read of a get that is over hangs. */
+static void get_hangs(struct fixture *f)
+{
+    bool alone = enclosure == NULL;
+
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    assert_int_equal(get_next(f, alone ? 50 : 0, NULL), alone ? ICMS_MISS : ICMS_OK);
+}
+
+/* With a pod beside it the block comes from there, the drive is not to blame, and without a lane it
+ * is read as ever. */
+static void a_read_that_hangs_is_the_pods(void **state)
+{
+    struct fixture *f = *state;
+    int asked, reads;
+
+    choose_device(f);
+    asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
+    reads = gpu->count(FAKE_DEVICE_FILE_READS);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
+    for (int i = 0; i < LANES; i++) {
+        assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
+        assert_int_equal(f->source, ICMS_SOURCE_POD);
+    }
+    wait_count(FAKE_DEVICE_FILE_ASKED, asked + LANES);
+    assert_int_equal(status_of(f, "given_up"), LANES);
+    assert_int_equal(status_of(f, "slow_total"), 0);
+    reads_take_the_host(f, 4);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
+    wait_count(FAKE_DEVICE_FILE_READS, reads + LANES);
+    (void)usleep(50000);
+    for (uint64_t i = 1; i <= LANES; i++)
+        device_is(f, i, true); /* what came late is nobody's */
+    reads_pass_the_host(f, 4);
+}
+
 static void *hang_ends(void *arg)
 {
     (void)usleep(200000);
@@ -562,8 +668,7 @@ static void a_handle_is_closed_during_a_read(void **state)
     pthread_t thread;
 
     choose_device(f);
-    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
-    assert_int_equal(get_next(f, 50, NULL), ICMS_MISS);
+    get_hangs(f);
     assert_int_equal(pthread_create(&thread, NULL, hang_ends, NULL), 0);
     icms_close(&f->icms);
     assert_int_equal(pthread_join(thread, NULL), 0);
@@ -606,8 +711,7 @@ static void hang_inside(void **state)
     struct fixture *f = *state;
 
     choose_device(f);
-    gpu->set(FAKE_DEVICE_FILE_HANG, 1);
-    assert_int_equal(get_next(f, 50, NULL), ICMS_MISS);
+    get_hangs(f);
     icms_close(&f->icms);
     folder_remove(f);
     _exit(0);
@@ -620,7 +724,7 @@ static void a_library_that_does_not_return_is_left_behind(void **state)
 
     if (child == 0) {
         (void)alarm(WAIT_MS / 1000);
-        (void)execl("/proc/self/exe", "gds_test", "hang", (char *)NULL);
+        (void)execl("/proc/self/exe", "gds_test", "hang", enclosure, nqn, (char *)NULL);
         _exit(9);
     }
     assert_true(waitpid(child, &status, 0) == child);
@@ -679,6 +783,28 @@ static void a_child_of_fork_has_no_part_in_it(void **state)
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
+static int tests_of_pod(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(the_faster_way_is_used),
+        CASE(the_slower_way_is_not_used),
+        CASE(what_cannot_be_used_is_said),
+        CASE(pieces_and_streams_are_as_ever),
+        CASE(a_block_is_written_during_a_read),
+        CASE(bytes_that_are_wrong_are_read_again),
+        CASE(reads_that_fail_are_the_hosts),
+        CASE(a_read_that_hangs_is_the_pods),
+        CASE(memory_is_unregistered_during_a_read),
+        CASE(a_driver_that_fails_keeps_the_memory_of_a_read),
+        CASE(a_handle_is_closed_during_a_read),
+        cmocka_unit_test(a_library_that_does_not_return_is_left_behind),
+        CASE(a_context_is_destroyed_during_a_read),
+        CASE(a_child_of_fork_has_no_part_in_it),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest none[] = {CASE(there_is_no_library)};
@@ -710,7 +836,15 @@ int main(int argc, char **argv)
     }
     if (argc == 2 && strcmp(argv[1], "none") == 0)
         return cmocka_run_group_tests(none, NULL, NULL);
-    if (argc == 2 && strcmp(argv[1], "hang") == 0)
+    if (argc == 4) { /* pod, or hang in one */
+        enclosure = argv[2];
+        nqn = argv[3];
+    }
+    if (argc >= 2 && strcmp(argv[1], "hang") == 0) {
+        run = 1000;
         return cmocka_run_group_tests(hang, NULL, NULL);
+    }
+    if (enclosure != NULL)
+        return tests_of_pod();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -387,9 +387,13 @@ static void take_direct(struct icms_request *request, struct client_op *op)
     uint32_t value_bytes = op->answer.value_bytes;
     uint64_t inside = u64_min(op->room - value_bytes, LIMIT_TRAILER_BYTES);
     const uint8_t *memory = client_block_memory(request, op->block);
+    struct device_copy *copy =
+        list_empty(&request->copies) ? NULL : client_copy_find(request, op->block);
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     enum icms_miss wrong;
 
+    if (copy != NULL && op->answer.checked == 0) /* as in client_block_load() */
+        device_copy_fill(copy);
     memcpy(trailer, memory + value_bytes, inside);
     memcpy(trailer + inside, op->trailer, LIMIT_TRAILER_BYTES - inside);
     if (fault_hit("client.get_done"))

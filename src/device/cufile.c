@@ -569,6 +569,12 @@ static struct device_lane *lane_free(struct device_cufile *own)
     return NULL;
 }
 
+/* Whether reads are this way's. Lock. */
+static bool cufile_is_on(const struct device_cufile *own)
+{
+    return own->state == CUFILE_ON && !cufile_is_bad(own);
+}
+
 /* FREE -> READING. Lock. */
 static struct device_lane *lane_take(struct device_cufile *own, const void *to,
                                      const struct reader_ask *ask)
@@ -583,9 +589,8 @@ static struct device_lane *lane_take(struct device_cufile *own, const void *to,
     copier_lane_part(copy); /* an earlier read: it is filled again */
     if (own->state == CUFILE_UNKNOWN)
         cufile_ask(own, ask);
-    if (own->state != CUFILE_ON || cufile_is_bad(own) || ask->bytes > LANE_BYTES ||
-        fstat(ask->fd, &file) != 0 || file.st_dev != own->file.st_dev ||
-        file.st_ino != own->file.st_ino)
+    if (!cufile_is_on(own) || ask->bytes > LANE_BYTES || fstat(ask->fd, &file) != 0 ||
+        file.st_dev != own->file.st_dev || file.st_ino != own->file.st_ino)
         return NULL;
     lane = lane_free(own);
     if (lane == NULL)
@@ -598,13 +603,38 @@ static struct device_lane *lane_take(struct device_cufile *own, const void *to,
     return lane;
 }
 
+/* The memory of a parent of fork() is not ours, nor is its lock. */
+static bool cufile_is_ours(void)
+{
+    pid_t owner = atomic_load_explicit(&cufile_owner, memory_order_relaxed);
+
+    return owner != 0 && owner == getpid();
+}
+
+static bool cufile_would_read(const void *to)
+{
+    struct device_cufile *own;
+    bool would = false;
+
+    if (!cufile_is_ours())
+        return false;
+    (void)pthread_mutex_lock(&cufile_lock);
+    own = cufile_find(to);
+    if (own != NULL) {
+        copier_lock(own->copier);
+        would = own->state == CUFILE_UNKNOWN || (cufile_is_on(own) && lane_free(own) != NULL);
+        copier_unlock(own->copier);
+    }
+    (void)pthread_mutex_unlock(&cufile_lock);
+    return would;
+}
+
 static void *cufile_read(const void *to, const struct reader_ask *ask)
 {
     struct device_cufile *own;
     void *lane = NULL;
 
-    /* The memory of a parent of fork() is not ours, nor is its lock. */
-    if (atomic_load_explicit(&cufile_owner, memory_order_relaxed) != getpid())
+    if (!cufile_is_ours())
         return NULL;
     (void)pthread_mutex_lock(&cufile_lock);
     own = cufile_find(to);
@@ -655,7 +685,7 @@ static void cufile_end(void *reading, uint64_t at)
 }
 
 const struct block_reader device_cufile_reader = {
-    .read = cufile_read, .late = cufile_late, .end = cufile_end};
+    .would_read = cufile_would_read, .read = cufile_read, .late = cufile_late, .end = cufile_end};
 
 /* ---- with its copier ------------------------------------------------------------------------- */
 

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/tier_stats.c: what is told of the own drive beside the pod. Any thread.
+ */
+#include "agent/agent_int.h"
+
+uint32_t agent_tier_volume(const struct agent_tier *tier, uint32_t number)
+{
+    /* UINT32_MAX: what a volume of the agent has that is not there */
+    for (uint32_t i = 0; number != UINT32_MAX && i < tier->agent->volume_count; i++)
+        if (atomic_load_explicit(&tier->numbers[i], memory_order_relaxed) == number)
+            return i;
+    return STORE_ERROR_NO_BLOCK;
+}
+
+void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out)
+{
+    struct store_stats store = {0};
+
+    *out = (struct agent_tier_stats){
+        .state = (enum agent_tier_state)atomic_load_explicit(&tier->state, memory_order_relaxed),
+        .emptied = tier->emptied,
+        .promoted = counter_get(&tier->promoted),
+        .promoted_bytes = counter_get(&tier->promoted_bytes),
+        .given_up = counter_get(&tier->given_up),
+        .passed = counter_get(&tier->passed),
+        .failed_reads = counter_get(&tier->failed_reads),
+        .stored = counter_get(&tier->stored),
+        .stored_bytes = counter_get(&tier->stored_bytes),
+        .demoted = counter_get(&tier->demoted),
+        .demoted_bytes = counter_get(&tier->demoted_bytes),
+        .prestaged = counter_get(&tier->prestaged),
+        .prestaged_bytes = counter_get(&tier->prestaged_bytes),
+        .kept = counter_get(&tier->kept),
+        .unread = counter_get(&tier->unread),
+        .refused = counter_get(&tier->refused),
+        .shed = counter_get(&tier->shed),
+        .failed_writes = counter_get(&tier->failed_writes),
+        .forgotten = counter_get(&tier->forgotten),
+        .slow_total = counter_get(&tier->slow_total),
+    };
+    pthread_mutex_lock(&tier->text_lock);
+    memcpy(out->why, tier->text, sizeof(out->why));
+    pthread_mutex_unlock(&tier->text_lock);
+    if (tier->store == NULL)
+        return;
+    store_stats(tier->store, &store);
+    out->blocks = store.blocks;
+    out->bytes = store.used_bytes;
+    out->bytes_max = store.capacity_bytes;
+    out->evicted = store.evictions;
+}
