@@ -661,7 +661,6 @@ icms_err agent_local_check(const struct agent_opts *opts, struct err_why *why) I
 /* Of the store on the drive, all but the volumes. */
 void agent_local_store_opts(const struct agent_opts *opts, struct store_opts *out_opts);
 icms_err agent_local_new(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
-/* After the loops ended: no reader comes back to it. */
 void agent_local_stop(struct agent_local *local);
 void agent_local_free(struct agent_local **local);
 void agent_local_ask(struct agent_local *local, struct agent_op *op);

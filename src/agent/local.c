@@ -404,6 +404,7 @@ icms_err agent_local_new(struct agent *agent, struct err_why *why)
     return local_open(local, agent, why);
 }
 
+/* After the loops ended: no reader comes back to it. */
 void agent_local_stop(struct agent_local *local)
 {
     for (uint32_t i = 0; i < AGENT_OPS; i++)
