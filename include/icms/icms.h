@@ -593,7 +593,10 @@ ICMS_API icms_err icms_memory_unregister(struct icms_memory **memory) ICMS_MUST_
 
 /* One JSON object about the tier (enclosures and their state, volumes, hits, misses by reason,
  * bytes) into out, zero-terminated and cut at bytes; *out_bytes is what the whole needs, the zero
- * included. unix: asks over a connection of its own, so it works while requests are stuck. */
+ * included. unix: asks over a connection of its own, so it works while requests are stuck. A handle
+ * that has registered memory of GPUs adds "devices": of each "device", as "CUDA 0", how an own
+ * drive is read for it ("drive_reads": "cufile", "host", or "undecided" before the first read;
+ * "why"), and the records that were read past the host ("past_host", "past_host_bytes"). */
 ICMS_API icms_err icms_status(struct icms *icms, char *out, size_t bytes,
                               size_t *out_bytes) ICMS_MUST_CHECK;
 

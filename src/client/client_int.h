@@ -326,6 +326,7 @@ struct icms_volume {
     _Atomic uint64_t *checked; /* [reactor_count * arena.slot_count]: version whose value passed its
                                   check here, 0: none; NULL: no memory for it, all are checked.
                                   Changes only while no call is under way                        */
+    bool staged;               /* it was said that its values are not read past the host; lock   */
     struct list link;          /* in icms.volumes; lock                                          */
 };
 
@@ -354,6 +355,7 @@ struct icms_memory {
 /* A context of a device in which memory is registered. */
 struct client_device {
     enum icms_memory_kind kind;
+    const struct device_driver *driver;
     struct device_place place;            /* as the driver named it                        */
     uint32_t memories;                    /* 0: the entry is free; lock                    */
     bool changing;                        /* a thread makes or frees the copier; lock      */
@@ -523,6 +525,9 @@ bool client_devices_halt(struct icms *icms);
 
 /* Frees all that was registered; the last thing of a handle but its links and its own memory. */
 void client_memories_free(struct icms *icms);
+
+/* A JSON array: how an own drive is read for each device in use. Its length; 0: there is none. */
+size_t client_devices_text(struct icms *icms, char *out, size_t bytes);
 
 /* Pins the arenas of open volumes for every device in use, so that blocks are copied from where
  * they lie; where it cannot, they are copied through the copier's memory. Takes as long as the

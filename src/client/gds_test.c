@@ -20,334 +20,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <icms/icms.h>
-
-#include "device/fake_device.h"
-
-#define BYTES   300000
-#define BLOCKS  64
-#define LANES   4 /* DEVICE_LANES */
-#define WAIT_MS 20000
-#define SLOW_US 30000
-#define MIB     ((uint64_t)1 << 20)
-
-static const struct fake_device *gpu;
-static const char *enclosure, *nqn; /* of the pod; NULL: dir:                      */
-static const char *memory_bytes;    /* of the agent beside it                       */
-static int run;                     /* of a fixture: its blocks are not others'     */
-
-struct fixture {
-    char folder[64], where[96];
-    void *context;
-    struct icms *icms;
-    struct icms_volume *volume;
-    struct icms_memory *memory;
-    uint64_t address;        /* of BLOCKS times BYTES */
-    uint64_t next;           /* block that was not asked for yet */
-    enum icms_source source; /* of the last one that came */
-    _Atomic int lines;
-    char line[512]; /* of how the drive is read */
-};
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-static void on_log(void *arg, const char *line)
-{
-    struct fixture *f = arg;
-
-    if (strstr(line, "cuFile") == NULL)
-        return;
-    (void)snprintf(f->line, sizeof(f->line), "%s", line);
-    atomic_fetch_add(&f->lines, 1);
-}
-
-static void fill(uint8_t *data, uint64_t number)
-{
-    uint32_t x = (uint32_t)number * 2654435761u + 1;
-
-    for (size_t i = 0; i < BYTES; i++) {
-        x = x * 1664525u + 1013904223u;
-        data[i] = (uint8_t)(x >> 24);
-    }
-}
-
-static struct icms_block block_of(uint64_t number, void *data)
-{
-    struct icms_block block = {.data = data, .bytes = BYTES};
-    char name[24];
-
-    (void)snprintf(name, sizeof(name), "block %d %u", run, (unsigned)number);
-    icms_key_from_name(name, strlen(name), &block.key);
-    return block;
-}
-
-static void open_tier(struct fixture *f)
-{
-    struct icms_options options;
-    char why[512] = "";
-
-    icms_options_init(&options);
-    options.directory_bytes = 64 * MIB;
-    options.value_bytes_max = MIB;
-    options.load_deadline_ms = options.store_deadline_ms = WAIT_MS;
-    options.log = on_log;
-    options.log_arg = f;
-    if (icms_open(f->where, &options, why, sizeof(why), &f->icms) != ICMS_OK ||
-        icms_volume_open(f->icms, "kv", why, sizeof(why), &f->volume) != ICMS_OK)
-        fail_msg("%s", why);
-}
-
-static void *device_at(const struct fixture *f, uint64_t number)
-{
-    return (void *)(uintptr_t)(f->address + number * BYTES);
-}
-
-static void pod_write(struct fixture *f)
-{
-    char path[80];
-    FILE *file;
-
-    (void)snprintf(path, sizeof(path), "%s/pod.yaml", f->folder);
-    file = fopen(path, "w");
-    assert_non_null(file);
-    (void)fprintf(file,
-                  "http: {listen: none}\nenclosures: [{name: e, nqn: \"%s\", address: %s}]\n"
-                  "local: {path: %s/drive, size: 64MiB, segment: 4MiB}\nmemory: %s\n"
-                  "volumes: [{name: kv, value_max: 1MiB}]\n",
-                  nqn, enclosure, f->folder, memory_bytes);
-    assert_int_equal(fclose(file), 0);
-    (void)snprintf(f->where, sizeof(f->where), "pod:%s", path);
-}
-
-/* A number of the agent's status. */
-static uint64_t status_of(const struct fixture *f, const char *name)
-{
-    char *text = malloc(65536), wanted[40];
-    const char *at;
-    size_t bytes;
-    uint64_t value = 0;
-
-    assert_int_equal(icms_status(f->icms, text, 65536, &bytes), ICMS_OK);
-    (void)snprintf(wanted, sizeof(wanted), "\"%s\":", name);
-    at = strstr(text, wanted);
-    if (at != NULL)
-        value = strtoull(at + strlen(wanted), NULL, 10);
-    free(text);
-    return value;
-}
-
-/* What was put comes to the own drive, too. */
-static void bring_to_drive(struct fixture *f)
-{
-    struct icms_prestage_options options;
-    struct icms_key keys[BLOCKS];
-    uint64_t begin = now_ms();
-    size_t taken = 0;
-
-    icms_prestage_options_init(&options);
-    options.tier = ICMS_TIER_LOCAL;
-    options.deadline_ms = WAIT_MS;
-    for (uint64_t i = 0; i < BLOCKS; i++)
-        keys[i] = block_of(i, NULL).key;
-    assert_int_equal(icms_prestage(f->volume, keys, BLOCKS, &options, &taken), ICMS_OK);
-    assert_int_equal(taken, BLOCKS);
-    for (; status_of(f, "prestaged") != BLOCKS; usleep(1000))
-        assert_true(now_ms() - begin < WAIT_MS);
-}
-
-/* Blocks on the drive, and none in memory. */
-static int setup_with(void **state, const char *memory)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-    uint8_t *data = malloc(BYTES);
-
-    *state = f;
-    memory_bytes = memory;
-    run++;
-    gpu->reset();
-    (void)snprintf(f->folder, sizeof(f->folder), "%s", "icms-gds-XXXXXX");
-    assert_non_null(mkdtemp(f->folder)); /* where it runs: O_DIRECT is not everywhere */
-    (void)snprintf(f->where, sizeof(f->where), "dir:%s/kv", f->folder);
-    if (enclosure != NULL)
-        pod_write(f);
-    open_tier(f);
-    for (uint64_t i = 0; i < BLOCKS; i++) {
-        struct icms_block block = block_of(i, data);
-
-        fill(data, i);
-        assert_int_equal(icms_put(f->volume, &block, 1, NULL), ICMS_OK);
-    }
-    free(data);
-    assert_int_equal(icms_flush(f->volume, NULL), ICMS_OK);
-    if (enclosure != NULL)
-        bring_to_drive(f);
-    icms_close(&f->icms);
-    open_tier(f);
-    f->context = gpu->context(0);
-    return 0;
-}
-
-static int setup(void **state)
-{
-    return setup_with(state, "32MiB");
-}
-
-/* A block is large in such memory: it is read past that each time. */
-static int setup_small(void **state)
-{
-    return setup_with(state, "1100KiB");
-}
-
-static void register_memory(struct fixture *f)
-{
-    char why[512] = "";
-
-    f->address = gpu->alloc(f->context, (size_t)BLOCKS * BYTES);
-    if (icms_memory_register(f->icms, ICMS_MEMORY_CUDA, device_at(f, 0), (uint64_t)BLOCKS * BYTES,
-                             why, sizeof(why), &f->memory) != ICMS_OK)
-        fail_msg("%s", why);
-}
-
-static void folder_remove(const struct fixture *f)
-{
-    static const char *const names[] = {
-        "/kv/icms.lock", "/kv/volumes", "/kv/icms.store", "/kv", "/pod.yaml", "/drive", ""};
-    char path[128];
-
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-        (void)snprintf(path, sizeof(path), "%s%s", f->folder, names[i]);
-        (void)remove(path);
-    }
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-
-    for (int i = 0; i < FAKE_DEVICE_SETS; i++)
-        gpu->set(i, 0);
-    icms_close(&f->icms);
-    folder_remove(f);
-    gpu->reset();
-    assert_int_equal(gpu->count(FAKE_DEVICE_STREAMS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_EVENTS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_UNPINNED), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_FILES), 0);
-    free(f);
-    return 0;
-}
-
-static void device_is_value(const struct fixture *f, uint64_t number, uint64_t value)
-{
-    uint8_t *data = malloc(BYTES), *wanted = malloc(BYTES);
-
-    gpu->read(f->address + number * BYTES, data, BYTES);
-    fill(wanted, value);
-    assert_memory_equal(data, wanted, BYTES);
-    free(data);
-    free(wanted);
-}
-
-static void device_is(const struct fixture *f, uint64_t number, bool filled)
-{
-    uint8_t *data, *none;
-
-    if (filled) {
-        device_is_value(f, number, number);
-        return;
-    }
-    data = malloc(BYTES);
-    none = calloc(1, BYTES);
-    gpu->read(f->address + number * BYTES, data, BYTES);
-    assert_memory_equal(data, none, BYTES);
-    free(data);
-    free(none);
-}
-
-/* A block that was not asked for yet, into the GPU. */
-static icms_err get_next(struct fixture *f, uint32_t deadline_ms, enum icms_miss *out_reason)
-{
-    uint64_t number = f->next++;
-    struct icms_block block = block_of(number, device_at(f, number));
-    struct icms_request_options options;
-
-    assert_true(number < BLOCKS);
-    icms_request_options_init(&options);
-    options.deadline_ms = deadline_ms;
-    (void)!icms_get(f->volume, &block, 1, &options);
-    if (out_reason != NULL)
-        *out_reason = block.reason;
-    if (block.status == ICMS_OK) {
-        assert_int_equal(block.bytes, BYTES);
-        f->source = block.source;
-    }
-    device_is(f, number, block.status == ICMS_OK);
-    return block.status;
-}
-
-static void wait_count(int what, int count)
-{
-    uint64_t begin = now_ms();
-
-    for (; gpu->count(what) < count; usleep(1000))
-        assert_true(now_ms() - begin < WAIT_MS);
-}
-
-/* The first read decides how the drive is read. */
-static void choose(struct fixture *f, const char *words)
-{
-    uint64_t begin = now_ms();
-
-    register_memory(f);
-    assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
-    for (; atomic_load(&f->lines) == 0; usleep(1000))
-        assert_true(now_ms() - begin < WAIT_MS);
-    if (strstr(f->line, words) == NULL)
-        fail_msg("%s", f->line);
-    gpu->set(FAKE_DEVICE_IN_DELAY_US, 0);
-}
-
-static void choose_device(struct fixture *f)
-{
-    gpu->set(FAKE_DEVICE_IN_DELAY_US, SLOW_US);
-    choose(f, "CUDA device 0: cuFile (GDS) reads the drive: of ");
-}
-
-/* Blocks from the next one on, read past the host. */
-static void reads_pass_the_host(struct fixture *f, int count)
-{
-    int reads = gpu->count(FAKE_DEVICE_FILE_READS), between = gpu->count(FAKE_DEVICE_BETWEEN);
-
-    for (int i = 0; i < count; i++) {
-        assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
-        assert_int_equal(f->source, ICMS_SOURCE_LOCAL);
-    }
-    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_READS), reads + count);
-    assert_int_equal(gpu->count(FAKE_DEVICE_BETWEEN), between + count);
-}
-
-static void reads_take_the_host(struct fixture *f, int count)
-{
-    int reads = gpu->count(FAKE_DEVICE_FILE_ASKED);
-
-    for (int i = 0; i < count; i++) {
-        assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
-        assert_int_equal(f->source, ICMS_SOURCE_LOCAL);
-    }
-    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_ASKED), reads);
-}
+#include "client/gds_rig.h"
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
@@ -359,6 +37,10 @@ static void the_faster_way_is_used(void **state)
 
     choose_device(f);
     reads_pass_the_host(f, 8);
+    status_has(f, "\"devices\":[{\"device\":\"CUDA 0\",\"drive_reads\":\"cufile\",\"why\":\"cuFile "
+                  "(GDS) reads the drive: of 2");
+    assert_int_equal(status_of(f, "past_host"), 8);
+    assert_true(status_of(f, "past_host_bytes") > (uint64_t)8 * BYTES);
     assert_int_equal(icms_memory_unregister(&f->memory), ICMS_OK);
     assert_int_equal(gpu->count(FAKE_DEVICE_FILES), 0);
     gpu->set(FAKE_DEVICE_IN_DELAY_US, SLOW_US);
@@ -379,8 +61,13 @@ static void the_slower_way_is_not_used(void **state)
     struct fixture *f = *state;
 
     gpu->set(FAKE_DEVICE_FILE_DELAY_US, SLOW_US);
+    register_memory(f);
+    status_has(f, "\"drive_reads\":\"undecided\",\"why\":\"\"");
+    assert_int_equal(icms_memory_unregister(&f->memory), ICMS_OK);
     choose(f, "CUDA device 0: the host reads the drive: of ");
     reads_take_the_host(f, 8);
+    status_has(f, "\"drive_reads\":\"host\",\"why\":\"the host reads the drive: of 2");
+    assert_int_equal(status_of(f, "past_host"), 0);
 }
 
 static void what_cannot_be_used_is_said(void **state)
@@ -606,6 +293,7 @@ static void reads_that_fail_are_the_hosts(void **state)
     reads_take_the_host(f, 3);
     assert_int_equal(atomic_load(&f->lines), 2);
     assert_non_null(strstr(f->line, "reads of the drive by cuFile (GDS) failed"));
+    status_has(f, "\"drive_reads\":\"host\",\"why\":\"reads of the drive by cuFile (GDS) failed");
 }
 
 /* Each costs its deadline and has its lane; without a lane the host reads. They come back. */
@@ -833,6 +521,72 @@ static void another_agent_reads_the_same_drive(void **state)
     icms_volume_close(&later);
 }
 
+static void file_write(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+
+    assert_non_null(file);
+    (void)fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(chmod(path, 0600), 0);
+}
+
+/* Another directory, with keys for its volume "kv". */
+static void open_encrypted(struct fixture *f, const char *folder, char *key, char *list)
+{
+    struct icms_options options;
+    char why[512] = "";
+
+    (void)snprintf(key, 64, "%s/key", folder);
+    (void)snprintf(list, 64, "%s/keys.yaml", folder);
+    file_write(key, "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff");
+    file_write(list, "volumes:\n  - name: kv\n    keys:\n      - id: 1\n        file: key\n");
+    (void)snprintf(f->where, sizeof(f->where), "dir:%s/kv", folder);
+    icms_options_init(&options);
+    options.directory_bytes = 64 * MIB;
+    options.value_bytes_max = MIB;
+    options.load_deadline_ms = options.store_deadline_ms = WAIT_MS;
+    options.log = on_log;
+    options.log_arg = f;
+    options.keys = list;
+    if (icms_open(f->where, &options, why, sizeof(why), &f->icms) != ICMS_OK ||
+        icms_volume_open(f->icms, "kv", why, sizeof(why), &f->volume) != ICMS_OK)
+        fail_msg("%s", why);
+}
+
+/* Its values come by the host, which is said once of each volume. */
+static void an_encrypted_volume_is_never_read_past_the_host(void **state)
+{
+    struct fixture *f = *state, own = {.context = f->context};
+    char folder[] = "icms-gds-vault-XXXXXX", key[64], list[64];
+    int asked = gpu->count(FAKE_DEVICE_FILE_ASKED);
+
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(own.folder, sizeof(own.folder), "%s", folder);
+    open_encrypted(&own, folder, key, list);
+    for (uint64_t i = 0; i < 8; i++)
+        put_bytes(&own, i, i);
+    assert_int_equal(icms_flush(own.volume, NULL), ICMS_OK);
+    icms_close(&own.icms);
+    open_encrypted(&own, folder, key, list);
+    assert_int_equal(atomic_load(&own.lines), 0); /* as long as there is no GPU */
+    for (int i = 0; i < 2; i++) {
+        register_memory(&own);
+        assert_int_equal(get_next(&own, 0, NULL), ICMS_OK);
+        assert_int_equal(get_next(&own, 0, NULL), ICMS_OK);
+        assert_int_equal(icms_memory_unregister(&own.memory), ICMS_OK);
+    }
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_ASKED), asked);
+    assert_int_equal(atomic_load(&own.lines), 1);
+    assert_string_equal(own.line, "volume kv: encrypted: its values are decrypted in pinned memory "
+                                  "of the host and copied to the GPU from there; cuFile (GDS) "
+                                  "never reads them");
+    icms_close(&own.icms);
+    (void)unlink(key);
+    (void)unlink(list);
+    folder_remove(&own);
+}
+
 static void a_child_of_fork_has_no_part_in_it(void **state)
 {
     struct fixture *f = *state;
@@ -853,8 +607,6 @@ static void a_child_of_fork_has_no_part_in_it(void **state)
     reads_pass_the_host(f, 2);
 }
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-
 static int tests_of_pod(void)
 {
     const struct CMUnitTest tests[] = {
@@ -863,8 +615,8 @@ static int tests_of_pod(void)
         CASE(what_cannot_be_used_is_said),
         CASE(pieces_and_streams_are_as_ever),
         CASE(a_block_is_written_during_a_read),
-        cmocka_unit_test_setup_teardown(a_value_of_the_pod_is_not_an_older_one, setup_small,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(a_value_of_the_pod_is_not_an_older_one, gds_setup_small,
+                                        gds_teardown),
         CASE(bytes_that_are_wrong_are_read_again),
         CASE(reads_that_fail_are_the_hosts),
         CASE(a_read_that_hangs_is_the_pods),
@@ -900,6 +652,7 @@ int main(int argc, char **argv)
         CASE(a_context_is_destroyed_during_a_read),
         CASE(another_agent_reads_the_same_drive),
         CASE(an_agent_ends_during_a_read),
+        CASE(an_encrypted_volume_is_never_read_past_the_host),
         CASE(a_child_of_fork_has_no_part_in_it),
     };
 
@@ -915,7 +668,7 @@ int main(int argc, char **argv)
         nqn = argv[3];
     }
     if (argc >= 2 && strcmp(argv[1], "hang") == 0) {
-        run = 1000;
+        gds_run = 1000;
         return cmocka_run_group_tests(hang, NULL, NULL);
     }
     if (enclosure != NULL)

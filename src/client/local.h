@@ -38,6 +38,9 @@ bool client_local_makes_volumes(const struct client_local *local);
 
 /* Volumes that are known. */
 uint32_t client_local_volumes(const struct client_local *local);
+
+/* Whether its agent has a drive of its own: dir:, or `local` beside a pod. */
+bool client_local_has_drive(const struct client_local *local);
 void client_local_close(struct client_local **local);
 
 /* The agent that a link is attached to: accepted stores reach the flash, then it ends. */

@@ -18,7 +18,9 @@
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "client/client_int.h"
+#include "client/local.h"
 
 /* Allocations that one range may lie in, one behind the other (memory that cuMemMap puts together).
  */
@@ -252,7 +254,7 @@ static icms_err device_take(struct icms *icms, enum icms_memory_kind kind,
         if (device == NULL)
             return err_set(why, ICMS_LIMIT, "cannot use memory of more than %d devices",
                            ICMS_DEVICES_MAX);
-        *device = (struct client_device){.kind = kind, .place = *place};
+        *device = (struct client_device){.kind = kind, .driver = driver, .place = *place};
         err = device_make(icms, device, driver, why);
     }
     if (err == ICMS_OK)
@@ -354,8 +356,8 @@ static void arena_refused(struct icms *icms, struct client_device *device,
     (void)snprintf(line, sizeof(line),
                    "device memory: cannot pin %" PRIu64 " MiB of the agent's memory for %s device "
                    "%d: %s; loads are copied to pinned memory of this process first",
-                   map->bytes >> 20, device->kind == ICMS_MEMORY_CUDA ? "CUDA" : "HIP",
-                   device->place.ordinal, why->text);
+                   map->bytes >> 20, device_ops(device->driver)->name, device->place.ordinal,
+                   why->text);
     device_failed(icms, line);
 }
 
@@ -390,6 +392,45 @@ static uint32_t arenas_list(const struct icms *icms, struct client_map **out_map
     return count;
 }
 
+/* A volume of which it was not said yet that it is staged: its name. Lock. */
+static bool staged_next(const struct icms *icms, char *out_name, size_t bytes)
+{
+    list_for_each (at, &icms->volumes) {
+        struct icms_volume *volume = container_of(at, struct icms_volume, link);
+
+        if (volume->keys == NULL || volume->staged)
+            continue;
+        volume->staged = true;
+        (void)snprintf(out_name, bytes, "%s", client_view(volume)->info.name);
+        return true;
+    }
+    return false;
+}
+
+/* Where a drive might be read past the host, for each encrypted volume once: it is not. */
+static void staged_say(struct icms *icms)
+{
+    char name[sizeof(((struct icms_volume_info *)0)->name)], line[sizeof(name) + 160];
+    bool said, applies = false;
+
+    if (icms->local == NULL || !client_local_has_drive(icms->local))
+        return;
+    do {
+        client_lock(icms);
+        for (int i = 0; i < ICMS_DEVICES_MAX; i++)
+            applies = applies ||
+                      (icms->devices[i].memories != 0 && icms->devices[i].kind == ICMS_MEMORY_CUDA);
+        said = applies && staged_next(icms, name, sizeof(name));
+        client_unlock(icms);
+        (void)snprintf(line, sizeof(line),
+                       "volume %s: encrypted: its values are decrypted in pinned memory of the "
+                       "host and copied to the GPU from there; cuFile (GDS) never reads them",
+                       name);
+        if (said)
+            device_failed(icms, line);
+    } while (said);
+}
+
 void client_arenas_pin(struct icms *icms)
 {
     struct client_map *maps[LIMIT_AGENT_VOLUMES];
@@ -414,6 +455,7 @@ void client_arenas_pin(struct icms *icms)
     }
     client_call_leave(icms);
     client_unlock(icms);
+    staged_say(icms);
 }
 
 void client_arenas_pin_again(struct icms *icms)
@@ -447,6 +489,60 @@ bool client_arenas_unpin(struct icms *icms, const struct client_link *link)
             gone = device_copier_unpin(device->copier, link->maps[n].base) && gone;
     }
     return gone;
+}
+
+/* ---- state ---------------------------------------------------------------------------------- */
+
+struct devices_call {
+    struct icms *icms;
+    struct json json;
+};
+
+static void device_put(struct json *json, const struct client_device *device, bool is_inside)
+{
+    struct device_reads reads;
+    char name[32];
+
+    device_copier_reads(device->copier, &reads);
+    if (!is_inside) {
+        reads.way = "host";
+        (void)snprintf(reads.why, sizeof(reads.why), "the agent is another process");
+    }
+    (void)snprintf(name, sizeof(name), "%s %d", device_ops(device->driver)->name,
+                   device->place.ordinal);
+    json_put_object(json, NULL);
+    json_put_string(json, "device", name);
+    json_put_string(json, "drive_reads", reads.way);
+    json_put_string(json, "why", reads.why);
+    json_put_uint(json, "past_host", reads.reads);
+    json_put_uint(json, "past_host_bytes", reads.bytes);
+    json_put_end(json);
+}
+
+static void devices_inside(void *arg)
+{
+    struct devices_call *call = arg;
+    struct icms *icms = call->icms;
+
+    client_lock(icms);
+    json_put_array(&call->json, NULL);
+    for (int i = 0; i < ICMS_DEVICES_MAX; i++)
+        if (icms->devices[i].memories != 0 && !icms->devices[i].changing)
+            device_put(&call->json, &icms->devices[i], icms->local != NULL);
+    json_put_end(&call->json);
+    client_unlock(icms);
+}
+
+size_t client_devices_text(struct icms *icms, char *out, size_t bytes)
+{
+    struct devices_call call = {.icms = icms};
+    size_t length;
+
+    json_init(&call.json, out, bytes);
+    if (atomic_load(&icms->memory_count) == 0 || !client_guarded(icms, devices_inside, &call))
+        return 0;
+    length = json_finish(&call.json);
+    return length < bytes ? length : 0;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */

@@ -800,6 +800,37 @@ static void encrypted_values_pass_in_private_memory(void **state)
     (void)rmdir(folder);
 }
 
+/* Into whatever space there is. */
+static void the_state_names_devices(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    char text[65536], wanted[96];
+    size_t bytes, whole, without;
+
+    (void)snprintf(wanted, sizeof(wanted),
+                   ",\"devices\":[{\"device\":\"CUDA 0\",\"drive_reads\":\"%s\",\"why\":\"%s\"",
+                   in_process ? "undecided" : "host",
+                   in_process ? "" : "the agent is another process");
+    assert_int_equal(icms_status(f->icms, text, sizeof(text), &without), ICMS_OK);
+    assert_null(strstr(text, "\"devices\""));
+    (void)memory_new(f, MIB, &memory);
+    assert_int_equal(icms_status(f->icms, text, sizeof(text), &bytes), ICMS_OK);
+    assert_int_equal(strlen(text) + 1, bytes);
+    assert_non_null(strstr(text, wanted));
+    assert_string_equal(text + bytes - 4, "}]}");
+    for (size_t cut = 0; cut < 3; cut++) { /* of which the agent's part has room, or not */
+        size_t space = cut == 0 ? 0 : cut == 1 ? 10 : bytes - 20;
+
+        memset(text, 'x', sizeof(text));
+        assert_int_equal(icms_status(f->icms, text, space, &whole), ICMS_OK);
+        assert_true(whole > without + 100 && whole < bytes + 256);
+        assert_int_equal(text[space], 'x');
+        assert_true(space == 0 || memchr(text, 0, space) != NULL);
+    }
+    unreg(&memory);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -828,6 +859,7 @@ int main(int argc, char **argv)
         CASE(an_agent_that_dies_takes_no_copy_along),
         CASE(a_handle_that_failed_keeps_what_devices_use),
         CASE(encrypted_values_pass_in_private_memory),
+        CASE(the_state_names_devices),
     };
 
     if (memory_rig_begin(argc, argv) != 0)

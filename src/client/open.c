@@ -392,11 +392,27 @@ static icms_err text_ask(struct icms *icms, const struct client_question *questi
     return err;
 }
 
+/* What this process knows besides, into the object that the agent gave. */
+static void status_devices(struct icms *icms, char *out, size_t bytes, size_t *io_bytes)
+{
+    char text[512 * ICMS_DEVICES_MAX];
+    size_t end = *io_bytes - 2; /* of the object */
+
+    if (*io_bytes < 4 || client_devices_text(icms, text, sizeof(text)) == 0)
+        return;
+    if (*io_bytes <= bytes && out[end] == '}')
+        (void)snprintf(out + end, bytes - end, ",\"devices\":%s}", text);
+    *io_bytes += strlen(",\"devices\":") + strlen(text);
+}
+
 icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_bytes)
 {
     const struct client_question question = {0};
+    icms_err err = text_ask(icms, &question, out, bytes, out_bytes);
 
-    return text_ask(icms, &question, out, bytes, out_bytes);
+    if (err == ICMS_OK)
+        status_devices(icms, out, bytes, out_bytes);
+    return err;
 }
 
 icms_err icms_trace(struct icms *icms, const struct icms_key *key, char *out, size_t bytes,

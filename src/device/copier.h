@@ -182,6 +182,14 @@ void device_copy_fill(struct device_copy *copy);
  * faster is measured when it is first asked, and said by failed(). */
 extern const struct block_reader device_cufile_reader;
 
+/* How device_cufile_reader reads for a copier. */
+struct device_reads {
+    const char *way;       /* "cufile", "host", or "undecided": nothing was read yet           */
+    char why[240];         /* what was said of that; "" */
+    uint64_t reads, bytes; /* of records past the host whose values were used             */
+};
+void device_copier_reads(struct device_copier *copier, struct device_reads *out_reads);
+
 /* HELD -> QUEUED. */
 void device_copy_start(struct device_copy *copy, const struct device_order *order);
 

@@ -168,6 +168,8 @@ struct device_cufile {
     bool begun;        /* it was started                                        */
     uint32_t threads;  /* that have not ended; copier's lock                    */
     uint32_t failures; /* in a row, or wrong bytes; copier's lock                               */
+    char said[240];    /* how it was decided; copier's lock                           */
+    uint64_t reads, bytes; /* whose values were used; copier's lock                       */
 };
 
 static pthread_mutex_t cufile_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -179,6 +181,7 @@ static void cufile_say(struct device_cufile *own, const char *what)
 {
     char line[320];
 
+    (void)snprintf(own->said, sizeof(own->said), "%s", what);
     (void)snprintf(line, sizeof(line), "device memory: %s device %d: %s",
                    device_ops(own->copier->options.driver)->name,
                    own->copier->options.place.ordinal, what);
@@ -673,8 +676,11 @@ static void cufile_end(void *reading, uint64_t at)
     was = lane->state;
     if (at == READER_WRONG)
         own->failures++;
-    else if (at != 0)
+    else if (at != 0) {
         own->failures = 0;
+        own->reads++;
+        own->bytes += lane->ask.bytes;
+    }
     if (at == 0 || at == READER_WRONG)
         lane_part(lane);
     lane->value = lane->address + at;
@@ -686,6 +692,27 @@ static void cufile_end(void *reading, uint64_t at)
 
 const struct block_reader device_cufile_reader = {
     .would_read = cufile_would_read, .read = cufile_read, .late = cufile_late, .end = cufile_end};
+
+void device_copier_reads(struct device_copier *copier, struct device_reads *out)
+{
+    const struct device_cufile *own = copier->cufile;
+
+    *out = (struct device_reads){.way = "host"};
+    if (own == NULL) {
+        (void)snprintf(out->why, sizeof(out->why), "%s has no reads past the host",
+                       device_ops(copier->options.driver)->name);
+        return;
+    }
+    copier_lock(copier);
+    if (cufile_is_on(own))
+        out->way = "cufile";
+    else if (own->state == CUFILE_UNKNOWN || own->state == CUFILE_BEGINS)
+        out->way = "undecided";
+    memcpy(out->why, own->said, sizeof(out->why));
+    out->reads = own->reads;
+    out->bytes = own->bytes;
+    copier_unlock(copier);
+}
 
 /* ---- with its copier ------------------------------------------------------------------------- */
 

@@ -104,6 +104,11 @@ bool client_local_makes_volumes(const struct client_local *local)
     return local->directory[0] != 0;
 }
 
+bool client_local_has_drive(const struct client_local *local)
+{
+    return client_local_makes_volumes(local) || local->conf.local_path[0] != 0;
+}
+
 uint32_t client_local_volumes(const struct client_local *local)
 {
     return local->conf.volume_count;

@@ -618,6 +618,12 @@ bool client_local_makes_volumes(const struct client_local *local)
     return false;
 }
 
+bool client_local_has_drive(const struct client_local *local)
+{
+    (void)local;
+    return false;
+}
+
 uint32_t client_local_volumes(const struct client_local *local)
 {
     return POD_VOLUMES;
