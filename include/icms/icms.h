@@ -558,9 +558,11 @@ ICMS_API void icms_buffer_give(struct icms *icms, void *data);
  * After fork() the child gets FORKED, as everywhere; CUDA itself does not work in a child of a
  * process that used it. */
 enum icms_memory_kind {
-    ICMS_MEMORY_HOST = 0, /* memory of this process: taken as it is, and never asked about */
-    ICMS_MEMORY_CUDA = 1, /* of an NVIDIA GPU: cuMemAlloc and what builds on it (libcuda.so.1) */
-    ICMS_MEMORY_HIP = 2,  /* of an AMD GPU: hipMalloc (libamdhip64.so)                        */
+    ICMS_MEMORY_HOST = 0,  /* memory of this process: taken as it is, and never asked about */
+    ICMS_MEMORY_CUDA = 1,  /* of an NVIDIA GPU: cuMemAlloc and what builds on it (libcuda.so.1) */
+    ICMS_MEMORY_HIP = 2,   /* of an AMD GPU: hipMalloc (libamdhip64.so)                        */
+    ICMS_MEMORY_GAUDI = 3, /* of an Intel Gaudi that this process has acquired: synDeviceMalloc
+                              (libSynapse.so); a stream is a synStreamHandle                */
 };
 
 /* Ranges that a handle may have registered at a time, and contexts of devices that they are in. */

@@ -583,6 +583,13 @@ static icms_err memory_add(struct memory_call *call, const struct device_driver 
     return err;
 }
 
+/* By kind of memory; that of the host has none. */
+static const enum device_kind memory_drivers[] = {
+    [ICMS_MEMORY_CUDA] = DEVICE_CUDA,
+    [ICMS_MEMORY_HIP] = DEVICE_HIP,
+    [ICMS_MEMORY_GAUDI] = DEVICE_GAUDI,
+};
+
 static void register_inside(void *arg)
 {
     struct memory_call *call = arg;
@@ -592,8 +599,7 @@ static void register_inside(void *arg)
 
     call->err = ICMS_OK;
     if (call->memory->kind != ICMS_MEMORY_HOST) {
-        call->err = device_driver_get(
-            call->memory->kind == ICMS_MEMORY_CUDA ? DEVICE_CUDA : DEVICE_HIP, call->why, &driver);
+        call->err = device_driver_get(memory_drivers[call->memory->kind], call->why, &driver);
         if (call->err == ICMS_OK)
             call->err = memory_look(driver, call->memory, &place, call->why);
     }
@@ -619,7 +625,7 @@ static icms_err register_wrong(const struct icms *icms, enum icms_memory_kind ki
         return err_set(why, ICMS_FORKED,
                        "cannot register memory: the handle was opened by another "
                        "process; open one in this process");
-    if (kind != ICMS_MEMORY_HOST && kind != ICMS_MEMORY_CUDA && kind != ICMS_MEMORY_HIP)
+    if ((unsigned)kind >= sizeof(memory_drivers) / sizeof(memory_drivers[0]))
         return err_set(why, ICMS_INVALID, "cannot register memory: no such kind of memory: %d",
                        (int)kind);
     if (address == NULL || bytes == 0 || (uint64_t)(uintptr_t)address + bytes < bytes)

@@ -77,12 +77,31 @@ struct hip_calls {
     int (*copy_out)(void *host, uint64_t device, size_t bytes, void *stream);
 };
 
+struct gaudi_calls {
+    int (*info)(uint32_t device, void *out);
+    int (*status_text)(int status, char *out, size_t bytes);
+    int (*pin)(uint32_t device, uint64_t bytes, const void *memory);
+    int (*unpin)(uint32_t device, const void *memory);
+    int (*memory_new)(uint32_t device, uint64_t bytes, uint64_t wanted, uint32_t flags,
+                      uint64_t *address);
+    int (*memory_free)(uint32_t device, uint64_t address, uint32_t flags);
+    int (*stream_new)(void **stream, uint32_t device, uint32_t flags);
+    int (*stream_free)(void *stream);
+    int (*event_new)(void **event, uint32_t device, uint32_t flags);
+    int (*event_free)(void *event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event);
+    int (*stream_wait)(void *stream, void *event, uint32_t flags);
+    int (*copy)(void *stream, uint64_t from, uint64_t bytes, uint64_t to, int direction);
+};
+
 struct device_driver {
     const struct device_ops *ops;
     void *library; /* of dlopen */
     union {
         struct cuda_calls cuda;
         struct hip_calls hip;
+        struct gaudi_calls gaudi;
     };
 };
 
@@ -92,5 +111,6 @@ const char *device_bind(struct device_driver *driver, const struct device_symbol
 
 extern const struct device_ops device_cuda;
 extern const struct device_ops device_hip;
+extern const struct device_ops device_gaudi;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The drivers of device/driver.h and the copier, over the fake GPU, once as CUDA and once as HIP.
+ * The drivers of device/driver.h and the copier, over the fake GPU, once as each of them.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -17,148 +17,7 @@
 
 #include <cmocka.h>
 
-#include "device/copier.h"
-#include "device/fake_device.h"
-
-#define IS_CUDA   (DEVICE_TEST_KIND == DEVICE_CUDA)
-#define LIBRARY   (IS_CUDA ? "libcuda.so.1" : "libamdhip64.so.6")
-#define WAIT_MS   20000
-#define BYTES     ((size_t)1 << 20)
-#define MEBIBYTES 8
-
-static const struct fake_device *gpu;
-
-struct fixture {
-    const struct device_driver *driver;
-    void *context;
-    struct device_copier *copier;
-    _Atomic uint32_t users;
-    _Atomic int landed, failed, let_go;
-    char line[512];
-};
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-static void on_landed(void *arg)
-{
-    struct fixture *f = arg;
-
-    atomic_fetch_add(&f->landed, 1);
-}
-
-static void on_failed(void *arg, const char *line)
-{
-    struct fixture *f = arg;
-
-    (void)snprintf(f->line, sizeof(f->line), "%s", line);
-    atomic_fetch_add(&f->failed, 1);
-}
-
-static icms_err copier_open(struct fixture *f, void *context, struct err_why *why)
-{
-    const struct device_copier_options options = {
-        .driver = f->driver,
-        .place = {.context = IS_CUDA ? context : NULL, .ordinal = 0},
-        .landed = on_landed,
-        .failed = on_failed,
-        .arg = f,
-    };
-
-    return device_copier_new(&options, why, &f->copier);
-}
-
-static int setup(void **state)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct err_why why = {{0}};
-
-    *state = f;
-    gpu->reset();
-    f->context = gpu->context(0);
-    if (device_driver_get(DEVICE_TEST_KIND, &why, &f->driver) == ICMS_OK &&
-        copier_open(f, f->context, &why) == ICMS_OK)
-        return 0;
-    (void)fprintf(stderr, "%s\n", why.text);
-    return -1;
-}
-
-static int setup_bare(void **state)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct err_why why = {{0}};
-
-    *state = f;
-    gpu->reset();
-    f->context = gpu->context(0);
-    return device_driver_get(DEVICE_TEST_KIND, &why, &f->driver) == ICMS_OK ? 0 : -1;
-}
-
-static void leaks_none(void)
-{
-    assert_int_equal(gpu->count(FAKE_DEVICE_STREAMS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_EVENTS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_UNPINNED), 0);
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-
-    gpu->set(FAKE_DEVICE_STUCK, 0);
-    assert_true(device_copier_free(&f->copier));
-    gpu->reset();
-    leaks_none();
-    free(f);
-    return 0;
-}
-
-static void fill(uint8_t *data, size_t bytes, unsigned seed)
-{
-    for (size_t i = 0; i < bytes; i++)
-        data[i] = (uint8_t)(i * 7 + i / 251 + seed * 31);
-}
-
-static struct device_copy *start(struct fixture *f, enum device_direction direction,
-                                 uint64_t address, uint64_t bytes, unsigned seed)
-{
-    struct device_copy *copy = device_copy_take(f->copier, bytes, &f->users);
-
-    assert_non_null(copy);
-    if (direction == DEVICE_IN)
-        fill(copy->memory, bytes, seed);
-    device_copy_start(
-        copy, &(struct device_order){.direction = direction, .address = address, .bytes = bytes});
-    return copy;
-}
-
-static enum device_copy_over wait_over(const struct device_copy *copy)
-{
-    uint64_t begin = now_ms();
-
-    while (device_copy_is_over(copy) == COPY_NOT_OVER) {
-        assert_true(now_ms() - begin < WAIT_MS);
-        (void)usleep(100);
-    }
-    return device_copy_is_over(copy);
-}
-
-static void wait_users(struct fixture *f, uint32_t users)
-{
-    uint64_t begin = now_ms();
-
-    while (atomic_load(&f->users) != users) {
-        assert_true(now_ms() - begin < WAIT_MS);
-        (void)usleep(100);
-    }
-}
+#include "device/device_rig.h"
 
 /* ---- the plain life ------------------------------------------------------------------------- */
 
@@ -329,7 +188,7 @@ static void a_range_that_cannot_be_pinned_is_refused(void **state)
     }
     gpu->set(FAKE_DEVICE_PIN_READ, FAKE_NOT_SUPPORTED);
     assert_int_equal(device_copier_pin(f->copier, memory, BYTES, true, &why), ICMS_DEVICE);
-    assert_non_null(strstr(why.text, "ERROR_NOT_SUPPORTED"));
+    assert_non_null(strstr(why.text, IS_GAUDI ? "status 18: Unsupported" : "ERROR_NOT_SUPPORTED"));
     assert_true(device_copier_unpin(f->copier, memory));
     (void)munmap(memory, BYTES);
     for (int i = 0; i < DEVICE_PINS; i++) {
@@ -535,6 +394,10 @@ static void captures_go_on_beside_copies(void **state)
     struct device_copy *copy;
     int code = 0;
 
+    if (IS_GAUDI) {
+        gpu->stream_free(stream);
+        skip(); /* it captures nothing */
+    }
     assert_true(device_copier_free(&f->copier));
     gpu->set(FAKE_DEVICE_CAPTURE, 1); /* of another stream */
     assert_int_equal(copier_open(f, f->context, &why), ICMS_OK);
@@ -568,6 +431,8 @@ static void a_refusal_for_a_capture_passes(void **state)
     struct fixture *f = *state;
     uint64_t address = gpu->alloc(f->context, BYTES);
 
+    if (IS_GAUDI)
+        skip(); /* it captures nothing */
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
         struct device_copy *copy;
 
@@ -601,7 +466,7 @@ static void a_copy_that_is_refused_is_over_and_failed(void **state)
     device_copy_give(copy);
     assert_int_equal(atomic_load(&f->users), 0);
     assert_int_equal(atomic_load(&f->failed), 1);
-    assert_non_null(strstr(f->line, "ERROR_INVALID_VALUE"));
+    assert_non_null(strstr(f->line, IS_GAUDI ? "SynapseAI status 1" : "ERROR_INVALID_VALUE"));
 }
 
 static void memory_that_was_freed_is_not_copied_to(void **state)
@@ -612,6 +477,8 @@ static void memory_that_was_freed_is_not_copied_to(void **state)
     struct device_copy *copy;
     uint8_t byte = 1;
 
+    if (IS_GAUDI)
+        skip(); /* it does not say what is allocated */
     assert_true(device_ops(f->driver)->look(f->driver, address, &before));
     gpu->alloc_free(address);
     assert_int_equal(gpu->alloc_at(f->context, BYTES, address), address);
@@ -872,11 +739,13 @@ static void what_an_address_is(void **state)
 
     assert_true(ops->look(f->driver, address + 5000, &pointer));
     assert_true(pointer.on_device);
-    assert_int_equal(pointer.base, address);
-    assert_int_equal(pointer.bytes, BYTES);
     assert_int_equal(pointer.ordinal, 0);
-    assert_true(ops->look(f->driver, host, &pointer));
-    assert_false(pointer.on_device);
+    if (!IS_GAUDI) { /* gaudi_test.c */
+        assert_int_equal(pointer.base, address);
+        assert_int_equal(pointer.bytes, BYTES);
+    }
+    assert_int_equal(ops->look(f->driver, host, &pointer), !IS_GAUDI);
+    assert_true(IS_GAUDI || !pointer.on_device);
     assert_false(ops->look(f->driver, (uint64_t)(uintptr_t)&here, &pointer));
     assert_true(device_is_foreign((void *)(uintptr_t)address));
     assert_false(device_is_foreign((void *)(uintptr_t)host));
@@ -890,8 +759,11 @@ static void drivers_that_do_not_serve_say_why(void **state)
 
     gpu->set(FAKE_DEVICE_INIT, FAKE_NO_DEVICE);
     assert_int_equal(device_driver_get(DEVICE_TEST_KIND, &why, &driver), ICMS_UNSUPPORTED);
-    assert_non_null(strstr(why.text, "ERROR_NO_DEVICE"));
+    assert_non_null(
+        strstr(why.text, IS_GAUDI ? "no Gaudi (SynapseAI status 8" : "ERROR_NO_DEVICE"));
     gpu->set(FAKE_DEVICE_INIT, 0);
+    if (IS_GAUDI) /* it has no version */
+        return;
     gpu->set(FAKE_DEVICE_VERSION, IS_CUDA ? 10020 : 50700000);
     assert_int_equal(device_driver_get(DEVICE_TEST_KIND, &why, &driver), ICMS_UNSUPPORTED);
     assert_non_null(strstr(why.text, IS_CUDA ? "CUDA 10.2" : "HIP 5.7"));
@@ -942,9 +814,6 @@ static int none_main(void)
     return strstr(why.text, "no driver on this machine") != NULL && !device_is_foreign(&why) ? 0
                                                                                              : 1;
 }
-
-#define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-#define BARE(test) cmocka_unit_test_setup_teardown(test, setup_bare, teardown)
 
 int main(int argc, char **argv)
 {

@@ -18,6 +18,7 @@
 static const struct device_ops *const driver_ops[DEVICE_KINDS] = {
     [DEVICE_CUDA] = &device_cuda,
     [DEVICE_HIP] = &device_hip,
+    [DEVICE_GAUDI] = &device_gaudi,
 };
 
 /* Opened, perhaps not started. */
@@ -135,7 +136,7 @@ bool device_is_foreign(const void *address)
         if (driver == NULL)
             continue;
         if (driver->ops->look(driver, (uint64_t)(uintptr_t)address, &pointer)) {
-            if (pointer.on_device)
+            if (pointer.on_device && !(pointer.may_be_host && driver_address_is_readable(address)))
                 return true;
         } else if (pointer.is_unsaid && address != NULL && !driver_address_is_readable(address)) {
             return true;

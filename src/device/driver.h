@@ -3,8 +3,8 @@
  * device/driver.h: what libicms asks of the driver of a GPU, as a table of functions.
  *
  * A driver is a shared library of the machine that is opened while the process runs: libcuda.so.1
- * (cuda.c) or libamdhip64.so (hip.c). No header of theirs is used; each file declares the few
- * functions that it calls. Another kind of device is another table.
+ * (cuda.c), libamdhip64.so (hip.c) or libSynapse.so (gaudi.c). No header of theirs is used; each
+ * file declares the few functions that it calls. Another kind of device is another table.
  *
  * Functions that return int return the driver's own code: 0 is success, DEVICE_NOT_READY an event
  * that has not happened; device_text() names the others. Any thread, unless a line says otherwise.
@@ -18,7 +18,7 @@
 
 #include "base/err.h"
 
-/* The same numbers in CUDA and HIP. */
+/* The same numbers in CUDA and HIP; others are translated. */
 #define DEVICE_NOT_READY     600
 #define DEVICE_DESTROYED     709 /* the context is gone, and all that it ran */
 #define DEVICE_NOT_SUPPORTED 801 /* the driver or the device has no such thing */
@@ -39,14 +39,16 @@ static inline bool device_is_capture(int code)
 enum device_kind {
     DEVICE_CUDA,
     DEVICE_HIP,
+    DEVICE_GAUDI,
     DEVICE_KINDS,
 };
 
 /* What a driver says of an address. */
 struct device_pointer {
-    bool is_unsaid; /* with look's false: the driver is not started in this process, and knows
-                       nothing: a child of fork() has the addresses of its parent, too        */
-    bool on_device; /* the CPU cannot touch it; else it is host memory that the driver knows   */
+    bool is_unsaid;   /* with look's false: the driver is not started in this process, and knows
+                         nothing: a child of fork() has the addresses of its parent, too        */
+    bool on_device;   /* the CPU cannot touch it; else it is host memory that the driver knows   */
+    bool may_be_host; /* on_device says what the device has: the CPU may have other memory there */
     void *context; /* that the memory belongs to; NULL: to the device alone                       */
     int ordinal;   /* of the device                                                          */
     uint64_t base; /* the allocation around the address                                      */

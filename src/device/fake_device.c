@@ -99,8 +99,7 @@ int fake_setting(int what)
     return value;
 }
 
-/* ---- what exists (lock) -----------------------------------------------------------------------
- */
+/* ---- what exists (lock) ---------------------------------------------------------------------- */
 
 static struct alloc *alloc_find(uint64_t address)
 {
@@ -790,6 +789,7 @@ static uint64_t alloc_make(void *context, size_t bytes, uint64_t at, bool host)
     void *guard, *shadow;
     uint64_t address = 0;
 
+    at = at == 0 && !host ? fake_area_take(bytes) : at;
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
         abort();
     shadow = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -821,9 +821,14 @@ int fake_alloc(uint64_t *address, size_t bytes)
     return *address == 0 ? FAKE_NO_MEMORY : FAKE_OK;
 }
 
+static uint64_t table_alloc_at(void *context, size_t bytes, uint64_t address)
+{
+    return alloc_make(context, bytes, address, false);
+}
+
 static uint64_t table_alloc(void *context, size_t bytes)
 {
-    return alloc_make(context, bytes, 0, false);
+    return table_alloc_at(context, bytes, 0);
 }
 
 static uint64_t table_alloc_pool(void *context, size_t bytes)
@@ -834,11 +839,6 @@ static uint64_t table_alloc_pool(void *context, size_t bytes)
     alloc_find(address)->pool = true;
     (void)pthread_mutex_unlock(&lock);
     return address;
-}
-
-static uint64_t table_alloc_at(void *context, size_t bytes, uint64_t address)
-{
-    return alloc_make(context, bytes, address, false);
 }
 
 static uint64_t table_pinned(void *context, size_t bytes)

@@ -123,6 +123,8 @@ static inline const struct fake_device *fake_device_load(const char *library)
 #define FAKE_UNCAPTURED      900
 
 const char *fake_code_name(int code);
+void fake_area(uint64_t base); /* memory of the device lies from there on */
+uint64_t fake_area_take(uint64_t bytes);
 int fake_setting(int what);
 int fake_init(void);
 int fake_pointer(void *out, int attribute, uint64_t address);

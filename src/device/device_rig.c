@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device/device_rig.c: see device_rig.h.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "device/device_rig.h"
+
+const struct fake_device *gpu;
+
+uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void on_landed(void *arg)
+{
+    struct fixture *f = arg;
+
+    atomic_fetch_add(&f->landed, 1);
+}
+
+static void on_failed(void *arg, const char *line)
+{
+    struct fixture *f = arg;
+
+    (void)snprintf(f->line, sizeof(f->line), "%s", line);
+    atomic_fetch_add(&f->failed, 1);
+}
+
+icms_err copier_open(struct fixture *f, void *context, struct err_why *why)
+{
+    const struct device_copier_options options = {
+        .driver = f->driver,
+        .place = {.context = IS_CUDA ? context : NULL, .ordinal = 0},
+        .landed = on_landed,
+        .failed = on_failed,
+        .arg = f,
+    };
+
+    return device_copier_new(&options, why, &f->copier);
+}
+
+int device_setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct err_why why = {{0}};
+
+    *state = f;
+    gpu->reset();
+    f->context = gpu->context(0);
+    if (device_driver_get(DEVICE_TEST_KIND, &why, &f->driver) == ICMS_OK &&
+        copier_open(f, f->context, &why) == ICMS_OK)
+        return 0;
+    (void)fprintf(stderr, "%s\n", why.text);
+    return -1;
+}
+
+int device_setup_bare(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct err_why why = {{0}};
+
+    *state = f;
+    gpu->reset();
+    f->context = gpu->context(0);
+    return device_driver_get(DEVICE_TEST_KIND, &why, &f->driver) == ICMS_OK ? 0 : -1;
+}
+
+static void leaks_none(void)
+{
+    assert_int_equal(gpu->count(FAKE_DEVICE_STREAMS), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_EVENTS), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_UNPINNED), 0);
+}
+
+int device_teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    assert_true(device_copier_free(&f->copier));
+    gpu->reset();
+    leaks_none();
+    free(f);
+    return 0;
+}
+
+void fill(uint8_t *data, size_t bytes, unsigned seed)
+{
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)(i * 7 + i / 251 + seed * 31);
+}
+
+struct device_copy *start(struct fixture *f, enum device_direction direction, uint64_t address,
+                          uint64_t bytes, unsigned seed)
+{
+    struct device_copy *copy = device_copy_take(f->copier, bytes, &f->users);
+
+    assert_non_null(copy);
+    if (direction == DEVICE_IN)
+        fill(copy->memory, bytes, seed);
+    device_copy_start(
+        copy, &(struct device_order){.direction = direction, .address = address, .bytes = bytes});
+    return copy;
+}
+
+enum device_copy_over wait_over(const struct device_copy *copy)
+{
+    uint64_t begin = now_ms();
+
+    while (device_copy_is_over(copy) == COPY_NOT_OVER) {
+        assert_true(now_ms() - begin < WAIT_MS);
+        (void)usleep(100);
+    }
+    return device_copy_is_over(copy);
+}
+
+void wait_users(struct fixture *f, uint32_t users)
+{
+    uint64_t begin = now_ms();
+
+    while (atomic_load(&f->users) != users) {
+        assert_true(now_ms() - begin < WAIT_MS);
+        (void)usleep(100);
+    }
+}
