@@ -27,18 +27,19 @@ static void memories_unlock(struct nixl_tier *tier)
     check(pthread_mutex_unlock(&tier->memory_lock) == 0);
 }
 
-/* With libicms: CUDA, or where that is not on this machine, HIP. */
+/* With libicms: CUDA, or where that is not on this machine, HIP, or Gaudi. */
 static icms_err memory_add(const struct nixl_tier *tier, struct nixl_memory *memory, char *why,
                            size_t why_bytes)
 {
+    static const enum icms_memory_kind others[] = {ICMS_MEMORY_HIP, ICMS_MEMORY_GAUDI};
     char other[512] = "";
     icms_err err = icms_memory_register(tier->icms, ICMS_MEMORY_CUDA, memory->address,
                                         memory->bytes, why, why_bytes, &memory->registered);
 
-    if (err == ICMS_UNSUPPORTED &&
-        icms_memory_register(tier->icms, ICMS_MEMORY_HIP, memory->address, memory->bytes, other,
-                             sizeof(other), &memory->registered) == ICMS_OK)
-        return ICMS_OK;
+    for (size_t i = 0; err == ICMS_UNSUPPORTED && i < sizeof(others) / sizeof(*others); i++)
+        if (icms_memory_register(tier->icms, others[i], memory->address, memory->bytes, other,
+                                 sizeof(other), &memory->registered) == ICMS_OK)
+            return ICMS_OK;
     return err;
 }
 

@@ -119,8 +119,8 @@ icms_err nixl_tier_query(struct nixl_tier *tier, const struct icms_key *keys, si
 /* Memory whose blocks may be in transfers. */
 struct nixl_memory;
 
-/* What icms_memory_register says, CUDA or HIP. Ranges that lie in one that is registered are fine.
- * OK as well while the agent is not there; what is wrong then is told when it comes. */
+/* What icms_memory_register says, CUDA, HIP or Gaudi. Ranges that lie in one that is registered are
+ * fine. OK as well while the agent is not there; what is wrong then is told when it comes. */
 icms_err nixl_memory_register(struct nixl_tier *tier, void *address, uint64_t bytes, char *why,
                               size_t why_bytes, struct nixl_memory **out_memory) ICMS_MUST_CHECK;
 

@@ -775,8 +775,9 @@ class Client:
     def register(self, memory: Memory) -> Registered:
         """Makes memory of a GPU known, so that blocks in it can be put and got.
 
-        memory is a tensor or an array (__dlpack__, __cuda_array_interface__), C-contiguous: the whole
-        cache, of which later calls name parts. It is held until it is unregistered.
+        memory is a tensor or an array (__dlpack__, __cuda_array_interface__; on Gaudi a tensor of
+        PyTorch, whose device has the type "hpu"), C-contiguous: the whole cache, of which later
+        calls name parts. It is held until it is unregistered.
 
         Order. Without `stream` a call takes it that nothing uses the memory; when it is over, so is
         the copy. With `stream` (a number, or a stream of PyTorch or CuPy) copies begin behind what is

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tensor.c: where memory lies that has no buffer protocol: tensors by __dlpack__, on the host or on
- * a GPU, and arrays of GPUs by __cuda_array_interface__. And what icms_memory_register is told of
- * it.
+ * a GPU, arrays of GPUs by __cuda_array_interface__, and PyTorch's tensors on Gaudi, for which
+ * neither has a name. And what icms_memory_register is told of it.
  *
  * Nothing is copied, and nothing on a GPU is read: a producer says address, shape and strides.
  */
@@ -247,7 +247,51 @@ static bool array_place(PyObject *object, bool writable, struct tensor_place *ou
     return good;
 }
 
-/* ---- both ----------------------------------------------------------------------------------- */
+/* ---- Gaudi ---------------------------------------------------------------------------------- */
+
+/* Whether it is a tensor of PyTorch whose device has the type "hpu". Sets no exception. */
+static bool gaudi_is(PyObject *object)
+{
+    PyObject *device = PyObject_GetAttrString(object, "device"), *type = NULL;
+    bool is = false;
+
+    if (device != NULL)
+        type = PyObject_GetAttrString(device, "type");
+    if (type != NULL && PyUnicode_Check(type))
+        is = PyUnicode_CompareWithASCIIString(type, "hpu") == 0;
+    PyErr_Clear();
+    Py_XDECREF(type);
+    Py_XDECREF(device);
+    return is;
+}
+
+/* A number that a tensor has (bytes) or that a method of it returns. */
+static bool gaudi_number(PyObject *value, uint64_t *out_number)
+{
+    bool good = value != NULL && module_number_u64(value, out_number) != 0;
+
+    Py_XDECREF(value);
+    return good;
+}
+
+static bool gaudi_place(PyObject *object, struct tensor_place *out_place)
+{
+    PyObject *whole = PyObject_CallMethod(object, "is_contiguous", NULL);
+    uint64_t address = 0;
+    int contiguous = whole == NULL ? -1 : PyObject_IsTrue(whole);
+
+    Py_XDECREF(whole);
+    if (contiguous == 0)
+        PyErr_SetString(PyExc_BufferError, "the tensor is not C-contiguous");
+    if (contiguous != 1 || !gaudi_number(PyObject_CallMethod(object, "data_ptr", NULL), &address) ||
+        !gaudi_number(PyObject_GetAttrString(object, "nbytes"), &out_place->bytes))
+        return false;
+    out_place->kind = ICMS_MEMORY_GAUDI;
+    out_place->data = (void *)(uintptr_t)address;
+    return true;
+}
+
+/* ---- all ------------------------------------------------------------------------------------ */
 
 bool tensor_is(PyObject *object)
 {
@@ -258,11 +302,13 @@ bool tensor_is(PyObject *object)
 bool tensor_take(PyObject *object, bool writable, uint64_t stream, PyObject **out_owner,
                  struct tensor_place *out_place)
 {
+    bool gaudi = gaudi_is(object);
+
     *out_place = (struct tensor_place){0};
-    if (!PyObject_HasAttrString(object, "__dlpack__")) {
+    if (gaudi || !PyObject_HasAttrString(object, "__dlpack__")) {
         Py_INCREF(object);
         *out_owner = object;
-        return array_place(object, writable, out_place);
+        return gaudi ? gaudi_place(object, out_place) : array_place(object, writable, out_place);
     }
     *out_owner = dlpack_capsule(object, stream);
     return *out_owner != NULL && dlpack_place(*out_owner, out_place);

@@ -79,6 +79,35 @@ class Tensor(Array):
         return PyCapsule_New(ctypes.addressof(self.managed), b"dltensor", None)
 
 
+class Hpu(Array):
+    """As PyTorch names memory of Gaudi: without DLPack, though it has the method."""
+
+    class device:
+        type = "hpu"
+
+    @property
+    def nbytes(self):
+        size = 1
+        for dimension in self.shape:
+            size *= dimension
+        return size
+
+    @property
+    def __cuda_array_interface__(self):
+        raise AttributeError("only of CUDA")
+
+    def data_ptr(self):
+        return self.address
+
+    def is_contiguous(self):
+        return not self.more.get("gaps")
+
+    def __dlpack__(self, *, stream=None):
+        raise ValueError("Unknown device type hpu for Dlpack")
+
+    __dlpack_device__ = __dlpack__
+
+
 class Stream:
     """As PyTorch names one."""
 
@@ -116,6 +145,25 @@ class Device(TestCase):
                 self.assertEqual(self.content(room), data)
                 self.assertTrue(self.volume.put(names[0], source[7]))
                 self.assertEqual(self.volume.get(names[0]), data[-VALUE_BYTES:])
+
+    def test_memory_of_gaudi(self):
+        gpu = fake_gpu.Gpu("libSynapse.so.1")
+        names, data = keys(4), value("gaudi", 4 * VALUE_BYTES)
+        source, room = (Hpu(gpu.alloc(gpu.context(0), 4 * VALUE_BYTES), (4, VALUE_BYTES)) for _ in range(2))
+        gpu.store(source.address, data)
+        with self.assertRaisesRegex(BufferError, "C-contiguous"):
+            self.client.register(Hpu(source.address, (4, VALUE_BYTES), gaps=True))
+        with self.assertRaisesRegex(icms.InvalidError, "is not Gaudi memory"):
+            self.client.register(Hpu(4096, (1, 4096)))
+        with self.client.register(source) as registered, self.client.register(room):
+            self.assertEqual(registered.nbytes, 4 * VALUE_BYTES)
+            self.assertTrue(self.volume.put(names, source, on_flash=True).ok)
+            host = [bytearray(VALUE_BYTES) for _ in names]
+            self.assertTrue(self.volume.get(names, host).ok)
+            self.assertEqual(b"".join(host), data)
+            self.assertTrue(self.volume.get(names, list(room)).ok)
+            self.assertEqual(gpu.load(room.address, 4 * VALUE_BYTES), data)
+            self.assertEqual([device["device"] for device in self.client.status()["devices"]], ["Gaudi 0"])
 
     def test_blocks_in_pieces(self):
         """A value lies in the tensors of two layers, registered apart, and on the host in others."""

@@ -700,6 +700,39 @@ static int hang_main(void)
     return atomic_load(&f.landed) == 0 ? 0 : 4;
 }
 
+/* It does not return from pinning a range. */
+static void a_driver_that_hangs_while_it_pins_is_left_behind(void **state)
+{
+    if (!IS_CUDA)
+        skip(); /* the fake hangs at mappings that may not be written to */
+    child_run("pin");
+}
+
+static int pin_main(void)
+{
+    struct fixture f = {.copier = NULL};
+    struct err_why why = {{0}};
+    uint8_t *memory = range_new(true);
+    uint64_t begin;
+
+    f.context = gpu->context(0);
+    if (device_driver_get(DEVICE_TEST_KIND, &why, &f.driver) != ICMS_OK ||
+        copier_open(&f, f.context, &why) != ICMS_OK)
+        return 1;
+    gpu->set(FAKE_DEVICE_PIN_HANG, 1);
+    device_copier_pin_later(f.copier, memory, BYTES, true);
+    (void)usleep(200000);
+    (void)alarm(WAIT_MS / 1000);
+    begin = now_ms();
+    if (device_copier_free(&f.copier))
+        return 2;
+    if (now_ms() - begin > WAIT_MS / 2)
+        return 3;
+    gpu->set(FAKE_DEVICE_PIN_HANG, 0);
+    (void)usleep(100000); /* the thread comes back, and calls nobody */
+    return atomic_load(&f.landed) == 0 ? 0 : 4;
+}
+
 /* Pinned memory that the device may still read is not given back, whatever the driver says. */
 static int stuck_main(void)
 {
@@ -843,6 +876,7 @@ int main(int argc, char **argv)
         BARE(a_context_that_was_destroyed_is_an_error),
         BARE(a_driver_that_does_not_return_is_left_behind),
         BARE(a_driver_that_fails_while_copies_run_is_left_behind),
+        BARE(a_driver_that_hangs_while_it_pins_is_left_behind),
         CASE(what_an_address_is),
         BARE(drivers_that_do_not_serve_say_why),
         BARE(a_child_of_fork_is_told),
@@ -860,5 +894,7 @@ int main(int argc, char **argv)
         return hang_main();
     if (argc == 2 && strcmp(argv[1], "stuck") == 0)
         return stuck_main();
+    if (argc == 2 && strcmp(argv[1], "pin") == 0)
+        return pin_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
