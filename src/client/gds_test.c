@@ -94,10 +94,10 @@ static void what_cannot_be_used_is_said(void **state)
     }
 }
 
-/* In a process that the loader leaves without the library. */
-static void without_the_library_the_host_reads(void **state)
+/* In a process that the loader leaves without the library, or with one that lacks functions. */
+static void library_child(bool is_old)
 {
-    char folder[] = "icms-gds-none-XXXXXX", path[64], real[PATH_MAX];
+    char folder[] = "icms-gds-none-XXXXXX", path[64], old[64], real[PATH_MAX];
     const void *reset;
     Dl_info library;
     int status = 0;
@@ -109,17 +109,35 @@ static void without_the_library_the_host_reads(void **state)
     assert_int_not_equal(dladdr(reset, &library), 0);
     assert_non_null(realpath(library.dli_fname, real));
     assert_int_equal(symlink(real, path), 0);
+    (void)snprintf(old, sizeof(old), "%s/libcufile.so.0", folder);
+    assert_true(!is_old || symlink(real, old) == 0);
     child = fork();
     if (child == 0) {
         (void)setenv("LD_LIBRARY_PATH", folder, 1);
-        (void)execl("/proc/self/exe", "gds_test", "none", (char *)NULL);
+        (void)execl("/proc/self/exe", "gds_test", is_old ? "old" : "none", (char *)NULL);
         _exit(9);
     }
     assert_true(waitpid(child, &status, 0) == child);
+    (void)unlink(old);
     (void)unlink(path);
     (void)rmdir(folder);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void without_the_library_the_host_reads(void **state)
+{
+    library_child(false);
+    library_child(true);
+}
+
+static void the_library_is_too_old(void **state)
+{
+    struct fixture *f = *state;
+
+    choose(f, "the host reads the drive, not cuFile (GDS): libcufile.so.0 is too old: it has no "
+              "cuFileDriverOpen");
+    assert_int_equal(get_next(f, 0, NULL), ICMS_OK);
 }
 
 static void there_is_no_library(void **state)
@@ -634,6 +652,7 @@ static int tests_of_pod(void)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest none[] = {CASE(there_is_no_library)};
+    const struct CMUnitTest old[] = {CASE(the_library_is_too_old)};
     const struct CMUnitTest hang[] = {CASE(hang_inside)};
     const struct CMUnitTest tests[] = {
         CASE(the_faster_way_is_used),
@@ -663,6 +682,8 @@ int main(int argc, char **argv)
     }
     if (argc == 2 && strcmp(argv[1], "none") == 0)
         return cmocka_run_group_tests(none, NULL, NULL);
+    if (argc == 2 && strcmp(argv[1], "old") == 0)
+        return cmocka_run_group_tests(old, NULL, NULL);
     if (argc == 4) { /* pod, or hang in one */
         enclosure = argv[2];
         nqn = argv[3];

@@ -590,6 +590,33 @@ static void memory_that_was_freed_is_an_error(void **state)
     unreg(&memory);
 }
 
+/* A range of several allocations, one behind the other, as expandable segments are. */
+static void memory_of_another_device_is_an_error(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t first = gpu->alloc(f->context, 2 * MIB), second = first + MIB;
+    uint8_t byte = 1;
+
+    gpu->alloc_free(first);
+    assert_int_equal(gpu->alloc_at(f->context, MIB, first), first);
+    assert_int_equal(gpu->alloc_at(gpu->context(1), MIB, second), second);
+    register_refuses(f, ICMS_MEMORY_CUDA, first, 2 * MIB, ICMS_INVALID, "several devices");
+    gpu->alloc_free(second);
+    assert_int_equal(gpu->alloc_at(f->context, MIB, second), second);
+    memory = reg(f, first, 2 * MIB);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
+    assert_int_equal(get_one(f->kv, 1, second, 5000), ICMS_OK);
+    gpu->alloc_free(second);
+    assert_int_equal(gpu->alloc_at(gpu->context(1), MIB, second), second);
+    assert_int_equal(get_one(f->kv, 1, second, 5000), ICMS_DEVICE);
+    gpu->read(second, &byte, 1);
+    assert_int_equal(byte, 0);
+    assert_int_equal(get_one(f->kv, 1, first, 5000), ICMS_OK);
+    device_is(first, 5000, 1);
+    unreg(&memory);
+}
+
 /* The parent goes on, and a child that only lives is told. */
 static void a_child_of_fork_is_told(void **state)
 {
@@ -853,6 +880,7 @@ int main(int argc, char **argv)
         CASE(a_copy_that_fails_is_an_error_of_its_block),
         CASE(a_context_that_is_destroyed_is_an_error_and_another_one_is_used),
         CASE(memory_that_was_freed_is_an_error),
+        CASE(memory_of_another_device_is_an_error),
         CASE(a_child_of_fork_is_told),
         CASE(a_child_of_fork_cannot_begin_with_a_driver),
         CASE(close_forgets_what_is_registered),

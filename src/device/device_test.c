@@ -2,6 +2,7 @@
 /*
  * The drivers of device/driver.h and the copier, over the fake GPU, once as each of them.
  */
+#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -657,6 +658,8 @@ static void child_run(const char *what)
     pid_t child = fork();
 
     if (child == 0) {
+        if (strcmp(what, "old") == 0)
+            (void)setenv("LD_LIBRARY_PATH", getenv("ICMS_TEST_LIBRARIES"), 1);
         (void)execl("/proc/self/exe", "device_test", what, (char *)NULL);
         _exit(9);
     }
@@ -836,6 +839,39 @@ static void a_machine_without_a_driver_says_so(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* Another library has its name, as one of an old driver would: functions are missing. */
+static void a_library_that_lacks_functions_is_too_old(void **state)
+{
+    char folder[] = "/tmp/icms-old-XXXXXX", path[64], real[PATH_MAX];
+    const void *reset;
+    Dl_info library;
+
+    memcpy(&reset, &gpu->reset, sizeof(reset));
+    assert_int_not_equal(dladdr(reset, &library), 0);
+    assert_non_null(realpath(library.dli_fname, real));
+    (void)snprintf(strrchr(real, '/'), 20, "/libcufile.so.0");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, LIBRARY);
+    assert_int_equal(symlink(real, path), 0);
+    assert_int_equal(setenv("ICMS_TEST_LIBRARIES", folder, 1), 0);
+    child_run("old");
+    (void)unlink(path);
+    (void)rmdir(folder);
+}
+
+static int old_main(void)
+{
+    const struct device_driver *driver;
+    struct err_why why = {{0}};
+    const char *missing = IS_CUDA ? "cuInit" : IS_GAUDI ? "synDeviceGetInfoV2" : "hipInit";
+
+    if (device_driver_get(DEVICE_TEST_KIND, &why, &driver) != ICMS_UNSUPPORTED)
+        return 1;
+    return strstr(why.text, "is too old: it has no ") != NULL && strstr(why.text, missing) != NULL
+               ? 0
+               : 2;
+}
+
 static int none_main(void)
 {
     const struct device_driver *driver;
@@ -881,10 +917,13 @@ int main(int argc, char **argv)
         BARE(drivers_that_do_not_serve_say_why),
         BARE(a_child_of_fork_is_told),
         BARE(a_machine_without_a_driver_says_so),
+        BARE(a_library_that_lacks_functions_is_too_old),
     };
 
     if (argc == 2 && strcmp(argv[1], "none") == 0)
         return none_main();
+    if (argc == 2 && strcmp(argv[1], "old") == 0)
+        return old_main();
     gpu = fake_device_load(LIBRARY);
     if (gpu == NULL) {
         (void)fprintf(stderr, "no fake %s in LD_LIBRARY_PATH\n", LIBRARY);
