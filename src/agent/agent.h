@@ -74,8 +74,8 @@ struct agent_opts {
     uint64_t local_segment_bytes;
     struct write_budget local_budget;  /* of that drive */
     double local_share;                /* of the runs, 0 .. 1: stored there and not in the pod */
-    const struct block_reader *reader; /* of blocks of that drive, instead of a pod, that this
-                                    process wants in memory of a device; NULL: none */
+    const struct block_reader *reader; /* of blocks of that drive that this process
+                                    wants in memory of a device; NULL: none */
     bool own_process; /* no other process maps the arenas: they may hold a drive's records   */
     uint32_t enclosure_count;
     const struct agent_enclosure_opts *enclosures;

@@ -309,6 +309,19 @@ static uint64_t tier_wait_until(const struct agent_tier *tier, const struct agen
     return now_ns + u64_min(part_ns, AGENT_TIER_WAIT_NS);
 }
 
+/* A read by another way took too long: the loop reads, in a time of its own, and the drive is not
+ * to blame. */
+static bool tier_read_left(const struct agent_tier *tier, struct agent_op *op)
+{
+    uint64_t now_ns = reactor_now_ns(tier->reactor);
+
+    if (!agent_reading_leave(&op->own->reading) || now_ns >= op->deadline_ns)
+        return false;
+    op->own->begun_ns = now_ns;
+    loop_timer_start(tier->reactor->loop, &op->timer, tier_wait_until(tier, op));
+    return true;
+}
+
 /* It took too long, for a buffer or for the drive. */
 static void tier_late(struct loop_timer *timer)
 {
@@ -330,8 +343,9 @@ static void tier_late(struct loop_timer *timer)
     if (op->own == NULL) {
         line_leave(&tier->waiting, agent_share(op->shard, op->user), &op->link);
     } else {
-        if (!agent_reading_leave(&op->own->reading))
-            tier_was_late(tier, op->own->begun_ns);
+        if (tier_read_left(tier, op))
+            return;
+        tier_was_late(tier, op->own->begun_ns);
         if (reactor_now_ns(tier->reactor) < op->deadline_ns && !tier_pod_is_up(tier)) {
             loop_timer_start(tier->reactor->loop, timer, op->deadline_ns);
             return;

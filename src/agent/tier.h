@@ -27,6 +27,12 @@
  * pod is asked at once. When no enclosure can be asked, the drive is waited for until the deadline.
  * Exists and match know what the index has.
  *
+ * GPUs. A block that a client in this process wants in memory of a GPU goes past the arena where
+ * another way can read it there now (agent->opts.reader, direct.h). A read by that way which is
+ * late is no fault of the drive: the loop reads, with a time of its own. Clients of other processes
+ * have the block from the arena: memory of a GPU belongs to their process, and the drive, with what
+ * other users stored there, to this one.
+ *
  * Evictions. A block is offered when it was read since it came (a load is a read, a put is none),
  * and is not there already; if it is, that counts as an access there. It is copied into a buffer
  * and written behind the eviction. Reads come first: writes have half of the buffers, and none

@@ -6,7 +6,7 @@
  *   read -> done(came) -> end: 0, or where the verified value begins
  *        \-> late: it goes on for nobody, done is not called
  *
- * Who owns the file asks (src/agent/local.c), src/device has the way (cufile.c), and src/client
+ * Who owns the file asks (src/agent/direct.c), src/device has the way (cufile.c), and src/client
  * joins them: none of them knows another.
  */
 #ifndef BASE_READER_H

@@ -3,7 +3,7 @@
 """An agent's own drive beside a pod, read past the host into memory of a GPU (cuFile).
 
 Goal: what client-gds says of the drive of a dir: holds for the own drive of an agent inside a process, and a
-read that hangs costs a block of the pod, not a miss.
+read that hangs costs time, not a miss.
 Method: one enclosure on loopback; the cases of src/client/gds_test.c over fakes of the GPU and of cuFile.
 
 usage: client_gds.py BUILD_ROOT GDS_TEST
