@@ -183,13 +183,13 @@ class Device(TestCase):
             self.assertTrue(self.volume.put(names, blocks, stream=stream).ok)
             host = [bytearray(VALUE_BYTES) for _ in names]
             self.assertTrue(self.volume.get(names, host).ok)
-            self.assertEqual(host, expected)
+            self.assertTrue(host == expected)  # a difference of such lists takes minutes to print
             host = [[bytearray(1), bytearray(VALUE_BYTES - 1)] for _ in names]
             results = self.volume.get(names, host)
             if SECURE:
                 self.assertEqual(results[0].status, icms.Status.UNSUPPORTED)
             else:
-                self.assertEqual([b"".join(pieces) for pieces in host], expected)
+                self.assertTrue([b"".join(pieces) for pieces in host] == expected)
                 self.assertTrue(self.volume.put("one key", [b"a", bytearray(b"bc")]))
                 self.assertEqual(self.volume.get("one key"), b"abc")
             into = [[room[i] for room in rooms] for i in range(3)]
