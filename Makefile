@@ -125,7 +125,7 @@ help:
 	@echo 'make bench-prestage  conversations with hints (icms_prestage) and without, by a model of an'
 	@echo '               engine; PRESTAGE="--leads 2 --requests 80" are its options, BENCH_DIR as above'
 	@echo 'make bench-hot  eight clients that ask for one block, beside as many that ask for different ones, and'
-	@echo '               gets of a pod that is gone; BENCH_DIR as above'
+	@echo '               gets of a pod that is gone; fails where they miss their bars; BENCH_DIR as above'
 	@echo 'make bench-choice  load or compute, on paths of several bandwidths, by a model of an engine;'
 	@echo '               CHOICE="--paths 1000000 --rounds 2" are its options, BENCH_DIR as above'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers; SECURE=1: with'

@@ -10,9 +10,11 @@ kept     all clients ask for one block, over and over: after the first time it i
 gone     all enclosures are killed; the clients ask for blocks that no memory has
 
 What is compared is the latency of a get, of all clients together by the worst of their p99. Bars: hot and kept within 1.5
-times spread; gone: a median of 50 us without I/O at the agent (`agent` counts the I/O) beside the message to it.
+times spread; gone: a median of 50 us, and gets that fail because the enclosures are gone. Where a row misses its bar, it is
+named and the exit status is 1.
 
 usage: bench_hot.py [--build DIR] [--rounds N] [--dir DIR] [--json FILE]
+       bench_hot.py --check: whether rows are judged by these bars; nothing is measured
 """
 import argparse
 import json
@@ -29,6 +31,9 @@ import probe  # noqa: E402
 
 ENCLOSURES, CLIENTS, BLOCKS, BYTES, WALK = 4, 8, 1600, 60000, 200
 VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
+
+# What no row may exceed.
+P99_OF_SPREAD_MAX, GONE_P50_US_MAX = 1.5, 50
 
 
 def ask_all(clients, line):
@@ -82,7 +87,34 @@ def summary(rows):
             for of in known.values()]
 
 
+def missed(rows):
+    """What of the rows is not as it has to be."""
+    wrong = [f"{one['row']}: p99 of {one['p99_us']:.0f} us, {one['p99_of_spread']:.2f} of spread, at most "
+             f"{P99_OF_SPREAD_MAX}" for one in rows
+             if one["row"] in ("hot", "kept") and one["p99_of_spread"] > P99_OF_SPREAD_MAX]
+    for one in rows:
+        if one["row"] == "gone" and one["enclosure_down"] == 0:
+            wrong.append("gone: no get failed because the enclosures are gone")
+        if one["row"] == "gone" and one["p50_us"] > GONE_P50_US_MAX:
+            wrong.append(f"gone: a median of {one['p50_us']:.1f} us, at most {GONE_P50_US_MAX}")
+    return wrong
+
+
+def check():
+    """A row at its bar passes, and one beyond it does not."""
+    well = {"p50_us": 50, "p99_us": 900, "p99_of_spread": 1.5, "enclosure_down": 9}
+    for row, change, fails in (("spread", {"p99_of_spread": 9}, False), ("hot", {}, False), ("kept", {}, False),
+                               ("gone", {"p99_of_spread": 9}, False), ("hot", {"p99_of_spread": 1.51}, True),
+                               ("kept", {"p99_of_spread": 1.51}, True), ("gone", {"p50_us": 50.1}, True),
+                               ("gone", {"enclosure_down": 0}, True)):
+        if bool(missed([{"row": row, **well, **change}])) != fails:
+            sys.exit(f"{row} with {change} is not judged by its bar")
+
+
 def main():
+    if sys.argv[1:] == ["--check"]:
+        check()
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--rounds", type=int, default=5, help="of which the median counts (%(default)s)")
@@ -93,11 +125,12 @@ def main():
         rows = summary(measure(given, folder, p))
     spread = next(one for one in rows if one["row"] == "spread")
     for one in rows:
-        one["p99_of_spread"] = round(one["p99_us"] / spread["p99_us"], 2)
+        one["p99_of_spread"] = one["p99_us"] / spread["p99_us"]
         print(f"{one['row']:7} p50 {one['p50_us']:8.1f} us  p99 {one['p99_us']:8.1f} us  {one['p99_of_spread']:5.2f} of "
               f"spread  {one['hits']:.0f} hits, {one['pod']:.0f} of the last ones from the pod", flush=True)
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    sys.exit("\n".join(missed(rows)) or 0)
 
 
 if __name__ == "__main__":
