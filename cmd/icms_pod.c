@@ -690,8 +690,8 @@ static int pod_volume(struct pod *pod)
         if (cli->argc < 3 || (cli->argc > 3 && !volume_words[i].has_values))
             return cli_usage(cli, "volume %s takes the name of one volume%s", volume_words[i].word,
                              volume_words[i].has_values ? ", and keys as in run_blocks=16" : "");
-        if (cli->yes && volume_words[i].has_values)
-            return cli_usage(cli, "--yes is for volume reset and volume delete");
+        if (cli->yes && volume_words[i].what == CONF_POD_VOLUME_CREATE)
+            return cli_usage(cli, "--yes is for volume set, reset and delete");
         return pod_change(pod, &(struct conf_pod_change){.what = volume_words[i].what,
                                                          .name = cli->argv[2],
                                                          .values = cli->argv + 3,
@@ -811,7 +811,8 @@ const struct cli_command cli_pod = {
         "      --yes            add, undrain: although another one is joining; drain: although\n"
         "                       another one is draining; remove: although it is not drained;\n"
         "                       reload: more than half of the enclosures may leave, although\n"
-        "                       they may answer; volume reset, delete: its blocks are misses\n"
+        "                       they may answer; volume reset, delete: its blocks are misses;\n"
+        "                       volume set: although value_max becomes smaller\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
         "  -d, --deadline TIME  reload: how long it waits; default 10s\n"

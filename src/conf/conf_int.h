@@ -342,5 +342,8 @@ icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, cons
 #define CONF_ENCRYPTED_STAYS                                                                       \
     "encrypted is a part of its identity: all of its blocks would become "                         \
     "misses; " CONF_VOLUME_OTHER
+#define CONF_VALUE_MAX_SMALLER                                                                     \
+    "its value_max becomes smaller: stores of larger blocks fail, and those that it holds are "    \
+    "found only by agents that still have the larger one; add --yes"
 
 #endif

@@ -107,7 +107,8 @@ enum conf_pod_what {
     CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
     /* Of volumes; name: of one. */
     CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
-    CONF_POD_VOLUME_SET,    /* other values: agents take them at their start                 */
+    CONF_POD_VOLUME_SET,    /* other values: agents take them at their start; a smaller
+                               value_max with yes                                            */
     CONF_POD_VOLUME_RESET,  /* the next generation; with yes                                 */
     CONF_POD_VOLUME_DELETE, /* with yes                                                      */
 };

@@ -512,7 +512,8 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
     return memcmp(wanted, after, sizeof(*wanted)) == 0;
 }
 
-/* Of a volume: its format is not changed under blocks that are stored. */
+/* Of a volume: its format is not changed under blocks that are stored, nor made smaller than they
+ * may be without a question. */
 static icms_err format_check(const struct change *change)
 {
     const struct conf_pod_volume *was = &change->before->volumes[change->index];
@@ -522,7 +523,11 @@ static icms_err format_check(const struct change *change)
         return ICMS_OK;
     if (was->encrypted != is->encrypted)
         return refuse(change, ICMS_INVALID, CONF_ENCRYPTED_STAYS);
-    return was->sealed == is->sealed ? ICMS_OK : refuse(change, ICMS_INVALID, CONF_SEALED_STAYS);
+    if (was->sealed != is->sealed)
+        return refuse(change, ICMS_INVALID, CONF_SEALED_STAYS);
+    return is->value_bytes_max >= was->value_bytes_max || change->asked->yes
+               ? ICMS_OK
+               : refuse(change, ICMS_INVALID, CONF_VALUE_MAX_SMALLER);
 }
 
 static icms_err change_verify(const struct change *change, const struct conf_edit_text *edit)

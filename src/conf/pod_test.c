@@ -717,7 +717,8 @@ static void test_a_shrunken_map_is_confirmed_for_one_epoch(void **state)
 static void test_volumes_are_changed_line_by_line(void **state)
 {
     char create[] = "value_max=4MiB", runs[] = "run_blocks=16", raw[] = "sealed=false",
-         fourth[] = "generation=4";
+         fourth[] = "generation=4", larger[] = "value_max=16MiB";
+    struct conf_pod_change smaller;
 
     changed(HEAD E0, SET(CREATE, "kv", create, runs),
             EPOCH(5) E0 "volumes:\n- name: kv\n  value_max: 4MiB\n  run_blocks: 16\n");
@@ -729,7 +730,12 @@ static void test_volumes_are_changed_line_by_line(void **state)
             EPOCH(5) E0 "volumes:\n# of llama\n- name: kv # chat\n  generation: 4\n" V_B);
     changed(HEAD E0 V_KV V_B, SURE(RESET, "b"),
             EPOCH(5) E0 V_KV "- name: b\n  generation: 1\n  run_blocks: 4\n");
-    changed(HEAD E0 V_KV V_B, SET(SET, "b", runs, create),
+    changed(HEAD E0 V_KV V_B, SET(SET, "b", runs, larger),
+            EPOCH(5) E0 V_KV "- name: b\n  value_max: 16MiB\n  run_blocks: 16\n");
+    smaller = SET(SET, "b", runs, create);
+    not_changed(HEAD E0 V_KV V_B, smaller, ICMS_INVALID, "stores of larger blocks fail");
+    smaller.yes = true;
+    changed(HEAD E0 V_KV V_B, smaller,
             EPOCH(5) E0 V_KV "- name: b\n  value_max: 4MiB\n  run_blocks: 16\n");
     changed(HEAD E0 V_KV V_B, SURE(DELETE, "b"), EPOCH(5) E0 V_KV);
     changed(HEAD "- name: e0\n  address: 10.0.0.1:4420\n" V_KV, MAKE(SHRINK, NULL),

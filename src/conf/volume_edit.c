@@ -109,7 +109,8 @@ static icms_err format_check(const struct conf_change *change)
                                      : conf_change_refuse(change, ICMS_INVALID, CONF_SEALED_STAYS);
 }
 
-/* A quota that is lower evicts what is beyond it; fewer hosts may be named, but not none. */
+/* A quota that is lower evicts what is beyond it, and a smaller value_max leaves larger blocks
+ * behind; fewer hosts may be named, but not none. */
 static icms_err loss_check(const struct conf_change *change)
 {
     const struct volume_spec *was = volume_before(change), *is = volume_after(change);
@@ -121,6 +122,8 @@ static icms_err loss_check(const struct conf_change *change)
             change, ICMS_INVALID,
             "its quota becomes lower: blocks that it holds beyond it are evicted; "
             "add --yes");
+    if (is->value_bytes_max < was->value_bytes_max)
+        return conf_change_refuse(change, ICMS_INVALID, CONF_VALUE_MAX_SMALLER);
     if (is->host_count == 0 && was->host_count > 0)
         return conf_change_refuse(change, ICMS_INVALID,
                                   "hosts: none are listed, so any host may use it then; add --yes");

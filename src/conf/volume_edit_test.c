@@ -117,6 +117,13 @@ static void what_loses_blocks_asks(void **state)
             "--yes");
     refused(HEAD KV RAW TAIL, CHANGE(CONF_VOLUME_SET, "raw", false, "quota=500MiB", ), ICMS_INVALID,
             "--yes");
+    refused(HEAD RAW, CHANGE(CONF_VOLUME_SET, "raw", false, "value_max=65535", ), ICMS_INVALID,
+            "stores of larger blocks fail");
+    becomes(HEAD RAW, CHANGE(CONF_VOLUME_SET, "raw", false, "value_max=65537", ),
+            HEAD "  - name: raw\n    value_max: 65537\n    hosts: [nqn.2020-01.org.a:b]\n",
+            "volumes[raw].value_max: 64KiB -> 65537\n");
+    refused(HEAD KV, CHANGE(CONF_VOLUME_SET, "kv", false, "quota=", "value_max=1MiB", ),
+            ICMS_INVALID, "value_max becomes smaller");
     refused(HEAD RAW, CHANGE(CONF_VOLUME_DELETE, "raw", true, ), ICMS_INVALID, "last one");
 }
 
