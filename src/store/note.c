@@ -70,6 +70,30 @@ icms_err store_note_read(struct loop_env *env, const char *path, struct err_why 
     return err;
 }
 
+icms_err store_notes_look(struct loop_env *env, const char *path, struct err_why *why,
+                          void *out_pages)
+{
+    struct loop_file_opts open = {.path = path, .direct = true};
+    struct store_note_df *df = aligned_alloc(STORE_PAGE_BYTES, 2 * sizeof(*df));
+    struct loop_file *file = NULL;
+    struct store_super super;
+    icms_err err = ICMS_OK;
+
+    if (df == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
+    err = loop_file_open(env, &open, why, &file);
+    if (err == ICMS_OK)
+        err = store_super_read(file, path, why, &super);
+    for (uint32_t page = 0; page < STORE_NOTE_PAGES && err == ICMS_OK; page++) {
+        (void)note_read(file, &super.drive, page, df); /* what cannot be read is zeros */
+        memcpy((uint8_t *)out_pages + (size_t)page * STORE_NOTE_BYTES, df[1].bytes,
+               STORE_NOTE_BYTES);
+    }
+    loop_file_close(&file);
+    free(df);
+    return err;
+}
+
 icms_err store_note_open(struct store *store, struct err_why *why)
 {
     struct store_note_df *df = store_pages_new(store, STORE_NOTE_PAGES);

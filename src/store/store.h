@@ -171,6 +171,12 @@ void store_quota_look(struct store *store);
 icms_err store_note_read(struct loop_env *env, const char *path, struct err_why *why,
                          struct uuid *out_drive, void *out_bytes, bool *out_lost) ICMS_MUST_CHECK;
 
+/* All pages of a drive, as store_note answers them; nothing is changed or locked, and another
+ * process may have it open. out_pages: STORE_NOTES * STORE_NOTE_BYTES. Blocking. NO_MEMORY, and
+ * what store_look answers to a drive that is not a store. */
+icms_err store_notes_look(struct loop_env *env, const char *path, struct err_why *why,
+                          void *out_pages) ICMS_MUST_CHECK;
+
 /* What is kept in a page: STORE_NOTE_BYTES, zeros when both copies are damaged. Stays until the
  * page is replaced. On the store's loop, or before it starts. */
 const void *store_note(const struct store *store, uint32_t page);

@@ -117,6 +117,25 @@ static void look_size(const struct target_opts *opts, uint32_t drive,
                   (unsigned long long)(asked >> 20));
 }
 
+/* Segments are as long as they were when the drive was formatted, too. Behind what is said of its
+ * size. */
+static void look_segment(const struct target_opts *opts, uint32_t drive,
+                         const struct store_contents *found, struct err_why *note)
+{
+    size_t used = strlen(note->text);
+    char name[224] = "it";
+
+    if (found->segment_bytes == opts->segment_bytes)
+        return;
+    if (used == 0)
+        (void)snprintf(name, sizeof(name), "drive %u (%.200s):", drive, opts->drives[drive].path);
+    (void)snprintf(note->text + used, sizeof(note->text) - used,
+                   "%s%s has segments of %llu KiB and is used as it is, although segment says %llu "
+                   "KiB; correct segment, or format the drive again",
+                   used > 0 ? "; " : "", name, (unsigned long long)(found->segment_bytes >> 10),
+                   (unsigned long long)(opts->segment_bytes >> 10));
+}
+
 /* A drive that may not be formatted without a question. */
 static icms_err look_empty(const struct target_opts *opts, uint32_t drive, enum store_holds holds,
                            struct err_why *why)
@@ -161,6 +180,7 @@ icms_err target_drive_look(const struct target_opts *opts, uint32_t drive, struc
     sizes.segment_bytes = out_found->segment_bytes; /* as it was formatted */
     if (store_check(&sizes, &cause) != ICMS_OK)
         return err_set(why, ICMS_INVALID, "drive%u: %.480s", drive, cause.text);
+    look_segment(opts, drive, out_found, out_note);
     return ICMS_OK;
 }
 
@@ -175,19 +195,41 @@ static uint64_t look_bytes(const struct target_opts *opts, uint32_t drive)
     return found.holds == STORE_HOLDS_STORE ? found.store_bytes : found.bytes;
 }
 
+/* What the volumes had on the drives whose blocks stay. */
+static void check_volumes(const struct target_opts *opts, uint32_t stay,
+                          void (*say)(void *arg, const char *sentence), void *arg)
+{
+    struct target_generations *known = calloc(1, sizeof(*known));
+
+    for (uint32_t i = 0; i < opts->drive_count && known != NULL; i++)
+        if ((stay >> i & 1) != 0)
+            target_generations_look(known, opts->env, opts->drives[i].path);
+    for (uint32_t i = 0; i < opts->volume_count && known != NULL; i++) {
+        struct err_why why = {""};
+        const char *key;
+
+        if (target_generation_check(known, &opts->volumes[i], &key, &why) != ICMS_OK)
+            say(arg, why.text);
+    }
+    free(known);
+}
+
 void target_check_here(const struct target_opts *opts, void (*say)(void *arg, const char *sentence),
                        void *arg)
 {
     uint64_t bytes = 0;
+    uint32_t stay = 0;
     bool known = true;
 
     for (uint32_t i = 0; i < opts->drive_count; i++) {
+        bool erases = opts->drives[i].format == TARGET_FORMAT_ANY;
         struct err_why why = {""}, note = {""};
-        struct store_contents found;
+        struct store_contents found = {.holds = STORE_HOLDS_ZEROS};
 
-        if (opts->drives[i].format != TARGET_FORMAT_ANY &&
-            target_drive_look(opts, i, &why, &found, &note) != ICMS_OK)
+        if (!erases && target_drive_look(opts, i, &why, &found, &note) != ICMS_OK)
             say(arg, why.text);
+        else if (found.holds == STORE_HOLDS_STORE)
+            stay |= (uint32_t)1 << i;
         if (note.text[0] != '\0')
             say(arg, note.text);
         known = known && look_bytes(opts, i) > 0;
@@ -199,6 +241,7 @@ void target_check_here(const struct target_opts *opts, void (*say)(void *arg, co
         if (target_quota_check(&opts->volumes[i], bytes, &why) != ICMS_OK)
             say(arg, why.text);
     }
+    check_volumes(opts, stay, say, arg);
 }
 
 uint64_t target_memory_bytes(const struct target_opts *opts)

@@ -94,6 +94,56 @@ static void a_size_that_differs_is_said(void **state)
     rig_free(&rig);
 }
 
+static void a_segment_that_differs_is_said(void **state)
+{
+    struct rig *rig = rig_new(1, 1);
+
+    rig_up(rig);
+    rig_down(rig);
+    rig->opts.segment_bytes = 2 * MIB;
+    assert_int_equal(check_here(rig).count, 1);
+    assert_string_equal(check_here(rig).text[0],
+                        "drive 0 (/drive/0): has segments of 1024 KiB and is used as it is, "
+                        "although segment says 2048 KiB; correct segment, or format the drive "
+                        "again");
+    rig_up(rig);
+    assert_string_equal(rig_warning(0), check_here(rig).text[0]);
+    rig_down(rig);
+    rig->drives[0].bytes = 50 * MIB; /* both */
+    assert_int_equal(check_here(rig).count, 1);
+    assert_non_null(
+        strstr(check_here(rig).text[0], "a new file of that size; it has segments of 1024 KiB"));
+    rig_free(&rig);
+}
+
+/* What the drives know of the volumes is read without opening them, beside a target that runs. */
+static void volumes_that_the_drives_know_otherwise_are_said(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+    struct err_why why = {""};
+
+    rig->volumes[1].generation = 3;
+    rig_up(rig);
+    assert_int_equal(check_here(rig).count, 0);
+    rig->volumes[0].sealed = false;
+    assert_int_equal(check_here(rig).count, 1);
+    rig_down(rig);
+    assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
+    assert_string_equal(check_here(rig).text[0], why.text);
+    assert_non_null(strstr(why.text, "volume volume0: its blocks on these drives are sealed"));
+    rig->volumes[0].sealed = true;
+    rig->volumes[1].generation = 2;
+    assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
+    assert_int_equal(check_here(rig).count, 1);
+    assert_string_equal(check_here(rig).text[0], why.text);
+    assert_non_null(strstr(why.text, "generation 2 is older than 3"));
+    rig->drives[0].format = TARGET_FORMAT_ANY; /* the other one still knows */
+    assert_int_equal(check_here(rig).count, 1);
+    rig->drives[1].format = TARGET_FORMAT_ANY;
+    assert_int_equal(check_here(rig).count, 0);
+    rig_free(&rig);
+}
+
 /* The quota fits into the size that is written, and not into the drive that is there. */
 static void a_quota_above_the_drives_that_are_here_is_said(void **state)
 {
@@ -235,6 +285,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_check_agrees_with_the_start),
         cmocka_unit_test(a_size_that_differs_is_said),
+        cmocka_unit_test(a_segment_that_differs_is_said),
+        cmocka_unit_test(volumes_that_the_drives_know_otherwise_are_said),
         cmocka_unit_test(a_quota_above_the_drives_that_are_here_is_said),
         cmocka_unit_test(values_that_do_not_fit_a_formatted_drive_are_said),
         cmocka_unit_test(a_drive_is_formatted_as_its_options_say_and_that_is_told),

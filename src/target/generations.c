@@ -7,6 +7,7 @@
  * So each drive keeps the highest generation of each name, and whether its blocks are sealed:
  *
  *   target_generations_start   at the start: what all drives know together, against the file
+ *   target_generations_look    what a drive knows that nobody has opened, for --check-config
  *   target_generations_know    a volume begins while the enclosure runs: on all drives in service
  *                              before a command can reach it (volumes.c); or a drive joins
  *
@@ -15,6 +16,7 @@
  * all counts. Control thread, but for what says otherwise.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/hash.h"
 #include "target/target_int.h"
@@ -119,17 +121,33 @@ static void page_make(const struct target_generations *known, uint32_t page,
            TARGET_PAGE_GENERATIONS * sizeof(known->entry[0]));
 }
 
+/* What a page of a drive has to say. */
+static void page_read(struct target_generations *known, const void *page)
+{
+    struct target_generation_df entry[TARGET_PAGE_GENERATIONS];
+
+    memcpy(entry, page, sizeof(entry));
+    for (uint32_t i = 0; i < TARGET_PAGE_GENERATIONS; i++)
+        if (le64_get(entry[i].name) != 0)
+            entry_add(known, &entry[i], false);
+}
+
 /* What a drive has to say. */
 static void drive_read(struct target_generations *known, const struct target_drive *drive)
 {
-    for (uint32_t page = 1; page < STORE_NOTES; page++) {
-        struct target_generation_df entry[TARGET_PAGE_GENERATIONS];
+    for (uint32_t page = 1; page < STORE_NOTES; page++)
+        page_read(known, store_note(drive->store, page));
+}
 
-        memcpy(entry, store_note(drive->store, page), sizeof(entry));
-        for (uint32_t i = 0; i < TARGET_PAGE_GENERATIONS; i++)
-            if (le64_get(entry[i].name) != 0)
-                entry_add(known, &entry[i], false);
-    }
+void target_generations_look(struct target_generations *known, struct loop_env *env,
+                             const char *path)
+{
+    uint8_t *pages = malloc((size_t)STORE_NOTES * STORE_NOTE_BYTES);
+
+    if (pages != NULL && store_notes_look(env, path, NULL, pages) == ICMS_OK)
+        for (uint32_t page = 1; page < STORE_NOTES; page++)
+            page_read(known, pages + (size_t)page * STORE_NOTE_BYTES);
+    free(pages);
 }
 
 static icms_err drive_write(struct target_drive *drive, struct err_why *why)

@@ -583,6 +583,11 @@ void target_generation_add(struct target_generations *known, const struct volume
  * lack some of it. CONFIG. Blocking. */
 icms_err target_generations_start(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
 
+/* Adds what a drive knows that is not open here. Nothing is changed or locked; a drive that cannot
+ * be read knows nothing. Blocking. */
+void target_generations_look(struct target_generations *known, struct loop_env *env,
+                             const char *path);
+
 /* On the loop of a drive: whether it has them, on flash; else what it lacks is being written, and
  * the answer is for later. */
 bool target_generations_know(struct target_drive *drive, const struct target_generations *known);

@@ -142,6 +142,31 @@ def checks_agree(machine):
                sentence(checked) == sentence(started), (checked, started))
 
 
+def drives_know_better(machine):
+    """What differs from what the drives have is said by both, and so is what the start refuses."""
+    def target(volume, segment="1MiB", size="64MiB"):
+        path = machine.target(volume="value_max: 512KiB" + volume, size=size)
+        path.write_text(path.read_text().replace("segment: 1MiB", f"segment: {segment}"))
+        return path
+
+    for was, now in (("", ", sealed: false"), (", sealed: false", ""), (", generation: 3", ", generation: 2")):
+        daemon = Daemon(machine.programs["target"], target(was), "--format", "all")
+        expect(f"'{was}' is served", daemon.end() == 0, daemon.text())
+        checked, started = machine.check("target", target(now)), machine.start("target", target(now))
+        expect(f"'{now}' after '{was}': the start refuses, and the check says so", started.returncode == 2 and
+               checked.returncode == 0 and sentence(checked) == sentence(started) and
+               "on these drives" in sentence(started), (checked, started))
+    checked = machine.check("target", target(", generation: 3"))
+    expect("what the drives have needs no word", (checked.returncode, checked.stderr) == (0, ""), checked)
+    for what, change in (("segment", {"segment": "2MiB"}), ("size", {"size": "65MiB"})):
+        path = target(", generation: 3", **change)
+        checked, daemon = machine.check("target", path), Daemon(machine.programs["target"], path)
+        expect(f"a {what} that differs is said by both", checked.returncode == 0 and daemon.end() == 0 and
+               f"although {what} says" in sentence(checked) and sentence(checked) in daemon.text(),
+               (checked, daemon.text()))
+    (machine.folder / "d0").unlink()
+
+
 def formatting_is_asked_for(machine):
     config = machine.target(drives=4)
     drives = [machine.folder / f"d{i}" for i in range(4)]
@@ -247,6 +272,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="icms-", dir="/var/tmp") as name:
         machine = Machine(pathlib.Path(sys.argv[1]), pathlib.Path(name))
         checks_agree(machine)
+        drives_know_better(machine)
         formatting_is_asked_for(machine)
         the_agents_own_drive_is_not_formatted_in_silence(machine)
         errors_are_logged(machine)
