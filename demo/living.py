@@ -209,7 +209,7 @@ class Living:
             ("grow", "e3 joins", e3),
             ("settle", "e3 is up", lambda: self.pod("settle", "e3")),
             ("drain", "e0 drains", lambda: self.pod("drain", "e0")),
-            ("remove", "e0 leaves", lambda: (self.pod("remove", "e0"), self.enclosures["e0"].stop())),
+            ("remove", "e0 leaves", lambda: (self.pod("remove", "e0", "--yes"), self.enclosures["e0"].stop())),
             ("upgrade", "e1 restarts", lambda: (self.enclosures["e1"].stop(), self.start("e1"))),
             ("grow", "e0 joins", lambda: (self.enclosure("e0"), self.pod("add", "e0", "--address", self.address("e0"),
                                                                          "--nqn", self.enclosures["e0"].nqn))),
@@ -225,7 +225,7 @@ class Living:
             ("repair", "both are back", lambda: self.start("e0", "e1")),
             ("reset", "the volume is reset", self.reset),
             ("drain", "e3 drains", lambda: self.pod("drain", "e3")),
-            ("remove", "e3 leaves", lambda: (self.pod("remove", "e3"), self.enclosures["e3"].stop())),
+            ("remove", "e3 leaves", lambda: (self.pod("remove", "e3", "--yes"), self.enclosures["e3"].stop())),
         ]
 
     def play(self, until, pause_s):

@@ -103,7 +103,7 @@ enum conf_pod_what {
     CONF_POD_SETTLE,  /* joining to up                                         */
     CONF_POD_DRAIN,   /* to draining                                           */
     CONF_POD_UNDRAIN, /* draining to joining: it lacks what was written meanwhile */
-    CONF_POD_REMOVE,  /* one that is draining, or any one with yes             */
+    CONF_POD_REMOVE,  /* with yes: it may be the only one that has some blocks */
     CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
     /* Of volumes; name: of one. */
     CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
@@ -122,8 +122,8 @@ struct conf_pod_change {
     char *const *values;             /* CREATE, SET: "value_max=4MiB"; */
                                      /* CREATE alone: "generation=3"   */
     uint32_t value_count;
-    bool yes; /* REMOVE: although it is not draining; ADD, UNDRAIN, DRAIN:
-                 although another one joins, or drains */
+    bool yes; /* REMOVE: although it is not drained, or has blocks that no other has; ADD, UNDRAIN,
+                 DRAIN: although another one joins, or drains */
 };
 
 /* The file with the change and an epoch raised by one. Nothing is written (conf_edit_write).

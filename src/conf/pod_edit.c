@@ -81,6 +81,8 @@ static icms_err alone_check(const struct change *change, enum conf_enclosure_sta
                         "missed; remove it first, or add --yes");
 }
 
+/* One that drains may be the only one that has a block, for as long as nobody asked for it: it is
+ * copied when it is read. */
 static icms_err remove_check(const struct change *change, enum conf_enclosure_state state)
 {
     if (change->before->enclosure_count == 1)
@@ -90,11 +92,15 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
         return refuse(change, ICMS_INVALID,
                       "no other one is up, so no enclosure would take blocks; settle another "
                       "one first");
-    if (state != CONF_ENCLOSURE_DRAINING && !change->asked->yes)
-        return refuse(change, ICMS_INVALID,
-                      "it is not drained: the blocks that it has become misses; drain it first, or "
-                      "add --yes");
-    return ICMS_OK;
+    if (change->asked->yes)
+        return ICMS_OK;
+    return refuse(change, ICMS_INVALID,
+                  state != CONF_ENCLOSURE_DRAINING
+                      ? "it is not drained: the blocks that it has become misses; drain it first, "
+                        "or add --yes"
+                      : "blocks that no other enclosure has become misses; `icms pod status "
+                        "http://ADDRESS:PORT` of its icms-target shows how many blocks it holds, "
+                        "copied ones among them; add --yes");
 }
 
 static icms_err volume_check(const struct change *change)

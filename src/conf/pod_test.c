@@ -627,10 +627,13 @@ static void test_one_at_a_time_joins_or_drains(void **state)
             EPOCH(5) E0 "  state: draining\n" E1 "  state: draining\n" E2);
 }
 
-static void test_only_what_is_drained_is_removed(void **state)
+static void test_what_is_removed_is_asked_for(void **state)
 {
-    changed(HEAD E0 "  state: draining # bye\n# next\n" E1, MAKE(REMOVE, "e0"),
+    changed(HEAD E0 "  state: draining # bye\n# next\n" E1,
+            ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
             EPOCH(5) "# next\n" E1);
+    not_changed(HEAD E0 "  state: draining\n" E1, MAKE(REMOVE, "e0"), ICMS_INVALID,
+                "shows how many blocks it holds, copied ones among them; add --yes; nothing was");
     changed(HEAD E1 FLOW, ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
             EPOCH(5) E1);
     not_changed(HEAD E0 E1, MAKE(REMOVE, "e0"), ICMS_INVALID, "not drained");
@@ -865,7 +868,7 @@ int main(void)
         cmocka_unit_test(test_an_enclosure_is_added_behind_the_last),
         cmocka_unit_test(test_states_are_changed_in_their_line),
         cmocka_unit_test(test_one_at_a_time_joins_or_drains),
-        cmocka_unit_test(test_only_what_is_drained_is_removed),
+        cmocka_unit_test(test_what_is_removed_is_asked_for),
         cmocka_unit_test(test_what_an_editor_saved_meanwhile_stays),
         cmocka_unit_test(test_who_changes_the_file_at_the_same_time_has_to_try_again),
         cmocka_unit_test(test_a_file_is_put_whole),

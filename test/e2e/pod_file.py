@@ -145,7 +145,10 @@ def grow_and_shrink(s):
     s.all_hits("while one drains every block is a hit")
     refused = s.pod("remove", "e1")
     expect("one that is not drained stays", refused.returncode == 1 and b"not drained" in refused.stderr, refused)
-    done = s.pod("remove", "e0")
+    refused, text = s.pod("remove", "e0"), s.file.read_text()
+    expect("what a drained one still has is asked for", refused.returncode == 1 and
+           b"icms pod status http://ADDRESS:PORT" in refused.stderr and text == s.file.read_text(), refused)
+    done = s.pod("remove", "e0", "--yes")
     expect("the drained one goes", done.returncode == 0 and s.pod("reload").returncode == 0, done)
     s.targets[0].stop()
     s.all_hits("without it every block is a hit")
