@@ -47,6 +47,7 @@ static void reactor_start(struct loop_msg *msg)
     reactor_heartbeat_arm(reactor, AGENT_HEARTBEAT_NS);
     for (uint64_t left = reactor->view->members; left != 0; left &= left - 1)
         agent_enclosure_begin(&reactor->enclosures[__builtin_ctzll(left)]);
+    agent_events_begin(reactor);
 }
 
 static icms_err reactor_init(struct agent_reactor *reactor, struct agent *agent, uint32_t index,

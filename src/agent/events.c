@@ -9,6 +9,11 @@
  * agent_opts.events names a volume. Nobody is woken and nobody waits: an event that finds the ring
  * full is lost and counted.
  *
+ * What an own drive kept over a restart is told at the start; when the drive goes out of service
+ * there is no event for its blocks alone, so all are cleared and those in memory told again. Both
+ * go on bit by bit (events_tell), behind what happens meanwhile: a block that comes to the drive
+ * before its place is reached is told twice, one that leaves is not told as there after that.
+ *
  * Invariants: tail <= head <= tail + AGENT_EVENTS. A key belongs to one reactor, and the own drive
  * to the loop of the only one, so events of a block are in one ring, in their order.
  */
@@ -16,12 +21,18 @@
 
 #include <stdlib.h>
 
+static void events_tell(struct loop_timer *timer);
+
 icms_err agent_events_init(struct agent_reactor *reactor, const struct agent_opts *opts)
 {
     if (opts->events == 0)
         return ICMS_OK;
     reactor->events = calloc(1, sizeof(*reactor->events));
-    return reactor->events != NULL ? ICMS_OK : ICMS_NO_MEMORY;
+    if (reactor->events == NULL)
+        return ICMS_NO_MEMORY;
+    reactor->events->reactor = reactor;
+    loop_timer_init(&reactor->events->timer, events_tell);
+    return ICMS_OK;
 }
 
 void agent_events_fini(struct agent_reactor *reactor)
@@ -65,6 +76,135 @@ void agent_events_drive(struct agent *agent, uint32_t volume, const struct key *
         agent_event_put(shard, key, is_there ? AGENT_EVENT_STORED : AGENT_EVENT_REMOVED,
                         AGENT_EVENT_LOCAL);
 }
+
+/* ---- what is there already ------------------------------------------------------------------ */
+
+/* The own drive's store, if it is in service, and the number that the volume has there. */
+static struct store *events_store(const struct agent_shard *shard, uint32_t *out_number)
+{
+    struct agent_tier *tier = shard->agent->tier;
+
+    *out_number = shard->number;
+    if (tier == NULL)
+        return shard->agent->local != NULL ? shard->agent->local->store : NULL;
+    *out_number = atomic_load_explicit(&tier->numbers[shard->number], memory_order_relaxed);
+    return atomic_load_explicit(&tier->state, memory_order_relaxed) != AGENT_TIER_DOWN ? tier->store
+                                                                                       : NULL;
+}
+
+static void events_tell_arm(struct agent_events *events)
+{
+    struct agent_reactor *reactor = events->reactor;
+
+    if (!loop_timer_armed(&events->timer))
+        loop_timer_start(reactor->loop, &events->timer, reactor_now_ns(reactor) + AGENT_TELL_NS);
+}
+
+/* Returns how many it told. */
+static uint32_t events_tell_drive(struct agent_shard *shard, struct agent_told *told,
+                                  uint32_t count_max)
+{
+    struct store_position keys[AGENT_TELL];
+    uint32_t count = 0, number;
+    struct store *store = events_store(shard, &number);
+
+    if (store != NULL)
+        count = store_list(store, number, &told->at, &store_position_end, AGENT_TELL_LOOKS, keys,
+                           count_max);
+    for (uint32_t i = 0; i < count; i++)
+        agent_event_put(shard, &keys[i].key, AGENT_EVENT_STORED, AGENT_EVENT_LOCAL);
+    told->drive = store != NULL && store_position_compare(&told->at, &store_position_end) < 0;
+    return count;
+}
+
+static uint32_t events_tell_memory(struct agent_shard *shard, struct agent_told *told,
+                                   uint32_t count_max)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < AGENT_TELL_LOOKS && count < count_max; i++) {
+        const struct agent_slot *meta;
+
+        told->memory = told->slot < shard->meta_used;
+        if (!told->memory)
+            break;
+        meta = &shard->meta[told->slot++];
+        if (meta->state != AGENT_SLOT_LIVE || meta->since_ns > told->begun_ns)
+            continue;
+        agent_event_put(shard, &meta->key, AGENT_EVENT_STORED, AGENT_EVENT_DRAM);
+        count++;
+    }
+    return count;
+}
+
+/* The next blocks. A volume whose blocks of another UUID are going is told when they have gone. */
+static void events_tell(struct loop_timer *timer)
+{
+    struct agent_events *events = container_of(timer, struct agent_events, timer);
+    struct agent_reactor *reactor = events->reactor;
+    uint64_t used = atomic_load_explicit(&events->head, memory_order_relaxed) -
+                    atomic_load_explicit(&events->tail, memory_order_acquire);
+    uint32_t left = used > AGENT_EVENTS / 2 ? 0 : AGENT_TELL;
+    bool more = false;
+
+    for (uint32_t i = 0; i < reactor->shard_count; i++) {
+        struct agent_shard *shard = &reactor->shards[i];
+        struct agent_told *told = &events->told[i];
+
+        if (shard->identity % 2 != 0)
+            told->memory = told->drive = false;
+        if (told->memory && left > 0)
+            left -= events_tell_memory(shard, told, left);
+        if (told->drive && left > 0)
+            left -= events_tell_drive(shard, told, left);
+        more |= told->memory || told->drive;
+    }
+    if (more)
+        events_tell_arm(events);
+}
+
+static void events_drive_begin(struct agent_shard *shard)
+{
+    struct agent_events *events = shard->events;
+    uint32_t number;
+
+    if (events == NULL || events_store(shard, &number) == NULL)
+        return;
+    events->told[shard->number] = (struct agent_told){.drive = true};
+    events_tell_arm(events);
+}
+
+void agent_events_begin(struct agent_reactor *reactor)
+{
+    for (uint32_t i = 0; i < reactor->shard_count; i++)
+        events_drive_begin(&reactor->shards[i]);
+}
+
+void agent_events_reset(struct agent_shard *shard)
+{
+    if (shard->events == NULL)
+        return;
+    agent_event_put(shard, NULL, AGENT_EVENT_CLEARED, AGENT_EVENT_DRAM);
+    events_drive_begin(shard);
+}
+
+void agent_events_drive_lost(struct agent *agent)
+{
+    struct agent_reactor *reactor = &agent->reactors[0];
+
+    for (uint32_t i = 0; i < reactor->shard_count; i++) {
+        struct agent_shard *shard = &reactor->shards[i];
+
+        if (shard->events == NULL)
+            continue;
+        agent_event_put(shard, NULL, AGENT_EVENT_CLEARED, AGENT_EVENT_DRAM);
+        shard->events->told[i] =
+            (struct agent_told){.memory = true, .begun_ns = reactor_now_ns(reactor)};
+        events_tell_arm(shard->events);
+    }
+}
+
+/* ---- who takes them ------------------------------------------------------------------------- */
 
 size_t agent_events_take(struct agent *agent, struct agent_event *out, size_t count)
 {

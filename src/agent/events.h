@@ -6,6 +6,7 @@
 #define AGENT_EVENTS_H
 
 #include "agent/agent.h"
+#include "store/store.h"
 
 struct agent_reactor;
 struct agent_shard;
@@ -13,7 +14,25 @@ struct agent_shard;
 /* Events of a reactor's shards that were not taken yet: events.c. */
 #define AGENT_EVENTS (1u << 15)
 
+/* What is told of blocks that are there already: so many at a time, so long after each other, while
+ * no more than half of the ring is in use. */
+#define AGENT_TELL    32
+#define AGENT_TELL_NS ((uint64_t)2000000)
+#define AGENT_TELL_LOOKS                                                                           \
+    1024 /* slots, or places of the drive's index, that are looked at for them */
+
+/* Of a volume: where telling got. */
+struct agent_told {
+    bool memory, drive;       /* it goes on                                        */
+    uint32_t slot;            /* memory: the next one                              */
+    uint64_t begun_ns;        /* memory: what was published since then was told    */
+    struct store_position at; /* drive                                             */
+};
+
 struct agent_events {
+    struct agent_reactor *reactor;
+    struct loop_timer timer; /* goes on telling                               */
+    struct agent_told told[LIMIT_AGENT_VOLUMES];
     _Atomic uint64_t head;               /* the next one's number; the reactor's      */
     _Atomic uint64_t tail;               /* the oldest one's; whoever takes           */
     uint64_t lost[LIMIT_AGENT_VOLUMES];  /* counters; the reactor's      */
@@ -34,5 +53,14 @@ void agent_event_put(struct agent_shard *shard, const struct key *key, enum agen
 
 /* A block of an own drive; volume: the agent's number. On the only reactor's loop. */
 void agent_events_drive(struct agent *agent, uint32_t volume, const struct key *key, bool is_there);
+
+/* The reactor's loop begins: what the own drive kept of all volumes is told, bit by bit. */
+void agent_events_begin(struct agent_reactor *reactor);
+
+/* All blocks of the volume left; what the own drive has of its UUID by now is told. */
+void agent_events_reset(struct agent_shard *shard);
+
+/* The own drive is out of service: all blocks left, and what is in memory is told again. */
+void agent_events_drive_lost(struct agent *agent);
 
 #endif

@@ -29,7 +29,7 @@
 struct model {
     int there[2][KEYS];
     uint64_t stored[2], removed[2], cleared;
-    bool is_wrong; /* a block left a tier that it was not in */
+    bool is_wrong; /* a block left a tier that it was not in, or came to one where it was */
 };
 
 static uint64_t hash_of(uint32_t n)
@@ -170,6 +170,185 @@ static void a_drive_instead_of_a_pod_is_followed(void **state)
     rig_free(rig);
 }
 
+/* What a drive kept and what a router is told of it: KV, with blocks that were read and evicted. */
+static struct agent_rig *rig_with_drive(void)
+{
+    const struct rig_opts opts = {.enclosures = 1,
+                                  .slots = SLOTS,
+                                  .block_bytes = BYTES,
+                                  .own_drive_bytes = (uint64_t)64 << 20,
+                                  .events = OF_KV};
+
+    return rig_new(&opts);
+}
+
+static void fill_drive(struct agent_rig *rig, struct rig_client *client)
+{
+    for (uint32_t n = 0; n < KEYS; n++) {
+        rig_flash(rig, 0, KV, n, BYTES);
+        (void)rig_load(client, KV, n, BYTES);
+        rig_run(rig, 20 * RIG_MS);
+    }
+}
+
+/* Returns how many blocks it believes to be on the drive, which are those that are there. */
+static uint32_t drive_is_followed(struct agent_rig *rig, const struct model *model)
+{
+    const struct agent_shard *shard = &rig->agent->reactors[0].shards[KV];
+    uint32_t count = 0;
+    struct key key;
+
+    assert_false(model->is_wrong);
+    for (uint32_t n = 0; n < KEYS; n++) {
+        rig_key(n, &key);
+        assert_int_equal(model->there[AGENT_EVENT_DRAM][n], in_memory(rig, n));
+        assert_int_equal(model->there[AGENT_EVENT_LOCAL][n], agent_tier_has(shard, &key));
+        count += (uint32_t)model->there[AGENT_EVENT_LOCAL][n];
+    }
+    return count;
+}
+
+static void what_the_drive_kept_is_told(void **state)
+{
+    struct agent_rig *rig = rig_with_drive();
+    struct rig_client *client = rig_client_new(rig);
+    static struct model model;
+    uint32_t kept;
+
+    memset(&model, 0, sizeof(model));
+    fill_drive(rig, client);
+    (void)follow(rig, &model);
+    kept = drive_is_followed(rig, &model);
+    assert_true(kept > AGENT_TELL);
+    rig_client_free(client);
+    rig_restart(rig, true);
+    memset(&model, 0, sizeof(model));
+    rig_run(rig, 50 * RIG_MS);
+    (void)follow(rig, &model);
+    assert_int_equal(drive_is_followed(rig, &model), kept);
+    client = rig_client_new(rig);
+    assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 1, WAIT))->status, ICMS_OK);
+    rig_run(rig, 50 * RIG_MS);
+    (void)follow(rig, &model);
+    assert_int_equal(drive_is_followed(rig, &model), kept - 1);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* What a drive had that is out of service is cleared; what is in memory is told again. */
+static void a_lost_drive_is_told(void **state)
+{
+    struct agent_rig *rig = rig_with_drive();
+    struct rig_client *client = rig_client_new(rig);
+    static struct model model;
+    uint32_t in_arena = 0;
+
+    memset(&model, 0, sizeof(model));
+    fill_drive(rig, client);
+    (void)follow(rig, &model);
+    assert_true(drive_is_followed(rig, &model) > 0);
+    sim_disk_dead(rig->node, RIG_DRIVE, true);
+    for (uint32_t n = 0; n < KEYS && rig_stats(rig)->tier.state != AGENT_TIER_DOWN; n++)
+        (void)rig_load(client, KV, n, BYTES);
+    assert_int_equal(rig_stats(rig)->tier.state, AGENT_TIER_DOWN);
+    for (uint32_t n = 0; n < 3; n++) /* while it is told */
+        (void)rig_load(client, KV, n, BYTES);
+    rig_run(rig, 50 * RIG_MS);
+    (void)follow(rig, &model);
+    assert_int_equal(model.cleared, 1);
+    assert_int_equal(drive_is_followed(rig, &model), 0);
+    for (uint32_t n = 0; n < KEYS; n++)
+        in_arena += (uint32_t)model.there[AGENT_EVENT_DRAM][n];
+    assert_true(in_arena >= SLOTS / 2);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A volume that is reset has nothing there; one that has its UUID of before has what is still
+ * there.
+ */
+static void what_a_volume_finds_on_the_drive_is_told(void **state)
+{
+    struct agent_rig *rig = rig_with_drive();
+    struct rig_client *client = rig_client_new(rig);
+    struct agent_identity identities[RIG_VOLUMES] = {0};
+    static struct model model;
+    struct err_why why;
+    struct key key;
+    uint32_t kept;
+
+    memset(&model, 0, sizeof(model));
+    fill_drive(rig, client);
+    (void)follow(rig, &model);
+    kept = drive_is_followed(rig, &model);
+    for (int i = 0; i < RIG_VOLUMES; i++)
+        identities[i].uuid = rig->volumes[i].uuid;
+    identities[KV].uuid.bytes[0] ^= 0x55;
+    rig->identities = identities;
+    assert_int_equal(rig_pod(rig, 1, rig->enclosures, rig->enclosure_count, &why), ICMS_OK);
+    rig_run(rig, 50 * RIG_MS);
+    (void)follow(rig, &model);
+    assert_int_equal(drive_is_followed(rig, &model), 0);
+    identities[KV].uuid = rig->volumes[KV].uuid;
+    rig_key(KEYS, &key);
+    for (uint32_t i = 0; i <= AGENT_EVENTS / 2; i++)
+        agent_event_put(&rig->agent->reactors[0].shards[KV], &key, AGENT_EVENT_REMOVED,
+                        AGENT_EVENT_DRAM);
+    assert_int_equal(rig_pod(rig, 2, rig->enclosures, rig->enclosure_count, &why), ICMS_OK);
+    rig_run(rig, 50 * RIG_MS);
+    model.stored[AGENT_EVENT_LOCAL] = 0;
+    assert_int_equal(follow(rig, &model), AGENT_EVENTS / 2 + 2);
+    assert_int_equal(model.cleared, 2);
+    for (int i = 0; i < 10 && model.stored[AGENT_EVENT_LOCAL] == 0; i++) {
+        rig_run(rig, RIG_MS / 2);
+        (void)follow(rig, &model);
+    }
+    assert_int_equal(model.stored[AGENT_EVENT_LOCAL], AGENT_TELL);
+    rig_run(rig, 50 * RIG_MS);
+    (void)follow(rig, &model);
+    assert_int_equal(drive_is_followed(rig, &model), kept);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* The same of a drive without a pod. */
+static void a_drive_instead_of_a_pod_is_told_again(void **state)
+{
+    const struct rig_opts opts = {.slots = SLOTS, .block_bytes = BYTES, .events = OF_KV};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    static struct model model;
+    int there[2] = {0, 0};
+
+    memset(&model, 0, sizeof(model));
+    for (uint32_t n = 0; n < KEYS; n++)
+        (void)rig_wait(client, rig_put(client, KV, n, BYTES, SHM_FLAG_ON_FLASH, WAIT));
+    rig_client_free(client);
+    rig_restart(rig, true);
+    rig_run(rig, 50 * RIG_MS);
+    (void)follow(rig, &model);
+    assert_false(model.is_wrong);
+    assert_int_equal(model.stored[AGENT_EVENT_LOCAL], KEYS);
+    client = rig_client_new(rig);
+    for (uint32_t n = 0; n < 4; n++)
+        (void)rig_load(client, KV, n, BYTES);
+    sim_disk_dead(rig->node, RIG_DRIVE, true);
+    for (uint32_t n = 4; n < 4 + SLOTS; n++)
+        (void)rig_wait(client, rig_put(client, KV, n, BYTES, SHM_FLAG_ON_FLASH, WAIT));
+    rig_run(rig, 50 * RIG_MS);
+    (void)follow(rig, &model);
+    assert_int_equal(model.cleared, 1);
+    for (uint32_t n = 0; n < KEYS; n++) {
+        there[AGENT_EVENT_LOCAL] += model.there[AGENT_EVENT_LOCAL][n];
+        there[AGENT_EVENT_DRAM] += model.there[AGENT_EVENT_DRAM][n];
+        assert_int_equal(model.there[AGENT_EVENT_DRAM][n], in_memory(rig, n));
+    }
+    assert_int_equal(there[AGENT_EVENT_LOCAL], 0);
+    assert_int_equal(there[AGENT_EVENT_DRAM], 4);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* A reset says so once for each reactor, and nothing of the blocks that go with it. */
 static void a_reset_clears(void **state)
 {
@@ -260,6 +439,10 @@ int main(void)
         cmocka_unit_test(memory_is_followed),
         cmocka_unit_test(the_own_drive_is_followed),
         cmocka_unit_test(a_drive_instead_of_a_pod_is_followed),
+        cmocka_unit_test(what_the_drive_kept_is_told),
+        cmocka_unit_test(a_lost_drive_is_told),
+        cmocka_unit_test(what_a_volume_finds_on_the_drive_is_told),
+        cmocka_unit_test(a_drive_instead_of_a_pod_is_told_again),
         cmocka_unit_test(a_reset_clears),
         cmocka_unit_test(what_nobody_takes_is_lost),
         cmocka_unit_test(nobody_wants_them),

@@ -357,6 +357,15 @@ static void local_told(void *arg, uint32_t volume, const struct key *key, bool i
     agent_events_drive(arg, volume, key, is_there);
 }
 
+/* For store_on_down: what is still written there cannot be read. */
+static void local_down(void *arg)
+{
+    struct agent *agent = arg;
+
+    store_on_index(agent->local->store, NULL, NULL);
+    agent_events_drive_lost(agent);
+}
+
 static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
 {
     struct uuid volumes[LIMIT_AGENT_VOLUMES];
@@ -382,6 +391,8 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     }
     if (err == ICMS_OK && agent->opts.events != 0)
         store_on_index(local->store, local_told, agent);
+    if (err == ICMS_OK)
+        store_on_down(local->store, local_down, agent);
     for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++)
         err = store_volume_limit(local->store, i, agent->volumes[i].spec.quota_bytes, NULL, why);
     return err;

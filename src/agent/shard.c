@@ -189,8 +189,7 @@ static void shard_identity_run(struct loop_msg *msg)
     }
     shm_arena_identity_end(shard->header, &shard->spec.uuid);
     shard->identity++;
-    if (shard->events != NULL)
-        agent_event_put(shard, NULL, AGENT_EVENT_CLEARED, AGENT_EVENT_DRAM);
+    agent_events_reset(shard);
 }
 
 /* What clients stored under the UUID of before and did not flush is lost. What is in flight fails

@@ -49,6 +49,7 @@ static void tier_down(struct agent_tier *tier, const char *text)
     tier_text(tier, text);
     loop_timer_stop(tier->reactor->loop, &tier->timer);
     tier_state_set(tier, AGENT_TIER_DOWN);
+    agent_events_drive_lost(tier->agent);
 }
 
 /* Whether some enclosure can be asked. */

@@ -56,11 +56,14 @@ static void tier_note_make(struct agent_tier *tier, const struct agent_opts *opt
         tier->note.enclosures[i] = opts->enclosures[i].uuid;
 }
 
-/* For store_on_index. A volume that was reset has no number here any more. */
+/* For store_on_index. A volume that was reset has no number here any more; what a drive that is not
+ * asked any more does is of no interest. */
 static void tier_told(void *arg, uint32_t number, const struct key *key, bool is_there)
 {
     const struct agent_tier *tier = arg;
 
+    if (atomic_load_explicit(&tier->state, memory_order_relaxed) == AGENT_TIER_DOWN)
+        return;
     for (uint32_t i = 0; i < tier->agent->volume_count; i++)
         if (atomic_load_explicit(&tier->numbers[i], memory_order_relaxed) == number)
             agent_events_drive(tier->agent, i, key, is_there);
