@@ -10,8 +10,10 @@ it was told that the pod does not have it, or could not load it. The pod tells n
 so a chunk may be gone before an engine learns it.
 
 What the agent of this server has itself it publishes (`events` in icms-agent.yaml(5)), by hashes that no
-router knows. `Near` turns these into vLLM's, for chunks whose names this engine has made: CPU is the
-agent's memory, STORAGE its own drive, both LOCAL. `Feed` reads the agent's socket.
+router knows. `Near` turns these into vLLM's, for chunks whose names this engine has made: STORAGE and
+LOCAL while the agent has them, in its memory or on its own drive. They have no owner, because Dynamo's
+router ignores events of owners it does not know, and are not CPU, which is vLLM's own memory: a chunk that
+left one of the two would have left the other for a router. `Feed` reads the agent's socket.
 
 All but Feed's thread is used on the scheduler's thread alone.
 """
@@ -73,12 +75,10 @@ class Events:
 class Near:
     """Chunks in the tiers of this server's agent."""
 
-    _MEDIA = {"CPU": Medium.CPU, "STORAGE": Medium.STORAGE}
-
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
         self._keys: dict[int, bytes] = {}  # vLLM's key by the agent's hash
-        self._there: dict[int, set[Medium]] = {}  # where the agent has it, known to this engine or not
+        self._there: dict[int, set[str]] = {}  # where the agent has it, known to this engine or not
         self._waiting: list[OffloadingEvent] = []
 
     def know(self, key: bytes, name: bytes) -> None:
@@ -89,34 +89,23 @@ class Near:
         if number not in self._keys and len(self._keys) >= self._keys_max:
             self._forget(next(iter(self._keys)))
         self._keys[number] = key
-        for medium in self._there.get(number, ()):
-            self._add(number, medium, removed=False)
+        if number in self._there:
+            self._add(number, removed=False)
 
     def heard(self, event: Mapping[str, Any] | None) -> None:
         """An event of the agent; None: some were missed."""
         if event is None or event["type"] == "AllBlocksCleared":
-            for number, media in self._there.items():
-                for medium in media:
-                    self._add(number, medium, removed=True)
+            for number in self._there:
+                self._add(number, removed=True)
             self._there.clear()
             return
-        medium = self._MEDIA[event["medium"]]
         for number in event["block_hashes"]:
-            media = self._there.setdefault(number, set())
-            removed = event["type"] == "BlockRemoved"
-            if removed != (medium in media):
-                continue  # nothing new
-            self._add(number, medium, removed=removed)
-            if removed:
-                media.discard(medium)
+            if event["type"] == "BlockRemoved":
+                self._left(number, event["medium"])
             else:
-                media.add(medium)
-            if not media:
-                del self._there[number]
+                self._came(number, event["medium"])
         while len(self._there) > self._keys_max:
-            number = next(iter(self._there))
-            for medium in self._there.pop(number):
-                self._add(number, medium, removed=True)
+            self._drop(next(iter(self._there)))
 
     def forget(self) -> None:
         """No chunk will be asked for by its name again."""
@@ -127,16 +116,32 @@ class Near:
         waiting, self._waiting = self._waiting, []
         return waiting
 
+    def _came(self, number: int, medium: str) -> None:
+        media = self._there.setdefault(number, set())
+        if not media:
+            self._add(number, removed=False)
+        media.add(medium)
+
+    def _left(self, number: int, medium: str) -> None:
+        media = self._there.get(number, set())
+        media.discard(medium)
+        if number in self._there and not media:
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        del self._there[number]
+        self._add(number, removed=True)
+
     def _forget(self, number: int) -> None:
-        for medium in self._there.get(number, ()):
-            self._add(number, medium, removed=True)
+        if number in self._there:
+            self._add(number, removed=True)
         del self._keys[number]
 
-    def _add(self, number: int, medium: Medium, *, removed: bool) -> None:
+    def _add(self, number: int, *, removed: bool) -> None:
         key = self._keys.get(number)
-        if key is not None:
-            self._waiting.append(OffloadingEvent(keys=[key], medium=medium, removed=removed,
-                                                 locality=Locality.LOCAL, ownership=OWNER))
+        if key is not None:  # vLLM keeps the tokens of what will be removed
+            self._waiting.append(OffloadingEvent(keys=[key], medium=Medium.STORAGE, removed=removed,
+                                                 locality=Locality.LOCAL, removal_expected=not removed))
 
 
 class Feed:

@@ -2,9 +2,11 @@
 """Cases of what is there before it is asked for: hints of requests that wait, the choice between loading
 and computing, and events for routers, of vLLM and of the agent."""
 import json
+import socket
 import subprocess
 import time
 import types
+import urllib.request
 
 import proxy
 from lab import (BLOCK, BLOCK_BYTES, Engine, HERE, KINDS, PROMPT, VOLUME, counted, environment, on_flash,
@@ -114,14 +116,74 @@ class Router:
         self.process.wait()
 
 
+class Dynamo:
+    """Dynamo's own subscriber and index of KV events, which its router asks, as a server of its own."""
+
+    WORKER = "7"
+
+    def __init__(self, lab, endpoint):
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.port = one.getsockname()[1]
+        self.path = lab.folder / "dynamo.log"
+        with open(self.path, "w", encoding="utf-8") as out:
+            self.process = subprocess.Popen(
+                [str(lab.build / "engines/dynamo/bin/python"), "-m", "dynamo.indexer",
+                 "--port", str(self.port), "--block-size", str(BLOCK),
+                 "--workers", f"{self.WORKER}={endpoint}"], stdout=out, stderr=subprocess.STDOUT)
+        give_up = time.monotonic() + 60
+        while "recv loop" not in self.path.read_text(encoding="utf-8"):
+            assert time.monotonic() < give_up and self.process.poll() is None, self.path.read_text()
+            time.sleep(0.1)
+
+    def matched(self, tokens):
+        """How many tokens of a prompt the worker has: on its GPU, with its memory, with what is near."""
+        body = json.dumps({"token_ids": tokens, "model_name": "default"}).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/query", body,
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            of = json.load(answer)["instances"].get(self.WORKER, {})
+        return tuple(of.get(tier, 0) for tier in ("gpu", "cpu", "disk"))
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def believed(events):
+    """What a prefix has at most by these events of an engine: of each prompt 0 to 3 the tokens of GPU,
+    of memory and of what is near, as Dynamo counts them: each tier goes on where the one before ends."""
+    there, blocks = {"GPU": set(), "CPU": set(), "STORAGE": set()}, {}
+    for event in events:
+        if event["type"] == "AllBlocksCleared":
+            there = {medium: set() for medium in there}
+        elif event["locality"] != "REMOTE":
+            medium = there[event["medium"]]
+            change = medium.update if event["type"] == "BlockStored" else medium.difference_update
+            change(event["hashes"])
+        for i, one in enumerate(event.get("hashes", ())) if event.get("tokens") else ():
+            blocks[tuple(event["tokens"][i * BLOCK:(i + 1) * BLOCK])] = one
+    answer = []
+    for number in range(4):
+        tokens, count, reached = prompt(number), 0, []
+        chain = [blocks.get(tuple(tokens[i * BLOCK:(i + 1) * BLOCK])) for i in range(BLOCKS)]
+        for medium in ("GPU", "CPU", "STORAGE"):
+            while count < BLOCKS and chain[count] in there[medium]:
+                count += 1
+            reached.append(count * BLOCK)
+        answer.append(tuple(reached))
+    return answer
+
+
 def hashes(events, kind, medium):
     return [one for event in events for one in event.get("hashes", ())
             if event["type"] == kind and event["medium"] == medium]
 
 
 def case_events(lab, kind):
-    """A router hears of vLLM, with hashes and tokens, what the pod has, and of the agent what its memory
-    has: what comes, what is evicted, and the same once more as a replay."""
+    """A router hears of vLLM, with hashes and tokens, what the pod has and what the agent's memory has: what
+    comes and what is evicted; of the agent the latter, by its own hashes, and the same once more as a replay.
+    Dynamo's index of routers says how much of each prompt the server has, and follows evictions and a reset."""
     configure, _ = KINDS[kind]
     small = {**VOLUME, "memory_max": "40MiB"}  # two prompts, and a part of the next
     with lab.pod(f"{kind}-events", agents=0, volumes=[small]) as p:
@@ -130,10 +192,13 @@ def case_events(lab, kind):
             f"[{{volume: kv, endpoint: '{endpoint['agent']}', replay: '{endpoint['replay']}'}}]"))]
         p.agents[0].wait_ready()
         router = Router(lab, endpoint["engine"], endpoint["agent"])
+        dynamo = Dynamo(lab, endpoint["engine"])
         config = configure(p.agents[0], weights="files", events=endpoint["agent"])
         config["kv_connector_extra_config"]["self_describing_kv_events"] = True
-        engine = Engine(lab, config, log=f"{kind}-events", options={"kv_events_config": {
-            "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint["engine"]}}).ready()
+        config["kv_connector_extra_config"]["cpu_bytes_to_use"] = 12 * BLOCK_BYTES
+        engine = Engine(lab, config, log=f"{kind}-events", options={
+            "num_gpu_blocks_override": 16, "max_model_len": 1536, "kv_events_config": {
+                "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint["engine"]}}).ready()
         for number in range(4):
             store(lab, p, engine, number)
             engine.ask([7] * 50, tokens=1)  # a step more: events are taken there
@@ -141,7 +206,7 @@ def case_events(lab, kind):
 
         def of_engine(events, locality):
             return [event for event in events if event["from"] == endpoint["engine"]
-                    and event.get("ownership") == "icms" and event["locality"] == locality]
+                    and event.get("locality") == locality]
 
         def told(events):
             of = [event for event in events if event["from"] == endpoint["agent"]]
@@ -149,8 +214,8 @@ def case_events(lab, kind):
             return (len(hashes(of_engine(events, "REMOTE"), "BlockStored", "STORAGE")) == 4 * BLOCKS
                     and len(hashes(of, "BlockStored", "CPU")) >= 4 * BLOCKS
                     and len(hashes(of, "BlockRemoved", "CPU")) >= BLOCKS
-                    and len(hashes(near, "BlockStored", "CPU")) >= 4 * BLOCKS
-                    and len(hashes(near, "BlockRemoved", "CPU")) >= BLOCKS)
+                    and len(hashes(near, "BlockStored", "STORAGE")) >= 4 * BLOCKS
+                    and len(hashes(near, "BlockRemoved", "STORAGE")) >= BLOCKS)
 
         for _ in range(20):  # vLLM asks for events in its steps
             engine.ask([7] * 50, tokens=1)
@@ -159,39 +224,66 @@ def case_events(lab, kind):
             time.sleep(0.5)
         router.wait(told, "events")
         own = of_engine(router.events(), "REMOTE")
-        assert {event["medium"] for event in own} == {"STORAGE"}, own[:3]
+        assert {(event["medium"], event["ownership"]) for event in own} == {("STORAGE", "icms")}, own[:3]
         tokens = [token for event in own[:BLOCKS] for token in event["tokens"]]
         assert sorted(tokens) == sorted(what), own[:BLOCKS]
         near = of_engine(router.events(), "LOCAL")
-        assert set(hashes(near, "BlockStored", "CPU")) == set(hashes(own, "BlockStored", "STORAGE"))
-        assert set(hashes(near, "BlockRemoved", "CPU")) <= set(hashes(near, "BlockStored", "CPU"))
-        of = router.events(endpoint["agent"])
-        assert all(event["ownership"] == "icms" and event["locality"] == "LOCAL" for event in of), of[:3]
-        assert all(event["tokens"] == [] and event["block_size"] == 0 for event in of
-                   if event["type"] == "BlockStored"), of[:3]
-        there = {}
-        for event in of:
-            for one in event["hashes"]:
-                there[one] = event["type"] == "BlockStored"
-        assert len(there) >= 4 * BLOCKS and 0 < sum(there.values()) < len(there), there
-
-        replay = Router(lab, "--replay", endpoint["replay"])
-        assert replay.process.wait(60) == 0, replay.path.read_text()
-        again = [{**event, "from": endpoint["agent"]} for event in replay.events()]
-        assert again[0]["type"] == "AllBlocksCleared" and again[0]["seq"] == 0, again[0]
-        assert again[-len(of):] == of, (len(again), len(of))
+        assert {(event["medium"], event["ownership"]) for event in near} == {("STORAGE", None)}, near[:3]
+        assert set(hashes(near, "BlockStored", "STORAGE")) == set(hashes(own, "BlockStored", "STORAGE"))
+        assert set(hashes(near, "BlockRemoved", "STORAGE")) <= set(hashes(near, "BlockStored", "STORAGE"))
+        found = agreed(router, dynamo, endpoint["engine"])
+        assert any(disk > cpu for _, cpu, disk in found), f"nothing is near alone: {found}"
+        assert any(disk == 0 for *_, disk in found), f"nothing was evicted: {found}"
+        of, count = follow_agent(router, endpoint["agent"]), len(own)
+        replayed(lab, endpoint, of)
         lost = [value for name, value in p.agents[0].metrics().items() if "events_lost" in name]
         assert lost == [0], lost
         engine.reset()
         engine.ask([7] * 50, tokens=1)
-        router.wait(lambda events: any(
-            event["type"] == "BlockRemoved" and event["ownership"] == "icms"
-            for event in events if event["from"] == endpoint["engine"]), "a reset")
-        print(f"# {kind}: {len(own)} events of the pod and {len(near)} of the agent's memory by the engine, "
-              f"{len(of)} of the agent's own, "
-              f"{sum(there.values())} of {len(there)} blocks stay")
+        router.wait(lambda events: any(event["type"] == "BlockRemoved" and event["ownership"] == "icms"
+                                       for event in of_engine(events, "REMOTE")), "a reset")
+        after = agreed(router, dynamo, endpoint["engine"])
+        assert after == [(0, 0, 0)] * 4, after
+        print(f"# {kind}: {count} events of the pod and {len(near)} of the agent's memory by the engine, "
+              f"{len(of)} of the agent's own; Dynamo has of four prompts in GPU, memory, near: {found}")
         engine.end()
         router.end()
+        dynamo.end()
+
+
+def agreed(router, dynamo, source):
+    """What Dynamo's index has of four prompts, once that is what the events say."""
+    give_up = time.monotonic() + 30
+    while True:
+        expected = believed(router.events(source))
+        found = [dynamo.matched(prompt(number)) for number in range(4)]
+        if found == expected:
+            return found
+        assert time.monotonic() < give_up, f"Dynamo says {found}, the events {expected}"
+        time.sleep(0.5)
+
+
+def follow_agent(router, source):
+    """The agent's own events, checked: no tokens, and some of its blocks left."""
+    of = router.events(source)
+    assert all(event["ownership"] == "icms" and event["locality"] == "LOCAL" for event in of), of[:3]
+    assert all(event["tokens"] == [] and event["block_size"] == 0 for event in of
+               if event["type"] == "BlockStored"), of[:3]
+    there = {}
+    for event in of:
+        for one in event["hashes"]:
+            there[one] = event["type"] == "BlockStored"
+    assert len(there) >= 4 * BLOCKS and 0 < sum(there.values()) < len(there), there
+    return of
+
+
+def replayed(lab, endpoint, of):
+    """The agent's replay ends with the same events."""
+    replay = Router(lab, "--replay", endpoint["replay"])
+    assert replay.process.wait(60) == 0, replay.path.read_text()
+    again = [{**event, "from": endpoint["agent"]} for event in replay.events()]
+    assert again[0]["type"] == "AllBlocksCleared" and again[0]["seq"] == 0, again[0]
+    assert again[-len(of):] == of, (len(again), len(of))
 
 
 #: Of IcmsTier alone: vLLM knows no events of other connectors, and IcmsConnector hints by itself.
