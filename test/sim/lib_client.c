@@ -315,13 +315,13 @@ static void client_any_lease(struct lib_process *process)
 /* ---- hints ---------------------------------------------------------------------------------- */
 
 /* What an agent that lives, dies or is about to end may say of hints; has_tier: it has what they
- * are for. */
-static void client_hint_judge(const struct lib_call *call, bool has_tier, icms_err err,
+ * are for; is_pin: there is a limit for them. */
+static void client_hint_judge(const struct lib_call *call, bool has_tier, bool is_pin, icms_err err,
                               size_t taken)
 {
-    bool is_known = err == ICMS_OK || (err == ICMS_UNSUPPORTED && !has_tier) || err == ICMS_MISS ||
-                    err == ICMS_BUSY || err == ICMS_DEADLINE || err == ICMS_NO_VOLUME ||
-                    err == ICMS_PEER_DOWN;
+    bool is_known = err == ICMS_OK || (err == ICMS_UNSUPPORTED && !has_tier) ||
+                    (err == ICMS_LIMIT && is_pin) || err == ICMS_MISS || err == ICMS_BUSY ||
+                    err == ICMS_DEADLINE || err == ICMS_NO_VOLUME || err == ICMS_PEER_DOWN;
 
     if (!is_known || taken > call->count || (err == ICMS_OK && taken != call->count))
         pod_fail(lib_world, POD_FAULT_ANSWER, "of %u hints %zu are taken, with %s", call->count,
@@ -351,12 +351,14 @@ static void client_any_hint(struct lib_process *process)
     options.deadline_ms = (uint32_t)lib_chance(300);
     options.priority = (uint32_t)lib_chance(ICMS_PRIORITY_MAX + 1);
     options.tier = lib_chance(3) == 0 ? ICMS_TIER_LOCAL : ICMS_TIER_DRAM;
+    options.pin_seconds = lib_chance(3) == 0 ? 1 : 0;
     if (lib_chance(6) == 0)
         err = icms_prestage_cancel(volume, call->match_keys, call->count, &taken);
     else
         err = icms_prestage(volume, call->match_keys, call->count, &options, &taken);
     has_drive = lib_world->weather.own_drives && !process->inside;
-    client_hint_judge(call, has_drive || options.tier == ICMS_TIER_DRAM, err, taken);
+    client_hint_judge(call, has_drive || options.tier == ICMS_TIER_DRAM, options.pin_seconds > 0,
+                      err, taken);
     call->used = false;
 }
 

@@ -342,6 +342,9 @@ struct pod_weather {
     uint64_t stall_period; /* one of so many stands still; 0: none     */
 };
 
+/* Of memory and drive, for pins: of two volumes; the third has none. */
+#define POD_PIN_PERCENT 40
+
 /* One that ends by itself. */
 struct pod_trouble {
     bool on;

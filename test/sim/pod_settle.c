@@ -153,6 +153,10 @@ static const char *settle_held(struct pod_world *world, uint64_t *out_how_much)
             *out_how_much += stats->volumes[v].prestage.loading;
         if (*out_how_much > 0)
             return "loads of hints";
+        for (uint32_t v = 0; v < POD_VOLUMES; v++)
+            *out_how_much += stats->volumes[v].prestage.pins;
+        if (*out_how_much > 0)
+            return "pins whose time is over";
     }
     for (uint32_t i = 0; i < world->target_count; i++) {
         struct target_stats *stats = world->targets[i].stats;

@@ -418,6 +418,32 @@ static void judge_target(struct pod_target *target)
     }
 }
 
+/* Pins have their part of the memory of a volume, and a user half of what is left of it, but for
+ * the last block that fitted: a reactor at a time. Of the drive the same, and half for all volumes.
+ */
+static void judge_pins(struct pod_agent *agent, uint32_t number)
+{
+    struct pod_world *world = agent->world;
+    const struct volume_spec *spec = &world->volumes[number];
+    const struct agent_stats *stats = agent->stats;
+    const struct agent_prestage_stats *hints = &stats->volumes[number].prestage;
+    double part = spec->pin_percent_max / 100;
+    uint64_t block = volume_stored_bytes_max(spec) + 2 * (uint64_t)LIMIT_DISK_ALIGN;
+    uint64_t memory = (uint64_t)((double)spec->memory_bytes_max * part);
+    uint64_t drive = (uint64_t)((double)stats->tier.bytes_max * part);
+    struct agent_user_stats user;
+
+    limit(world, "pinned bytes of a volume", hints->pinned_bytes, memory);
+    limit(world, "pinned bytes of a drive", hints->pinned_drive_bytes, drive);
+    for (uint32_t i = 0; hints->pins > 0 && i < AGENT_USERS; i++)
+        if (agent_user_stats(agent->agent, i, number, &user)) {
+            limit(world, "pinned bytes of a user", user.pinned_bytes,
+                  memory / 2 + world->reactors * block);
+            limit(world, "pinned bytes of a user's on the drive", user.pinned_drive_bytes,
+                  drive / 2 + block);
+        }
+}
+
 /* Every hint that was taken waits for something, or has ended once. */
 static void judge_hints(struct pod_world *world, const struct agent_volume_stats *volume)
 {
@@ -454,6 +480,7 @@ static void judge_agent(struct pod_agent *agent)
         limit(world, "leases in an arena", volume->slots_leased, POD_CLIENTS * pod_client_leases);
         limit(world, "bytes of an arena", volume->arena_used_bytes, volume->arena_bytes);
         judge_hints(world, volume);
+        judge_pins(agent, i);
     }
 }
 
@@ -534,6 +561,7 @@ static void world_volume(struct pod_world *world, uint32_t number, const char *n
     for (int i = 0; i < 16; i++)
         volume->uuid.bytes[i] = (uint8_t)(world_uuid_byte(number) + i);
     (void)snprintf(volume->name, sizeof(volume->name), "%s", name);
+    volume->pin_percent_max = number == 1 ? 0 : POD_PIN_PERCENT;
     volume->memory_bytes_max =
         arena_slots * bytes_align(volume_stored_bytes_max(volume), LIMIT_DISK_ALIGN);
 }
