@@ -10,8 +10,9 @@ conversations 1 2+10+20 exclusive".
 PRESTAGE = """A trace of conversations against a real pod: two enclosures, an agent whose memory holds a part of the
 blocks, the Python package. The engine is a model: one GPU that takes requests in order, prefills at a given rate, and
 waits for the blocks of a prefix before that, its *stall*. A gateway gives hints so long before a request arrives, the
-engine when it queues it. Sides run the same requests one after the other; *none*, without hints, runs first and last, and
-is the mean of both. *in time*: hints whose block was in memory when it was asked for, of those that were asked for.
+engine when it queues it. Sides run the same requests one after the other; *none*, without hints, runs before and after
+each, and is the mean of both. *of it copies*: what the same prefix takes when all of it is in the agent's memory, which no
+hint saves. *in time*: hints whose block was in memory when it was asked for, of those that were asked for.
 *wasted*: bytes of blocks that were brought for hints and not used, of those that were brought. *others*: mean latency of
 another process that loads blocks of another volume at a steady rate. Goals are for 2 s."""
 
@@ -45,26 +46,32 @@ def held_to(name, value, is_good, goal, note, row):
 
 
 def compared(rows):
-    """Rows with hints, beside the mean of the sides without."""
-    none = [row for row in rows if row["lead_s"] is None]
-    mean = {key: sum(row[key] for row in none) / len(none) for key in ("stall_ms_mean", "others_ms_mean")}
-    return mean, [{**row, "stalls_down": mean["stall_ms_mean"] / row["stall_ms_mean"],
-                   "others_slower": row["others_ms_mean"] / mean["others_ms_mean"] - 1}
-                  for row in rows if row["lead_s"] is not None]
+    """(means of all sides without hints, rows with hints beside the mean of the two around each)."""
+    keys = ("stall_ms_mean", "others_ms_mean")
+    mean_of = lambda of: {key: sum(row[key] for row in of) / len(of) for key in keys}  # noqa: E731
+    none = [i for i, row in enumerate(rows) if row["lead_s"] is None]
+    found = []
+    for i, row in enumerate(rows):
+        if row["lead_s"] is not None:
+            around = mean_of([rows[max(j for j in none if j < i)], rows[min(j for j in none if j > i)]])
+            found.append({**row, "stalls_down": around["stall_ms_mean"] / row["stall_ms_mean"],
+                          "others_slower": row["others_ms_mean"] / around["others_ms_mean"] - 1})
+    return mean_of([rows[i] for i in none]), found
 
 
 def prestage_section(head, rows, note):
     """(lines, goals that hold, goals that are missed)."""
     mean, sides = compared(rows)
     given = head["options"]
+    without = [row["others_ms_mean"] for row in rows if row["lead_s"] is None]
     lines = ["\n## prestage", "", PRESTAGE, "", *where_lines(head), "",
              f"{given['requests']} requests, GPU busy for {float(given['load']):.0%} of the time, {given['prefill']} tokens "
              f"a second, blocks of {given['block_tokens']} tokens and {given['block_kib']} KiB, memory for "
              f"{float(given['memory']):.0%} of them. Without hints the mean stall is {mean['stall_ms_mean']:.1f} ms, the "
-             f"others' latency {mean['others_ms_mean']:.2f} ms.", "",
+             f"others' latency {mean['others_ms_mean']:.2f} ms, from {min(without):.2f} to {max(without):.2f} of one side.", "",
              "Again: `make bench-prestage`; raw data: `bench/results/prestage.jsonl`.", "",
-             "| hints before the need | in time | mean stall ms | stalls down | wasted | others slower | goals |",
-             "|---|---|---|---|---|---|---|"]
+             "| hints before the need | in time | mean stall ms | of it copies | stalls down | wasted | others slower | goals |",
+             "|---|---|---|---|---|---|---|---|"]
     held = missed = 0
     for row in sides:
         found = []
@@ -76,8 +83,9 @@ def prestage_section(head, rows, note):
                                   named("prestage", f"{row['lead_s']:g} s"))
                 found.append(text)
                 held, missed = held + is_good, missed + (not is_good)
+        copies = f"{row['copy_ms_mean']:.1f}" if "copy_ms_mean" in row else "-"
         lines.append(f"| {row['lead_s']:g} s | {100 * (row['in_time'] or 0):.1f}% | {row['stall_ms_mean']:.1f} | "
-                     f"{row['stalls_down']:.1f}x | {100 * (row['wasted'] or 0):.1f}% | "
+                     f"{copies} | {row['stalls_down']:.1f}x | {100 * (row['wasted'] or 0):.1f}% | "
                      f"{100 * row['others_slower']:.1f}% | {'; '.join(found) or '-'} |")
     return lines, held, missed
 
