@@ -2,7 +2,8 @@
 /*
  * cmd/agent_body.c: see agent_body.h. Called by ctl's HTTP thread. A body is of someone who has
  * proven that he may use the port, and is checked like a stranger's all the same. What it can make
- * us take: jansson's tree of LIMIT_HTTP_BODY_BYTES of text, one at a time.
+ * us take: jansson's tree of LIMIT_HTTP_JSON_BYTES of text, and 4 bytes for each token id that came
+ * as base64, one body at a time.
  */
 #include "agent_body.h"
 
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "agent_chain.h"
+#include "agent_tokens.h"
 #include "icms/icms.h"
 
 /* Statuses of HTTP. */
@@ -18,6 +20,7 @@ enum {
     STATUS_BAD_REQUEST = 400,
     STATUS_FORBIDDEN = 403,
     STATUS_NOT_FOUND = 404,
+    STATUS_TOO_LARGE = 413,
     STATUS_INTERNAL = 500,
     STATUS_UNAVAILABLE = 503,
 };
@@ -59,22 +62,71 @@ static icms_err members_check(json_t *root, const char *const *members, struct e
     return ICMS_OK;
 }
 
-icms_err agent_body_read(const char *body, size_t bytes, const char *const *members,
-                         struct err_why *why, json_t **out_root)
+/* A body without what is between begin and end. */
+struct body_rest {
+    const char *text;
+    size_t at, begin, end, bytes;
+};
+
+/* For json_load_callback. */
+static size_t rest_next(void *to, size_t room, void *arg)
 {
+    struct body_rest *rest = arg;
+    size_t until;
+
+    if (rest->at == rest->begin)
+        rest->at = rest->end;
+    until = rest->at < rest->begin ? rest->begin : rest->bytes;
+    if (room > until - rest->at)
+        room = until - rest->at;
+    memcpy(to, rest->text + rest->at, room);
+    rest->at += room;
+    return room;
+}
+
+/* The JSON of it, but for token ids as base64. */
+static icms_err body_load(const char *text, size_t bytes, struct err_why *why,
+                          struct agent_body *body)
+{
+    struct body_rest rest = {.text = text, .begin = bytes, .end = bytes, .bytes = bytes};
+    bool has_ids = agent_tokens_find(text, bytes, &rest.begin, &rest.end);
     json_error_t error;
-    json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &error);
+    const json_t *tokens;
+
+    if (bytes - (rest.end - rest.begin) > LIMIT_HTTP_JSON_BYTES)
+        return err_set(why, ICMS_LIMIT, "a body has %zu bytes at most, without token ids as base64",
+                       LIMIT_HTTP_JSON_BYTES);
+    body->root = json_load_callback(rest_next, &rest, JSON_REJECT_DUPLICATES, &error);
+    if (body->root == NULL)
+        return err_set(why, ICMS_INVALID, "this is not JSON: line %d: %s", error.line, error.text);
+    if (!has_ids)
+        return ICMS_OK;
+    tokens = json_object_get(body->root, "tokens");
+    if (!json_is_string(tokens) || json_string_length(tokens) != 0)
+        return err_set(why, ICMS_INVALID, "tokens: a member of the body, and of nothing inside");
+    return agent_tokens_read(text + rest.begin, rest.end - rest.begin, why, &body->ids,
+                             &body->id_count);
+}
+
+icms_err agent_body_read(const char *text, size_t bytes, const char *const *members,
+                         struct err_why *why, struct agent_body *out_body)
+{
     icms_err err;
 
-    if (root == NULL)
-        return err_set(why, ICMS_INVALID, "this is not JSON: line %d: %s", error.line, error.text);
-    err = json_is_object(root) ? members_check(root, members, why)
-                               : err_set(why, ICMS_INVALID, "the body has to be a JSON object");
-    if (err == ICMS_OK)
-        *out_root = root;
-    else
-        json_decref(root);
-    return err;
+    *out_body = (struct agent_body){.root = NULL};
+    err = body_load(text, bytes, why, out_body);
+    if (err != ICMS_OK)
+        return err;
+    return json_is_object(out_body->root)
+               ? members_check(out_body->root, members, why)
+               : err_set(why, ICMS_INVALID, "the body has to be a JSON object");
+}
+
+void agent_body_end(struct agent_body *body)
+{
+    json_decref(body->root);
+    free(body->ids);
+    *body = (struct agent_body){.root = NULL};
 }
 
 icms_err agent_body_volume(const json_t *root, struct err_why *why,
@@ -140,11 +192,12 @@ static icms_err keys_append(const json_t *root, const char *name, const char *wh
     return ICMS_OK;
 }
 
-icms_err agent_body_keys(const json_t *root, struct err_why *why, struct key **out_keys,
+icms_err agent_body_keys(const struct agent_body *body, struct err_why *why, struct key **out_keys,
                          size_t *out_count)
 {
+    const json_t *root = body->root;
     size_t most = json_array_size(json_object_get(root, "keys")) +
-                  json_array_size(json_object_get(root, "names")) + agent_chain_most(root);
+                  json_array_size(json_object_get(root, "names")) + agent_chain_most(body);
     struct key *keys = calloc(most + 1, sizeof(*keys));
     size_t count = 0;
     icms_err err;
@@ -159,7 +212,7 @@ icms_err agent_body_keys(const json_t *root, struct err_why *why, struct key **o
     if (err == ICMS_OK &&
         (json_object_get(root, "chain") != NULL || json_object_get(root, "tokens") != NULL ||
          json_object_get(root, "hashes") != NULL))
-        err = agent_chain_keys(root, why, keys, &count);
+        err = agent_chain_keys(body, why, keys, &count);
     else if (err == ICMS_OK && count == 0)
         err = err_set(why, ICMS_INVALID, "there are no keys and no names");
     if (err != ICMS_OK) {
@@ -186,6 +239,8 @@ static unsigned status_of(icms_err err)
     switch (err) {
     case ICMS_NO_VOLUME:
         return STATUS_NOT_FOUND;
+    case ICMS_LIMIT:
+        return STATUS_TOO_LARGE;
     case ICMS_AUTH:
         return STATUS_FORBIDDEN;
     case ICMS_BUSY:

@@ -14,10 +14,19 @@
 #include "base/types.h"
 #include "ctl/ctl.h"
 
-/* A body as a JSON object, for json_decref. members: those that there may be, as a sentence lists
- * them; the last one is NULL. INVALID, UNSUPPORTED with a sentence. */
-icms_err agent_body_read(const char *body, size_t bytes, const char *const *members,
-                         struct err_why *why, json_t **out_root) ICMS_MUST_CHECK;
+/* A body that was read. */
+struct agent_body {
+    json_t *root; /* an object                                               */
+    uint8_t *ids; /* token ids that came as base64, 4 bytes each; NULL: none */
+    size_t id_count;
+};
+
+/* Reads a body as a JSON object; agent_body_end, whatever this returns. members: those that there
+ * may be, as a sentence lists them; the last one is NULL. INVALID, LIMIT, UNSUPPORTED with a
+ * sentence. */
+icms_err agent_body_read(const char *text, size_t bytes, const char *const *members,
+                         struct err_why *why, struct agent_body *out_body) ICMS_MUST_CHECK;
+void agent_body_end(struct agent_body *body);
 
 /* "volume": a name. */
 icms_err agent_body_volume(const json_t *root, struct err_why *why,
@@ -25,7 +34,7 @@ icms_err agent_body_volume(const json_t *root, struct err_why *why,
 
 /* "keys" and "names", one of them at least, or "chain" with "tokens" or "hashes" (agent_chain.h);
  * *out_keys is malloc's and the caller's. */
-icms_err agent_body_keys(const json_t *root, struct err_why *why, struct key **out_keys,
+icms_err agent_body_keys(const struct agent_body *body, struct err_why *why, struct key **out_keys,
                          size_t *out_count) ICMS_MUST_CHECK;
 
 /* A whole number between two bounds, or what it is without one. */

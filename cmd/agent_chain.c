@@ -101,6 +101,26 @@ static icms_err chain_tokens(struct icms_chain *chain, uint32_t block_tokens, co
     return ICMS_OK;
 }
 
+/* The ids are as they are hashed. */
+static icms_err chain_ids(struct icms_chain *chain, uint32_t block_tokens,
+                          const struct agent_body *body, struct err_why *why, struct key *keys,
+                          size_t *out_count)
+{
+    size_t block_bytes = block_tokens * sizeof(le32);
+
+    for (size_t i = 0; i < body->id_count; i++)
+        if (body->ids[i * sizeof(le32) + 3] > 127)
+            return err_set(why, ICMS_INVALID, "tokens: entry %zu is not a token id, 0 to %d", i,
+                           INT32_MAX);
+    for (; *out_count < body->id_count / block_tokens; (*out_count)++)
+        if (chain_step(chain, body->ids + *out_count * block_bytes, block_bytes, why,
+                       &keys[*out_count]) != ICMS_OK)
+            return ICMS_NO_MEMORY;
+    if (*out_count == 0)
+        return err_set(why, ICMS_INVALID, "tokens: less than a block of %u", block_tokens);
+    return ICMS_OK;
+}
+
 static icms_err chain_hashes(struct icms_chain *chain, const json_t *hashes, struct err_why *why,
                              struct key *keys, size_t *out_count)
 {
@@ -125,15 +145,20 @@ static icms_err chain_hashes(struct icms_chain *chain, const json_t *hashes, str
     return ICMS_OK;
 }
 
-size_t agent_chain_most(const json_t *root)
+size_t agent_chain_most(const struct agent_body *body)
 {
-    return json_array_size(json_object_get(root, "tokens")) +
-           json_array_size(json_object_get(root, "hashes"));
+    const json_t *chain = json_object_get(body->root, "chain");
+    uint32_t block_tokens = 1;
+
+    (void)number_read(json_object_get(chain, "block_tokens"), CHAIN_TOKENS_MAX, &block_tokens);
+    return json_array_size(json_object_get(body->root, "tokens")) +
+           json_array_size(json_object_get(body->root, "hashes")) + body->id_count / block_tokens;
 }
 
-icms_err agent_chain_keys(const json_t *root, struct err_why *why, struct key *keys,
+icms_err agent_chain_keys(const struct agent_body *body, struct err_why *why, struct key *keys,
                           size_t *out_count)
 {
+    const json_t *root = body->root;
     const json_t *tokens = json_object_get(root, "tokens");
     const json_t *hashes = json_object_get(root, "hashes");
     struct icms_chain chain;
@@ -146,11 +171,14 @@ icms_err agent_chain_keys(const json_t *root, struct err_why *why, struct key *k
                        tokens != NULL ? "tokens" : "hashes");
     if (json_object_get(root, "keys") != NULL || json_object_get(root, "names") != NULL)
         return err_set(why, ICMS_INVALID, "chain: its keys and others do not make one prefix");
-    if ((tokens != NULL) == (hashes != NULL) || !json_is_array(tokens != NULL ? tokens : hashes))
+    if ((tokens != NULL) == (hashes != NULL) ||
+        (body->ids == NULL && !json_is_array(tokens != NULL ? tokens : hashes)))
         return err_set(why, ICMS_INVALID, "chain: with tokens or with hashes, an array");
     err = chain_read(json_object_get(root, "chain"), why, &chain, &block_tokens);
     if (err != ICMS_OK)
         return err;
-    return json_is_array(tokens) ? chain_tokens(&chain, block_tokens, tokens, why, keys, out_count)
-                                 : chain_hashes(&chain, hashes, why, keys, out_count);
+    if (body->ids != NULL)
+        return chain_ids(&chain, block_tokens, body, why, keys, out_count);
+    return tokens != NULL ? chain_tokens(&chain, block_tokens, tokens, why, keys, out_count)
+                          : chain_hashes(&chain, hashes, why, keys, out_count);
 }

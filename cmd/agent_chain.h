@@ -7,25 +7,25 @@
  *           weights, layout, ranks and the volume are hashed into the state: with a wrong one
  *           nothing is found, and never another's block
  *   tokens  the prompt's token ids, for engines whose block is made of its ids alone, as int32,
- *           little-endian (examples/llama); what is left behind the last whole block is no block
- *   hashes  or the engine's own hashes of the blocks, in hex, first to last, for adapters that
- *           chain those (vLLM's KV events tell them to routers)
+ *           little-endian (examples/llama); what is left behind the last whole block is no block.
+ * An array, or base64 of these bytes (agent_tokens.h) hashes  or the engine's own hashes of the
+ * blocks, in hex, first to last, for adapters that chain those (vLLM's KV events tell them to
+ * routers)
  *
  * Pure; ctl's HTTP thread.
  */
 #ifndef CMD_AGENT_CHAIN_H
 #define CMD_AGENT_CHAIN_H
 
-#include <jansson.h>
-
+#include "agent_body.h"
 #include "base/err.h"
 #include "base/types.h"
 
 /* How many keys a body with "chain" has at most. */
-size_t agent_chain_most(const json_t *root);
+size_t agent_chain_most(const struct agent_body *body);
 
 /* Makes them. INVALID, NO_MEMORY with a sentence. */
-icms_err agent_chain_keys(const json_t *root, struct err_why *why, struct key *keys,
+icms_err agent_chain_keys(const struct agent_body *body, struct err_why *why, struct key *keys,
                           size_t *out_count) ICMS_MUST_CHECK;
 
 #endif

@@ -103,14 +103,14 @@ icms_err agent_match_read(const char *body, size_t bytes, struct err_why *why,
 {
     static const char *const members[] = {"volume", "keys",   "names", "chain",
                                           "tokens", "hashes", NULL};
-    json_t *root = NULL;
-    icms_err err = agent_body_read(body, bytes, members, why, &root);
+    struct agent_body read;
+    icms_err err = agent_body_read(body, bytes, members, why, &read);
 
     if (err == ICMS_OK)
-        err = agent_body_volume(root, why, out_volume);
+        err = agent_body_volume(read.root, why, out_volume);
     if (err == ICMS_OK)
-        err = agent_body_keys(root, why, out_keys, out_count);
-    json_decref(root);
+        err = agent_body_keys(&read, why, out_keys, out_count);
+    agent_body_end(&read);
     return err;
 }
 

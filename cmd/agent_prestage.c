@@ -22,9 +22,10 @@ static const char *const prestage_members[] = {"volume",   "keys",   "names",   
                                                "priority", "tier",   "pin_seconds", "chain",
                                                "tokens",   "hashes", NULL};
 
-static icms_err order_read(const json_t *root, struct err_why *why,
+static icms_err order_read(const struct agent_body *body, struct err_why *why,
                            char out_volume[LIMIT_NAME_BYTES], struct agent_hints *out_hints)
 {
+    const json_t *root = body->root;
     const json_t *tier = json_object_get(root, "tier");
     icms_err err = agent_body_volume(root, why, out_volume);
     struct key *keys = NULL;
@@ -48,7 +49,7 @@ static icms_err order_read(const json_t *root, struct err_why *why,
         err =
             agent_body_number(root, "pin_seconds", 0, ICMS_PIN_SECONDS_MAX, why, &out_hints->pin_s);
     if (err == ICMS_OK)
-        err = agent_body_keys(root, why, &keys, &out_hints->count);
+        err = agent_body_keys(body, why, &keys, &out_hints->count);
     if (err == ICMS_OK)
         out_hints->keys = keys;
     return err;
@@ -57,12 +58,12 @@ static icms_err order_read(const json_t *root, struct err_why *why,
 icms_err agent_prestage_read(const char *body, size_t bytes, struct err_why *why,
                              char out_volume[LIMIT_NAME_BYTES], struct agent_hints *out_hints)
 {
-    json_t *root = NULL;
-    icms_err err = agent_body_read(body, bytes, prestage_members, why, &root);
+    struct agent_body read;
+    icms_err err = agent_body_read(body, bytes, prestage_members, why, &read);
 
     if (err == ICMS_OK)
-        err = order_read(root, why, out_volume, out_hints);
-    json_decref(root);
+        err = order_read(&read, why, out_volume, out_hints);
+    agent_body_end(&read);
     return err;
 }
 

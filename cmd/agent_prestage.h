@@ -23,7 +23,7 @@
 #include "ctl/ctl.h"
 
 /* Reads a body. On ICMS_OK out_hints->keys is malloc's and the caller's, and volume points into
- * out_volume. INVALID, UNSUPPORTED or NO_MEMORY with a sentence. */
+ * out_volume. INVALID, LIMIT, UNSUPPORTED or NO_MEMORY with a sentence. */
 icms_err agent_prestage_read(const char *body, size_t bytes, struct err_why *why,
                              char out_volume[LIMIT_NAME_BYTES],
                              struct agent_hints *out_hints) ICMS_MUST_CHECK;

@@ -258,18 +258,101 @@ static void any_body_is_read_or_refused(void **state)
 static void the_largest_bodies_are_bounded(void **state)
 {
     static const char *const pieces[] = {"[", "{\"a\":", "{},", "1,", "\"", "\"00\","};
-    char *text = malloc(LIMIT_HTTP_BODY_BYTES + 1);
+    char *text = malloc(LIMIT_HTTP_JSON_BYTES + 8);
 
     check(text != NULL);
     for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
         size_t length = strlen(pieces[i]), at = 0;
 
         at = (size_t)sprintf(text, "{\"volume\": \"kv\", \"keys\": [");
-        for (; at + length <= LIMIT_HTTP_BODY_BYTES; at += length)
+        for (; at + length <= LIMIT_HTTP_JSON_BYTES; at += length)
             memcpy(text + at, pieces[i], length);
         text[at] = '\0';
         assert_int_equal(read_text(text), ICMS_INVALID);
+        assert_null(strstr(why.text, "at most"));
+        memcpy(text + at, "1,1,1,1", 8);
+        assert_int_equal(read_text(text), ICMS_LIMIT);
+        assert_non_null(strstr(why.text, "262144 bytes at most"));
     }
+    free(text);
+}
+
+/* ---- token ids as base64 -------------------------------------------------------------------- */
+
+#define CHAIN2 "{\"state\": " STATE ", \"run_blocks\": 8, \"block_tokens\": 2}"
+
+/* They make the keys that an array of them makes. */
+static void base64_makes_the_keys_of_an_array(void **state)
+{
+    static const char *const same[] = {
+        "{\"volume\": \"kv\", \"chain\": " CHAIN2 ", \"tokens\": "
+        "\"AQAAAAIAAAD///9/BAAAAPv/PwA=\"}",
+        "{\"tokens\" : \t\"AQAAAAIAAAD///9/BAAAAPv/PwA=\",\"volume\":\"kv\",\"chain\":" CHAIN2 "}",
+        "{\"volume\": \"kv\", \"chain\": " CHAIN2 ", \"tokens\": \"AQAAAAIAAAD///9/BAAAAA==\"}"};
+    struct key keys[2];
+
+    assert_int_equal(read_text("{\"volume\": \"kv\", \"tokens\": [1, 2, 2147483647, 4, 4194299], "
+                               "\"chain\": " CHAIN2 "}"),
+                     ICMS_OK);
+    assert_int_equal(hints.count, 2);
+    memcpy(keys, hints.keys, sizeof(keys));
+    for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+        assert_int_equal(read_text(same[i]), ICMS_OK);
+        assert_int_equal(hints.count, 2);
+        assert_memory_equal(hints.keys, keys, sizeof(keys));
+    }
+    /* a name that looks like it */
+    assert_int_equal(read_text("{\"volume\": \"kv\", \"names\": [\"{\\\"tokens\\\": \\\"AQ\"]}"),
+                     ICMS_OK);
+    assert_int_equal(hints.count, 1);
+}
+
+static void what_is_no_base64_is_refused(void **state)
+{
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"\"tokens\": \"AQAAAAIAAA\"", "base64"}, /* no padding */
+        {"\"tokens\": \"AQAAAAIAAAA=\", \"tokens\": \"\"", "not JSON"},
+        {"\"tokens\": \"AQAAAAIAAA=A\"", "base64"},
+        {"\"tokens\": \"AQAA=AIAAAA=\"", "base64"},
+        {"\"tokens\": \"AQAA-AIAAAA=\"", "base64"},
+        {"\"tokens\": \"AQAA\\u0041AIA\"", "base64"},
+        {"\"tokens\": \"AQAAAAIA\"", "base64"},      /* 6 bytes */
+        {"\"tokens\": \"AQAAAAAAAIA=\"", "entry 1"}, /* -2147483648 */
+        {"\"tokens\": \"AQAAAA==\"", "less than a block of 2"},
+        {"\"tokens\": \"\"", "less than a block of 2"},
+        {"\"tokens\": \"AQAAAAIAAAA=", "not JSON"},
+        {"\"tokens\": \"AQAAAAIAAAA=\", \"hashes\": [\"00\"]", "with tokens or with hashes"},
+        {"\"x\": {\"tokens\": \"AQAAAAIAAAA=\"}", "nothing inside"},
+        {"\"x\": {\"tokens\": \"AQAAAAIAAAA=\"}, \"tokens\": \"\"", "unknown member"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[400];
+
+        (void)snprintf(text, sizeof(text), "{\"volume\": \"kv\", \"chain\": " CHAIN2 ", %s}",
+                       cases[i].text);
+        assert_int_equal(read_text(text), ICMS_INVALID);
+        if (strstr(why.text, cases[i].why) == NULL)
+            fail_msg("%s: %s", cases[i].text, why.text);
+    }
+}
+
+/* A million and more, within the body's limit. */
+static void a_million_token_ids_fit(void **state)
+{
+    const size_t count = 1048575, digits = count * 4 / 3 * 4; /* count is a multiple of 3 */
+    char *text = malloc(digits + 400);
+    size_t length;
+
+    check(text != NULL);
+    length = (size_t)sprintf(text, "{\"volume\": \"kv\", \"chain\": " CHAIN2 ", \"tokens\": \"");
+    memset(text + length, 'A', digits);
+    memcpy(text + length + digits, "\"}", 3);
+    assert_true(length + digits + 2 <= LIMIT_HTTP_BODY_BYTES);
+    assert_int_equal(read_text(text), ICMS_OK);
+    assert_int_equal(hints.count, count / 2);
     free(text);
 }
 
@@ -282,6 +365,9 @@ int main(void)
         cmocka_unit_test(what_is_wrong_with_a_chain_is_named),
         cmocka_unit_test(any_body_is_read_or_refused),
         cmocka_unit_test(the_largest_bodies_are_bounded),
+        cmocka_unit_test(base64_makes_the_keys_of_an_array),
+        cmocka_unit_test(what_is_no_base64_is_refused),
+        cmocka_unit_test(a_million_token_ids_fit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -103,11 +103,14 @@
 #define LIMIT_WRITE_STREAMS 255
 
 /* HTTP of a daemon (metrics and health): connections, those that wait to be accepted, one page, the
- * body of a request, how long a peer may be silent, and a file of certificates or of a key. */
+ * body of a request (a million token ids as base64, and the rest), of that the JSON, large bodies
+ * of all requests, how long a peer may be silent, and a file of certificates or of a key. */
 #define LIMIT_HTTP_CONNECTIONS     16
 #define LIMIT_HTTP_BACKLOG         128
 #define LIMIT_HTTP_PAGE_BYTES      ((size_t)8 << 20)
-#define LIMIT_HTTP_BODY_BYTES      ((size_t)256 << 10)
+#define LIMIT_HTTP_BODY_BYTES      ((size_t)6 << 20)
+#define LIMIT_HTTP_JSON_BYTES      ((size_t)256 << 10)
+#define LIMIT_HTTP_BODIES_BYTES    ((size_t)16 << 20)
 #define LIMIT_HTTP_SILENCE_SECONDS 10
 #define LIMIT_HTTP_PEM_BYTES       ((size_t)64 << 10)
 

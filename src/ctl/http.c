@@ -51,6 +51,7 @@ struct ctl_http {
     struct list free;          /* struct http_connection                     */
     struct list open;          /* oldest first                               */
     struct http_connection connections[LIMIT_HTTP_CONNECTIONS];
+    size_t bodies_bytes; /* memory of all struct http_post; LIMIT_HTTP_BODIES_BYTES at most */
 };
 
 /* The request of a POST, from its headers until it is over; libmicrohttpd's request context. */
@@ -58,7 +59,7 @@ struct http_post {
     char *body;   /* [capacity], malloc                                 */
     size_t bytes; /* of it, that came                                   */
     size_t capacity;
-    bool is_over; /* more came than LIMIT_HTTP_BODY_BYTES, or there is no memory */
+    unsigned refused; /* status: more came than LIMIT_HTTP_BODY_BYTES, or there is no memory */
 };
 
 /* libmicrohttpd has had several names for it. */
@@ -238,7 +239,7 @@ static enum MHD_Result page_verdict(struct ctl_http *http, struct MHD_Connection
 /* ---- POST ----------------------------------------------------------------------------------- */
 
 /* One more byte than there is in the body is always there, for a zero. */
-static bool post_grow(struct http_post *post, size_t bytes)
+static bool post_grow(struct ctl_http *http, struct http_post *post, size_t bytes)
 {
     size_t capacity = post->capacity == 0 ? 4096 : post->capacity;
     char *body;
@@ -247,20 +248,41 @@ static bool post_grow(struct http_post *post, size_t bytes)
         capacity *= 2;
     if (capacity == post->capacity)
         return true;
+    if (capacity > 2 * LIMIT_HTTP_JSON_BYTES && /* small ones find memory whatever others send */
+        http->bodies_bytes + capacity - post->capacity > LIMIT_HTTP_BODIES_BYTES)
+        return false;
     body = realloc(post->body, capacity);
     if (body == NULL)
         return false;
+    http->bodies_bytes += capacity - post->capacity;
     post->body = body;
     post->capacity = capacity;
     return true;
 }
 
-static void post_take(struct http_post *post, const char *upload, size_t bytes)
+static void post_drop(struct ctl_http *http, struct http_post *post)
 {
-    if (bytes > LIMIT_HTTP_BODY_BYTES - post->bytes || !post_grow(post, post->bytes + bytes))
-        post->is_over = true;
-    if (post->is_over)
-        return; /* what follows is read, and forgotten, until the answer goes */
+    http->bodies_bytes -= post->capacity;
+    free(post->body);
+    *post = (struct http_post){.body = NULL};
+}
+
+static void post_take(struct ctl_http *http, struct http_post *post, const char *upload,
+                      size_t bytes)
+{
+    unsigned refused = 0;
+
+    if (post->refused != 0)
+        return;
+    if (bytes > LIMIT_HTTP_BODY_BYTES - post->bytes)
+        refused = STATUS_TOO_LARGE;
+    else if (!post_grow(http, post, post->bytes + bytes))
+        refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+    if (refused != 0) {
+        post_drop(http, post);
+        post->refused = refused; /* what follows is read, and forgotten, until the answer goes */
+        return;
+    }
     memcpy(post->body + post->bytes, upload, bytes);
     post->bytes += bytes;
 }
@@ -288,6 +310,8 @@ static enum MHD_Result post_refuse(struct MHD_Connection *connection, unsigned s
 
     if (status == MHD_HTTP_UNSUPPORTED_MEDIA_TYPE)
         return answer_line(connection, status, "the body has to be " TYPE_JSON "\n");
+    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
+        return answer_line(connection, status, "too many large bodies at a time\n");
     (void)snprintf(line, sizeof(line), "a body has %zu bytes at most\n", LIMIT_HTTP_BODY_BYTES);
     return answer_line(connection, status, line);
 }
@@ -313,12 +337,14 @@ static enum MHD_Result post_handle(struct ctl_http *http, const struct ctl_post 
         return *request != NULL ? MHD_YES : MHD_NO;
     }
     if (*upload_bytes != 0) {
-        post_take(post, upload, *upload_bytes);
+        post_take(http, post, upload, *upload_bytes);
         *upload_bytes = 0;
         return MHD_YES;
     }
-    if (post->is_over || !post_grow(post, post->bytes))
-        return post_refuse(connection, STATUS_TOO_LARGE);
+    if (post->refused == 0 && !post_grow(http, post, post->bytes))
+        post->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+    if (post->refused != 0)
+        return post_refuse(connection, post->refused);
     post->body[post->bytes] = '\0';
     ctl_page_clear(&http->page);
     status = to->take(http->opts.arg, post->body, post->bytes, &http->page);
@@ -331,7 +357,7 @@ static void post_completed(void *arg, struct MHD_Connection *connection, void **
     struct http_post *post = *request;
 
     if (post != NULL)
-        free(post->body);
+        post_drop(arg, post);
     free(post);
     *request = NULL;
 }
@@ -447,7 +473,7 @@ static bool server_start(struct ctl_http *http, int fd)
         flags, 0, NULL, NULL, handle, http, MHD_OPTION_EXTERNAL_LOGGER, server_log, NULL,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)LIMIT_HTTP_CONNECTIONS,
         MHD_OPTION_NOTIFY_CONNECTION, connection_notified, http, MHD_OPTION_NOTIFY_COMPLETED,
-        post_completed, NULL, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LIMIT_HTTP_SILENCE_SECONDS,
+        post_completed, http, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LIMIT_HTTP_SILENCE_SECONDS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_ARRAY, tls,
         MHD_OPTION_END);
     secret_free(&http->guard.key); /* GnuTLS has it now */

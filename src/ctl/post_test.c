@@ -175,6 +175,38 @@ static void a_body_that_is_too_large_is_refused(void **state)
     free(text);
 }
 
+/* Memory of large bodies is bounded for all together; small ones come all the same. */
+static void large_bodies_are_bounded_together(void **state)
+{
+    char *text = calloc(1, LIMIT_HTTP_BODY_BYTES);
+    int fd[2];
+
+    check(text != NULL);
+    for (int i = 0; i < 2; i++) {
+        static const char head[] = POST PROOF JSON "Content-Length: 6291456\r\n\r\n";
+
+        fd[i] = dial();
+        assert_int_equal(send(fd[i], head, sizeof(head) - 1, MSG_NOSIGNAL), sizeof(head) - 1);
+        for (size_t sent = 0; sent < LIMIT_HTTP_BODY_BYTES - 1;) {
+            ssize_t more = send(fd[i], text, LIMIT_HTTP_BODY_BYTES - 1 - sent, MSG_NOSIGNAL);
+
+            assert_true(more > 0);
+            sent += (size_t)more;
+        }
+    }
+    usleep(300000); /* until they were read */
+    assert_int_equal(ask_with(POST PROOF JSON, LIMIT_HTTP_JSON_BYTES, 300000), 202);
+    assert_int_equal(ask_with(POST PROOF JSON, LIMIT_HTTP_BODY_BYTES, 300000), 503);
+    assert_int_equal(body_bytes, LIMIT_HTTP_JSON_BYTES);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(send(fd[i], "}", 1, MSG_NOSIGNAL), 1);
+        assert_int_equal(answer_of(fd[i]), 202);
+        assert_int_equal(body_bytes, LIMIT_HTTP_BODY_BYTES);
+    }
+    assert_int_equal(ask_with(POST PROOF JSON, LIMIT_HTTP_BODY_BYTES, 300000), 202);
+    free(text);
+}
+
 /* Before a byte of the body is taken. */
 static void nobody_else_gives_a_body(void **state)
 {
@@ -233,6 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_body_comes_whole, serve, stop),
         cmocka_unit_test_setup_teardown(a_body_that_is_too_large_is_refused, serve, stop),
+        cmocka_unit_test_setup_teardown(large_bodies_are_bounded_together, serve, stop),
         cmocka_unit_test_setup_teardown(nobody_else_gives_a_body, serve, stop),
         cmocka_unit_test_setup_teardown(each_path_has_its_own, serve, stop),
         cmocka_unit_test_setup_teardown(a_body_without_end_keeps_nobody_out, serve, stop),

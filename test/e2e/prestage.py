@@ -9,9 +9,11 @@ Method: one target, one agent with little memory and a token, the command, and P
 
 usage: prestage.py BUILD_ROOT
 """
+import base64
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -129,6 +131,10 @@ def who_has_a_prefix(shell, agent):
     expect("what memory evicted is not there", (answer["of"], answer["dram"]) == (12, 0), answer)
     matched = json.loads(shell.run("match", "--estimate", "--json", *names).stdout)
     expect("though the pod has it", matched["matched"] == 12 and matched["first"]["dram"] == 0, matched)
+    ids = base64.b64encode(struct.pack("<1000000i", *range(1000000))).decode()
+    chain = {"state": "00" * 32, "run_blocks": 8, "block_tokens": 16}
+    status, answer = post(agent, {"volume": "kv", "chain": chain, "tokens": ids}, path="/v1/match")
+    expect("a million token ids fit", (status, answer) == (200, {"of": 62500, "dram": 0, "local": 0}), answer)
     for body, word in ((b"[]", "JSON object"), ({"volume": "no", "names": ["x"]}, "no volume"),
                        ({"volume": "kv", "names": ["x"], "tier": "dram"}, "unknown member")):
         status, answer = post(agent, body, path="/v1/match")
