@@ -110,13 +110,18 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
             rows[way].append(engine.serve(names_of(number, i, way, given), way))
     means = {way: statistics.median(seconds for seconds, _ in rows[way]) for way in WAYS}
     best = min(means["load"], means["compute"])
-    errors = sorted(engine.errors)
+    errors = engine.errors
     return {"bytes_per_s": bytes_per_s, "estimate": estimate_of(agent),
             **{f"{way}_s": means[way] for way in WAYS}, "choice_of_best": means["choice"] / best,
             "loaded": [ready for _, ready in rows["choice"]],
-            "prefixes": len(errors), "prefix_error_p90": errors[(len(errors) * 9 - 1) // 10] if errors else None,
+            "prefixes": len(errors), "prefix_error_p90": nine_of_ten(errors),
+            "load_spread_p90": nine_of_ten([abs(seconds - means["load"]) / means["load"] for seconds, _ in rows["load"]]),
             "first_of_best": [seconds / best for seconds, _ in first],
             "first_loaded": [ready for _, ready in first]}
+
+
+def nine_of_ten(errors):
+    return sorted(errors)[(len(errors) * 9 - 1) // 10] if errors else None
 
 
 def estimate_of(agent):
@@ -176,7 +181,8 @@ def show(row):
     print(f"{'':8} before that, of the faster: {first}")
     estimate = row["estimate"]
     if row["prefixes"]:
-        print(f"{'':8} of {row['prefixes']} prefixes nine of ten within {100 * row['prefix_error_p90']:.0f} %")
+        print(f"{'':8} of {row['prefixes']} prefixes nine of ten within {100 * row['prefix_error_p90']:.0f} % of what was "
+              f"expected; without any estimate {100 * row['load_spread_p90']:.0f} % around their own median")
     print(f"{'':8} expects {estimate['bytes_per_second'] / 1e6:.2f} MB/s; nine of ten of the last loads within "
           f"{100 * estimate['error']:.0f} %", flush=True)
 
