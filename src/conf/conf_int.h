@@ -343,7 +343,7 @@ icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, cons
     "encrypted is a part of its identity: all of its blocks would become "                         \
     "misses; " CONF_VOLUME_OTHER
 #define CONF_VALUE_MAX_SMALLER                                                                     \
-    "its value_max becomes smaller: stores of larger blocks fail, and those that it holds are "    \
-    "found only by agents that still have the larger one; add --yes"
+    "its value_max becomes smaller: stores of larger blocks fail, and those that it holds cannot " \
+    "be loaded after a restart of targets or agents; add --yes"
 
 #endif

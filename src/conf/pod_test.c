@@ -736,7 +736,7 @@ static void test_volumes_are_changed_line_by_line(void **state)
     changed(HEAD E0 V_KV V_B, SET(SET, "b", runs, larger),
             EPOCH(5) E0 V_KV "- name: b\n  value_max: 16MiB\n  run_blocks: 16\n");
     smaller = SET(SET, "b", runs, create);
-    not_changed(HEAD E0 V_KV V_B, smaller, ICMS_INVALID, "stores of larger blocks fail");
+    not_changed(HEAD E0 V_KV V_B, smaller, ICMS_INVALID, "cannot be loaded after a restart");
     smaller.yes = true;
     changed(HEAD E0 V_KV V_B, smaller,
             EPOCH(5) E0 V_KV "- name: b\n  value_max: 4MiB\n  run_blocks: 16\n");

@@ -118,7 +118,7 @@ static void what_loses_blocks_asks(void **state)
     refused(HEAD KV RAW TAIL, CHANGE(CONF_VOLUME_SET, "raw", false, "quota=500MiB", ), ICMS_INVALID,
             "--yes");
     refused(HEAD RAW, CHANGE(CONF_VOLUME_SET, "raw", false, "value_max=65535", ), ICMS_INVALID,
-            "stores of larger blocks fail");
+            "cannot be loaded after a restart");
     becomes(HEAD RAW, CHANGE(CONF_VOLUME_SET, "raw", false, "value_max=65537", ),
             HEAD "  - name: raw\n    value_max: 65537\n    hosts: [nqn.2020-01.org.a:b]\n",
             "volumes[raw].value_max: 64KiB -> 65537\n");

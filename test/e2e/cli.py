@@ -275,10 +275,10 @@ def volume_of_both(folder):
         now = [target.read_text(), pod_map.read_text()]
         assert [a == b for a, b in zip(before, now)] == [value[0] != "q", value[0] == "q"], now
     result, changed = both("set", "new", "value_max=64KiB")
-    expect("a smaller value_max without --yes", result, 1, b"", [b"stores of larger blocks fail", b"--yes"])
+    expect("a smaller value_max without --yes", result, 1, b"", [b"cannot be loaded after a restart", b"--yes"])
     assert not changed
     expect("of the map alone, too", icms("pod", "volume", "set", "new", "value_max=64KiB", "--file", pod_map), 1, b"",
-           [b"stores of larger blocks fail", b"--yes"])
+           [b"cannot be loaded after a restart", b"--yes"])
     expect("with --yes", both("set", "new", "value_max=64KiB", "--yes")[0], 0)
     assert "128KiB" not in target.read_text() + pod_map.read_text()
     expect("of the map with --yes", icms("pod", "volume", "set", "new", "value_max=32KiB", "--yes", "--file", pod_map), 0)
