@@ -733,27 +733,6 @@ static const struct nvmf_ctrl_ops link_ctrl_ops = {
     .closed = link_closed,
 };
 
-void agent_enclosure_damaged(struct agent_enclosure *enclosure, uint32_t volume,
-                             const struct key *key)
-{
-    counter_add(&enclosure->checksum_errors, 1);
-    pthread_mutex_lock(&enclosure->text_lock);
-    enclosure->damaged_volume = volume;
-    enclosure->damaged_key = *key;
-    enclosure->damaged_ns = u64_max(loop_env_now_ns(enclosure->agent->env), 1);
-    pthread_mutex_unlock(&enclosure->text_lock);
-}
-
-bool agent_enclosure_was_away(const struct agent_enclosure *enclosure,
-                              const struct agent_shard *shard)
-{
-    uint64_t back_ns =
-        u64_max(atomic_load_explicit(&enclosure->included_ns, memory_order_relaxed),
-                atomic_load_explicit(&enclosure->appeared_ns[shard->number], memory_order_relaxed));
-
-    return back_ns != 0 && loop_env_now_ns(enclosure->agent->env) - back_ns < AGENT_HEAL_NS;
-}
-
 /* ---- life ----------------------------------------------------------------------------------- */
 
 icms_err agent_association_new(struct agent_link *link, const struct agent_enclosure_opts *opts,

@@ -184,15 +184,6 @@ void agent_enclosure_sent(struct agent_enclosure *enclosure, bool is_load, struc
 void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, bool is_load,
                       const struct nvmf_req *req, const struct slow_op *asked);
 
-/* A block that it has is damaged, there or on its way. */
-void agent_enclosure_damaged(struct agent_enclosure *enclosure, uint32_t volume,
-                             const struct key *key);
-
-/* True when this enclosure, or the volume there, was away lately, so that another one may have its
- * blocks. */
-bool agent_enclosure_was_away(const struct agent_enclosure *enclosure,
-                              const struct agent_shard *shard);
-
 /* ---- ask.c ---------------------------------------------------------------------------------- */
 
 /* Sends op to the enclosure, by one of its links, and by another one when that is lost; ends with
@@ -201,5 +192,14 @@ void agent_enclosure_ask(struct agent_enclosure *enclosure, struct agent_op *op)
 
 /* The same for a command of a batch; ends with cmd->answered. */
 void agent_enclosure_ask_match(struct agent_enclosure *enclosure, struct agent_match_cmd *cmd);
+
+/* A block that it has is damaged, there or on its way. */
+void agent_enclosure_damaged(struct agent_enclosure *enclosure, uint32_t volume,
+                             const struct key *key);
+
+/* True when this enclosure, or the volume there, was away lately, so that another one may have its
+ * blocks. */
+bool agent_enclosure_was_away(const struct agent_enclosure *enclosure,
+                              const struct agent_shard *shard);
 
 #endif
