@@ -112,6 +112,7 @@
 #define LIMIT_HTTP_JSON_BYTES      ((size_t)256 << 10)
 #define LIMIT_HTTP_BODIES_BYTES    ((size_t)16 << 20)
 #define LIMIT_HTTP_SILENCE_SECONDS 10
+#define LIMIT_HTTP_BODY_SECONDS    30 /* from its first byte to its last */
 #define LIMIT_HTTP_PEM_BYTES       ((size_t)64 << 10)
 
 #endif

@@ -116,6 +116,13 @@ static bool slow_judge(struct slow *slow, uint32_t peer, uint64_t in_use, uint32
     return true;
 }
 
+/* Two pauses that are far apart are no streak. */
+static void slow_streak_look(struct slow_peer *self, uint64_t now_ns)
+{
+    if (now_ns - self->late_end_ns > SLOW_STALE_NS)
+        self->late_halves = 0;
+}
+
 void slow_sent(struct slow *slow, uint32_t peer, struct slow_op *op)
 {
     check(peer < slow->count);
@@ -141,6 +148,8 @@ bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end
         self->in_time_ns = u64_max(self->in_time_ns, op->sent_ns);
         return false;
     }
+    slow_streak_look(self, now_ns);
+    self->late_end_ns = now_ns;
     if (self->late_halves == 0) {
         self->streak_ns = now_ns;
         self->late_ns = 0;
@@ -171,6 +180,7 @@ bool slow_look(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind
     uint32_t waiting = 0;
 
     check(peer < slow->count && (in_use >> peer & 1) != 0);
+    slow_streak_look(self, now_ns);
     if (self->late_halves == 0)
         return false;
     list_for_each (link, &self->waiting) {

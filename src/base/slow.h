@@ -7,7 +7,8 @@
  * Life of a verdict. Each operation is told by slow_sent, and by slow_ended when it is over. It is
  * late when it took, or waits for, longer than slow_limit_ns: SLOW_FACTOR times what is typical of
  * the others, SLOW_FLOOR_NS at least. A peer becomes slow when all of this holds:
- *   - SLOW_LATES operations were late, where two in time make up for one, so that a peer which is
+ *   - SLOW_LATES operations were late, none of them SLOW_STALE_NS behind another one, where two in
+ *     time make up for one, so that a peer which is
  *     late now and then stays in use, and one that is late for half does not;
  *   - the first of them ended SLOW_STREAK_NS ago, and one is late since: one pause, however many
  *     waited for it, is no verdict. While there is such a first one the owner looks at what is not
@@ -43,6 +44,9 @@
 #define SLOW_LATES     3
 #define SLOW_STREAK_NS ((uint64_t)400 * 1000 * 1000)
 
+/* When nothing was late for so long, what was late before is forgotten. */
+#define SLOW_STALE_NS ((uint64_t)10 * 1000 * 1000 * 1000)
+
 #define SLOW_FACTOR          8
 #define SLOW_FLOOR_NS        ((uint64_t)50 * 1000 * 1000)
 #define SLOW_MISSED_FLOOR_NS ((uint64_t)5 * 1000 * 1000)
@@ -68,6 +72,7 @@ struct slow_peer {
     uint64_t typical_ns;  /* moving average of what operations took; 0: none yet                  */
     uint64_t in_time_ns;  /* when the last operation in time was sent; 0: none yet                */
     uint64_t streak_ns;   /* when the first late one of the streak ended                        */
+    uint64_t late_end_ns; /* when the last one did                                              */
     uint32_t late_halves; /* two for each late operation, less one for each in time; 0: no streak */
     uint64_t late_ns;     /* what the longest of them took                                        */
     uint32_t probes_good; /* in a row, while it is slow                                           */

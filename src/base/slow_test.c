@@ -263,6 +263,26 @@ static void what_is_not_answered_counts(void **state)
     assert_int_equal(slow_look_ns(&slow, 0, 4 * S), 0);
 }
 
+/* Where little is asked for there is little in time to make up for a pause: an hour does. */
+static void pauses_far_apart_are_no_streak(void **state)
+{
+    for (int looks = 0; looks < 2; looks++) {
+        struct slow_op op = {.sent_ns = 3600 * S};
+        struct slow slow;
+
+        slow_init(&slow, 2);
+        for (int i = 0; i < 3; i++)
+            assert_false(ended(&slow, 0, SLOW_ANSWERED, S, S + 300 * MS));
+        assert_false(ended(&slow, 1, SLOW_ANSWERED, 3600 * S - MS, 3600 * S));
+        slow_sent(&slow, 0, &op);
+        if (looks == 1)
+            assert_false(slow_look(&slow, 0, 3, 0, 3600 * S + 60 * MS));
+        list_remove(&op.link);
+        for (int i = 0; i < 2; i++)
+            assert_false(ended(&slow, 0, SLOW_ANSWERED, 3600 * S, 3600 * S + 60 * MS));
+    }
+}
+
 /* Half a second for an answer: not waited for twice, where the others are asked meanwhile. */
 static void half_a_second_is_seen_within_one(void **state)
 {
@@ -394,6 +414,7 @@ int main(void)
         cmocka_unit_test(a_peer_that_refuses_is_busy),
         cmocka_unit_test(one_pause_is_no_verdict),
         cmocka_unit_test(what_is_not_answered_counts),
+        cmocka_unit_test(pauses_far_apart_are_no_streak),
         cmocka_unit_test(half_a_second_is_seen_within_one),
         cmocka_unit_test(two_in_time_make_up_for_one),
         cmocka_unit_test(late_for_half_is_slow),
