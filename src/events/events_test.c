@@ -705,6 +705,29 @@ static void subscriptions_are_bounded(void **state)
     world_end(&world);
 }
 
+/* Who comes and goes for days is no flood: what ended takes no memory. */
+static void subscriptions_that_ended_do_not_count(void **state)
+{
+    struct world world;
+    void *sub;
+
+    world_new(&world, 1 << 20);
+    sub = subscribe(&world);
+    for (int i = 0; i < EVENTS_HEARD_MAX + 64; i++) {
+        char topic[16];
+        size_t bytes = (size_t)snprintf(topic, sizeof(topic), "t%d", i);
+
+        assert_int_equal(zmq_setsockopt(sub, ZMQ_SUBSCRIBE, topic, bytes), 0);
+        assert_int_equal(zmq_setsockopt(sub, ZMQ_UNSUBSCRIBE, topic, bytes), 0);
+        if (i % 64 == 0)
+            pause_ms(5);
+    }
+    pause_ms(100);
+    assert_int_equal(stats_of(&world).floods, 0);
+    zmq_close(sub);
+    world_end(&world);
+}
+
 static void sockets_are_where_nobody_else_is(void **state)
 {
     struct world world, other;
@@ -755,6 +778,7 @@ int main(void)
         cmocka_unit_test(ten_thousand_requests_are_bounded),
         cmocka_unit_test(connections_are_bounded),
         cmocka_unit_test(subscriptions_are_bounded),
+        cmocka_unit_test(subscriptions_that_ended_do_not_count),
         cmocka_unit_test(sockets_are_where_nobody_else_is),
     };
 

@@ -49,7 +49,7 @@ struct endpoint {
     bool is_bound;
     bool is_closing;           /* not bound any more, and ZeroMQ has not closed it yet */
     int fds[EVENTS_PEERS_MAX]; /* of connections: [0 .. peers)               */
-    uint32_t heard;            /* what subscribers said since it was bound             */
+    uint32_t heard;            /* subscriptions that there are, since it was bound     */
     uint64_t peers;            /* connections; a counter                       */
     uint64_t floods;           /* times that there was too much; a counter     */
 };
@@ -184,9 +184,9 @@ static void endpoint_close(struct endpoint *endpoint)
         endpoint_unlink(endpoint);
 }
 
-/* Counts what subscribers say. An XPUB socket tells it, and a PUB socket would not. The end of a
- * subscription gives memory back, and is told of each that ends with its connection, too: it counts
- * only when there is no end of them. */
+/* Counts subscriptions. An XPUB socket tells of them, and a PUB socket would not. The end of one
+ * gives memory back, and is told of each that ends with its connection, too; of ends without end
+ * each counts. */
 static void endpoint_hear(struct endpoint *endpoint)
 {
     uint8_t frame[REQUEST_BYTES];
@@ -198,6 +198,8 @@ static void endpoint_hear(struct endpoint *endpoint)
             return;
         if (bytes == 0 || frame[0] != 0 || i >= HEAR_COUNT)
             endpoint->heard++;
+        else
+            endpoint->heard -= endpoint->heard != 0;
     }
 }
 
