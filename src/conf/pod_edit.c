@@ -92,6 +92,10 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
         return refuse(change, ICMS_INVALID,
                       "no other one is up, so no enclosure would take blocks; settle another "
                       "one first");
+    if (state != CONF_ENCLOSURE_DRAINING && is_other(change, CONF_ENCLOSURE_DRAINING))
+        return refuse(change, ICMS_INVALID,
+                      "it is not drained, and another one is: is that the one? Else undrain or "
+                      "remove that one first");
     if (change->asked->yes)
         return ICMS_OK;
     return refuse(change, ICMS_INVALID,

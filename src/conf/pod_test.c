@@ -642,6 +642,9 @@ static void test_what_is_removed_is_asked_for(void **state)
     not_changed(HEAD E0 E1 "  state: draining\n",
                 ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
                 ICMS_INVALID, "no other one is up");
+    not_changed(HEAD E0 "  state: draining\n" E1 E2,
+                ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e1", .yes = true}),
+                ICMS_INVALID, "another one is: is that the one?");
     not_changed(HEAD E0 E1, MAKE(REMOVE, "mars"), ICMS_NOT_FOUND, "none of this name");
 }
 
