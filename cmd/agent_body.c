@@ -2,8 +2,8 @@
 /*
  * cmd/agent_body.c: see agent_body.h. Called by ctl's HTTP thread. A body is of someone who has
  * proven that he may use the port, and is checked like a stranger's all the same. What it can make
- * us take: jansson's tree of LIMIT_HTTP_JSON_BYTES of text, and 4 bytes for each token id that came
- * as base64, one body at a time.
+ * us take: jansson's tree of LIMIT_HTTP_JSON_BYTES of text, 4 bytes for each token id that came as
+ * base64, and AGENT_BODY_KEYS keys with a hash each, one body at a time.
  */
 #include "agent_body.h"
 
@@ -198,10 +198,15 @@ icms_err agent_body_keys(const struct agent_body *body, struct err_why *why, str
     const json_t *root = body->root;
     size_t most = json_array_size(json_object_get(root, "keys")) +
                   json_array_size(json_object_get(root, "names")) + agent_chain_most(body);
-    struct key *keys = calloc(most + 1, sizeof(*keys));
+    struct key *keys;
     size_t count = 0;
     icms_err err;
 
+    if (most > AGENT_BODY_KEYS)
+        return err_set(why, ICMS_LIMIT,
+                       "%zu keys, where a body may have %d: larger blocks have fewer", most,
+                       AGENT_BODY_KEYS);
+    keys = calloc(most + 1, sizeof(*keys));
     if (keys == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for %zu keys", most);
     err =

@@ -14,6 +14,10 @@
 #include "base/types.h"
 #include "ctl/ctl.h"
 
+/* Keys that a body may have: each is hashed on the thread of HTTP. A million token ids in blocks of
+ * 16 are half of that. */
+#define AGENT_BODY_KEYS 131072
+
 /* A body that was read. */
 struct agent_body {
     json_t *root; /* an object                                               */

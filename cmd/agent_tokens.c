@@ -103,7 +103,10 @@ icms_err agent_tokens_read(const char *text, size_t length, struct err_why *why,
     if (!base64_read(text, length, bytes, &count) || count % 4 != 0) {
         free(bytes);
         return err_set(why, ICMS_INVALID,
-                       "tokens: an array of token ids, or base64 of them as int32, little-endian");
+                       memchr(text, '\\', length) != NULL
+                           ? "tokens: base64 without escapes: there is a backslash"
+                           : "tokens: an array of token ids, or base64 of them as int32, "
+                             "little-endian");
     }
     *out_ids = bytes;
     *out_count = count / 4;

@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "ctl/guard.h"
@@ -59,7 +60,8 @@ struct http_post {
     char *body;   /* [capacity], malloc                                 */
     size_t bytes; /* of it, that came                                   */
     size_t capacity;
-    unsigned refused; /* status: more came than LIMIT_HTTP_BODY_BYTES, or there is no memory */
+    uint64_t begun_ns; /* when its first byte came; 0: not yet              */
+    unsigned refused;  /* status: more came than LIMIT_HTTP_BODY_BYTES, or there is no memory */
 };
 
 /* libmicrohttpd has had several names for it. */
@@ -267,13 +269,20 @@ static void post_drop(struct ctl_http *http, struct http_post *post)
     *post = (struct http_post){.body = NULL};
 }
 
-static void post_take(struct ctl_http *http, struct http_post *post, const char *upload,
+/* False: it drips, and would keep its memory from others for ever. */
+static bool post_take(struct ctl_http *http, struct http_post *post, const char *upload,
                       size_t bytes)
 {
+    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
     unsigned refused = 0;
 
+    if (post->begun_ns == 0)
+        post->begun_ns = now_ns;
+    if (now_ns - post->begun_ns > (uint64_t)LIMIT_HTTP_BODY_SECONDS * 1000000000 ||
+        fault_hit("ctl.body"))
+        return false;
     if (post->refused != 0)
-        return;
+        return true;
     if (bytes > LIMIT_HTTP_BODY_BYTES - post->bytes)
         refused = STATUS_TOO_LARGE;
     else if (!post_grow(http, post, post->bytes + bytes))
@@ -281,10 +290,11 @@ static void post_take(struct ctl_http *http, struct http_post *post, const char 
     if (refused != 0) {
         post_drop(http, post);
         post->refused = refused; /* what follows is read, and forgotten, until the answer goes */
-        return;
+        return true;
     }
     memcpy(post->body + post->bytes, upload, bytes);
     post->bytes += bytes;
+    return true;
 }
 
 /* What is wrong with a POST before its body comes; 0: nothing. */
@@ -337,9 +347,10 @@ static enum MHD_Result post_handle(struct ctl_http *http, const struct ctl_post 
         return *request != NULL ? MHD_YES : MHD_NO;
     }
     if (*upload_bytes != 0) {
-        post_take(http, post, upload, *upload_bytes);
+        size_t bytes = *upload_bytes;
+
         *upload_bytes = 0;
-        return MHD_YES;
+        return post_take(http, post, upload, bytes) ? MHD_YES : MHD_NO;
     }
     if (post->refused == 0 && !post_grow(http, post, post->bytes))
         post->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
@@ -458,8 +469,10 @@ static bool server_start(struct ctl_http *http, int fd)
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
     };
+    /* with epoll an end that comes right behind data may be missed until the connection times out
+     */
     unsigned flags =
-        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC;
+        MHD_USE_POLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC;
 
     if (http->guard.certificate == NULL) {
         tls[0].option = MHD_OPTION_END;

@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/limits.h"
 #include "ctl/ctl_int.h"
 
@@ -175,6 +176,22 @@ static void a_body_that_is_too_large_is_refused(void **state)
     free(text);
 }
 
+/* A large body, but for its end. */
+static int large_begin(const char *text)
+{
+    static const char head[] = POST PROOF JSON "Content-Length: 6291456\r\n\r\n";
+    int fd = dial();
+
+    assert_int_equal(send(fd, head, sizeof(head) - 1, MSG_NOSIGNAL), sizeof(head) - 1);
+    for (size_t sent = 0; sent < LIMIT_HTTP_BODY_BYTES - 1;) {
+        ssize_t more = send(fd, text, LIMIT_HTTP_BODY_BYTES - 1 - sent, MSG_NOSIGNAL);
+
+        assert_true(more > 0);
+        sent += (size_t)more;
+    }
+    return fd;
+}
+
 /* Memory of large bodies is bounded for all together; small ones come all the same. */
 static void large_bodies_are_bounded_together(void **state)
 {
@@ -182,18 +199,8 @@ static void large_bodies_are_bounded_together(void **state)
     int fd[2];
 
     check(text != NULL);
-    for (int i = 0; i < 2; i++) {
-        static const char head[] = POST PROOF JSON "Content-Length: 6291456\r\n\r\n";
-
-        fd[i] = dial();
-        assert_int_equal(send(fd[i], head, sizeof(head) - 1, MSG_NOSIGNAL), sizeof(head) - 1);
-        for (size_t sent = 0; sent < LIMIT_HTTP_BODY_BYTES - 1;) {
-            ssize_t more = send(fd[i], text, LIMIT_HTTP_BODY_BYTES - 1 - sent, MSG_NOSIGNAL);
-
-            assert_true(more > 0);
-            sent += (size_t)more;
-        }
-    }
+    for (int i = 0; i < 2; i++)
+        fd[i] = large_begin(text);
     usleep(300000); /* until they were read */
     assert_int_equal(ask_with(POST PROOF JSON, LIMIT_HTTP_JSON_BYTES, 300000), 202);
     assert_int_equal(ask_with(POST PROOF JSON, LIMIT_HTTP_BODY_BYTES, 300000), 503);
@@ -260,12 +267,58 @@ static void a_body_without_end_keeps_nobody_out(void **state)
     assert_int_equal(bodies, 2);
 }
 
+/* Who gives up in the middle leaves his memory to others at once. */
+static void who_gives_up_keeps_nobody_out(void **state)
+{
+    char *text = calloc(1, LIMIT_HTTP_BODY_BYTES);
+
+    check(text != NULL);
+    for (int i = 0; i < 10; i++) {
+        int fd[2];
+
+        for (int j = 0; j < 2; j++)
+            fd[j] = large_begin(text);
+        for (int j = 0; j < 2; j++)
+            (void)close(fd[j]);
+        usleep(300000); /* until that was read */
+        assert_int_equal(ask_with(POST PROOF JSON, LIMIT_HTTP_BODY_BYTES, 300000), 202);
+    }
+    free(text);
+}
+
+static bool too_long(const char *name, uint32_t *out_slow_us)
+{
+    return out_slow_us == NULL && strcmp(name, "ctl.body") == 0;
+}
+
+/* A byte now and then keeps a connection, and not for longer than LIMIT_HTTP_BODY_SECONDS. */
+static void a_body_that_drips_is_ended(void **state)
+{
+    char *text = calloc(1, LIMIT_HTTP_BODY_BYTES);
+    int fd[2];
+
+    check(text != NULL);
+    for (int i = 0; i < 2; i++)
+        fd[i] = large_begin(text);
+    usleep(300000); /* until they were read */
+    __atomic_store_n(&fault_visitor, too_long, __ATOMIC_RELAXED);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(send(fd[i], "}", 1, MSG_NOSIGNAL), 1);
+        assert_int_equal(answer_of(fd[i]), 0);
+    }
+    __atomic_store_n(&fault_visitor, NULL, __ATOMIC_RELAXED);
+    assert_int_equal(ask_with(POST PROOF JSON, LIMIT_HTTP_BODY_BYTES, 300000), 202);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_body_comes_whole, serve, stop),
         cmocka_unit_test_setup_teardown(a_body_that_is_too_large_is_refused, serve, stop),
         cmocka_unit_test_setup_teardown(large_bodies_are_bounded_together, serve, stop),
+        cmocka_unit_test_setup_teardown(who_gives_up_keeps_nobody_out, serve, stop),
+        cmocka_unit_test_setup_teardown(a_body_that_drips_is_ended, serve, stop),
         cmocka_unit_test_setup_teardown(nobody_else_gives_a_body, serve, stop),
         cmocka_unit_test_setup_teardown(each_path_has_its_own, serve, stop),
         cmocka_unit_test_setup_teardown(a_body_without_end_keeps_nobody_out, serve, stop),

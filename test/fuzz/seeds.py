@@ -275,6 +275,11 @@ def prestage():
     put('prestage', 'chain-run', chain(tokens, run=65537))
     put('prestage', 'chain-both', chain(tokens + b', "hashes": ["00"]'))
     put('prestage', 'chain-keys', chain(tokens + b', "keys": ["00"]'))
+    put('prestage', 'tokens-base64', chain(b', "tokens": "AQAAAAIAAAADAAAA////fwUAAAA="'))
+    put('prestage', 'tokens-negative', chain(b', "tokens": "AQAAAP////8="'))
+    put('prestage', 'tokens-cut', chain(b', "tokens" : "AQAAAAI"'))
+    put('prestage', 'tokens-twice', chain(b', "tokens": "AQAAAAIAAAA=", "tokens": "AQAAAAIAAAA="'))
+    put('prestage', 'tokens-digits', chain(b', "tokens": "AQ\\u0041AAA*AAAA"'))
     put('prestage', 'chain-none', b'{"volume": "kv", "tokens": [1]}')
     put('prestage', 'chain-numbers', chain(b', "tokens": [0, -1, 4294967296, 1.5, 1e3]', block=1))
 
