@@ -7,6 +7,8 @@
 #   -m MB        memory of the guest (default 512)
 #   -c FILE      keep the kernel's console in FILE
 #   -a FILE      one more archive (cpio, gzip) to unpack into the guest's root
+#   -i           the guest's clock counts instructions, one a nanosecond, so that processor times are
+#                instructions of the emulated processor
 #
 # The guest's output appears on stdout as it is written. The exit status is CMDFILE's own; 98 says
 # that the guest never came to its end. Seen from the guest this machine's 127.0.0.1 is 10.0.2.2.
@@ -20,12 +22,14 @@ seconds=120
 memory=512
 console=
 archive=
-while getopts t:m:c:a: option; do
+clock=()
+while getopts t:m:c:a:i option; do
     case $option in
     t) seconds=$OPTARG ;;
     m) memory=$OPTARG ;;
     c) console=$OPTARG ;;
     a) archive=$OPTARG ;;
+    i) clock=(-icount "shift=0,sleep=off") ;;
     *) exit 2 ;;
     esac
 done
@@ -44,7 +48,7 @@ fi
 
 # What the guest writes goes to stdout, but for its closing line, which goes to $work/status.
 timeout -k 5 "$seconds" qemu-system-x86_64 \
-    -machine q35,accel=tcg -cpu max,-pdpe1gb -m "$memory" -smp 1 \
+    -machine q35,accel=tcg -cpu max,-pdpe1gb -m "$memory" -smp 1 "${clock[@]}" \
     -nodefaults -no-user-config -display none -no-reboot \
     -kernel "$image/vmlinuz" -initrd "$initrd" \
     -append "console=ttyS0 panic=-1 quiet loglevel=5 nokaslr mitigations=off tsc=reliable \
