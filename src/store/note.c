@@ -44,29 +44,48 @@ static uint32_t note_read(struct loop_file *file, const struct uuid *drive, uint
     return failed;
 }
 
+/* A drive whose notes are read without its store. */
+struct note_reader {
+    struct loop_file *file;
+    struct store_super super;
+    struct store_note_df *df; /* [2]: for note_read() */
+};
+
+/* reader_close, whatever this returns. */
+static icms_err reader_open(struct note_reader *reader, struct loop_env *env,
+                            const struct loop_file_opts *open, struct err_why *why)
+{
+    icms_err err;
+
+    *reader = (struct note_reader){
+        .df = aligned_alloc(STORE_PAGE_BYTES, 2 * sizeof(struct store_note_df))};
+    if (reader->df == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
+    err = loop_file_open(env, open, why, &reader->file);
+    return err == ICMS_OK ? store_super_read(reader->file, open->path, why, &reader->super) : err;
+}
+
+static void reader_close(struct note_reader *reader)
+{
+    loop_file_close(&reader->file);
+    free(reader->df);
+}
+
 icms_err store_note_read(struct loop_env *env, const char *path, struct err_why *why,
                          struct uuid *out_drive, void *out_bytes, bool *out_lost)
 {
     struct loop_file_opts open = {.path = path, .write = true, .direct = true, .exclusive = true};
-    struct store_note_df *df = aligned_alloc(STORE_PAGE_BYTES, 2 * sizeof(*df));
-    struct loop_file *file = NULL;
-    struct store_super super;
-    icms_err err = ICMS_OK;
+    struct note_reader reader;
+    icms_err err = reader_open(&reader, env, &open, why);
 
-    if (df == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
-    err = loop_file_open(env, &open, why, &file);
-    if (err == ICMS_OK)
-        err = store_super_read(file, path, why, &super);
-    if (err == ICMS_OK && note_read(file, &super.drive, 0, df) == 2)
+    if (err == ICMS_OK && note_read(reader.file, &reader.super.drive, 0, reader.df) == 2)
         err = err_set(why, ICMS_IO, "%s: cannot read which drives belong together", path);
     if (err == ICMS_OK) {
-        *out_drive = super.drive;
-        *out_lost = le64_get(df[1].sequence) == 0;
-        memcpy(out_bytes, df[1].bytes, STORE_NOTE_BYTES);
+        *out_drive = reader.super.drive;
+        *out_lost = le64_get(reader.df[1].sequence) == 0;
+        memcpy(out_bytes, reader.df[1].bytes, STORE_NOTE_BYTES);
     }
-    loop_file_close(&file);
-    free(df);
+    reader_close(&reader);
     return err;
 }
 
@@ -74,23 +93,16 @@ icms_err store_notes_look(struct loop_env *env, const char *path, struct err_why
                           void *out_pages)
 {
     struct loop_file_opts open = {.path = path, .direct = true};
-    struct store_note_df *df = aligned_alloc(STORE_PAGE_BYTES, 2 * sizeof(*df));
-    struct loop_file *file = NULL;
-    struct store_super super;
-    icms_err err = ICMS_OK;
+    struct note_reader reader;
+    icms_err err = reader_open(&reader, env, &open, why);
 
-    if (df == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
-    err = loop_file_open(env, &open, why, &file);
-    if (err == ICMS_OK)
-        err = store_super_read(file, path, why, &super);
     for (uint32_t page = 0; page < STORE_NOTE_PAGES && err == ICMS_OK; page++) {
-        (void)note_read(file, &super.drive, page, df); /* what cannot be read is zeros */
-        memcpy((uint8_t *)out_pages + (size_t)page * STORE_NOTE_BYTES, df[1].bytes,
+        /* what cannot be read is zeros */
+        (void)note_read(reader.file, &reader.super.drive, page, reader.df);
+        memcpy((uint8_t *)out_pages + (size_t)page * STORE_NOTE_BYTES, reader.df[1].bytes,
                STORE_NOTE_BYTES);
     }
-    loop_file_close(&file);
-    free(df);
+    reader_close(&reader);
     return err;
 }
 
