@@ -96,8 +96,6 @@ static icms_err chain_tokens(struct icms_chain *chain, uint32_t block_tokens, co
             return ICMS_NO_MEMORY;
         (*out_count)++;
     }
-    if (*out_count == 0)
-        return err_set(why, ICMS_INVALID, "tokens: less than a block of %u", block_tokens);
     return ICMS_OK;
 }
 
@@ -116,8 +114,6 @@ static icms_err chain_ids(struct icms_chain *chain, uint32_t block_tokens,
         if (chain_step(chain, body->ids + *out_count * block_bytes, block_bytes, why,
                        &keys[*out_count]) != ICMS_OK)
             return ICMS_NO_MEMORY;
-    if (*out_count == 0)
-        return err_set(why, ICMS_INVALID, "tokens: less than a block of %u", block_tokens);
     return ICMS_OK;
 }
 
@@ -177,8 +173,11 @@ icms_err agent_chain_keys(const struct agent_body *body, struct err_why *why, st
     err = chain_read(json_object_get(root, "chain"), why, &chain, &block_tokens);
     if (err != ICMS_OK)
         return err;
-    if (body->ids != NULL)
-        return chain_ids(&chain, block_tokens, body, why, keys, out_count);
-    return tokens != NULL ? chain_tokens(&chain, block_tokens, tokens, why, keys, out_count)
-                          : chain_hashes(&chain, hashes, why, keys, out_count);
+    if (hashes != NULL)
+        return chain_hashes(&chain, hashes, why, keys, out_count);
+    err = body->ids != NULL ? chain_ids(&chain, block_tokens, body, why, keys, out_count)
+                            : chain_tokens(&chain, block_tokens, tokens, why, keys, out_count);
+    if (err == ICMS_OK && *out_count == 0)
+        err = err_set(why, ICMS_INVALID, "tokens: less than a block of %u", block_tokens);
+    return err;
 }

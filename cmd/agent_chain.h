@@ -7,10 +7,10 @@
  *           weights, layout, ranks and the volume are hashed into the state: with a wrong one
  *           nothing is found, and never another's block
  *   tokens  the prompt's token ids, for engines whose block is made of its ids alone, as int32,
- *           little-endian (examples/llama); what is left behind the last whole block is no block.
- * An array, or base64 of these bytes (agent_tokens.h) hashes  or the engine's own hashes of the
- * blocks, in hex, first to last, for adapters that chain those (vLLM's KV events tell them to
- * routers)
+ *           little-endian (examples/llama): an array, or base64 of these bytes (agent_tokens.h);
+ *           what is left behind the last whole block is no block
+ *   hashes  or the engine's own hashes of the blocks, in hex, first to last, for adapters that
+ *           chain those (vLLM's KV events tell them to routers)
  *
  * Pure; ctl's HTTP thread.
  */

@@ -84,7 +84,7 @@ static const struct events_family families[] = {
      "Messages to a replay endpoint that ask for nothing, and replays that were not read.",
      offsetof(struct events_stats, replays_refused)},
     {"icms_agent_event_floods_total", "counter",
-     "Times that all connections to an endpoint were ended: too many, or too much was said.",
+     "Times that all connections to an endpoint were ended: too many of them, or of subscriptions.",
      offsetof(struct events_stats, floods)},
     {"icms_agent_event_subscribers", "gauge", "Connections to an endpoint now.",
      offsetof(struct events_stats, subscribers)},

@@ -16,8 +16,8 @@
 #include "base/types.h"
 #include "ctl/ctl.h"
 
-/* Reads a body. On ICMS_OK *out_keys is malloc's and the caller's. INVALID, UNSUPPORTED or
- * NO_MEMORY with a sentence. */
+/* Reads a body. On ICMS_OK *out_keys is malloc's and the caller's. INVALID, LIMIT,
+ * UNSUPPORTED or NO_MEMORY with a sentence. */
 icms_err agent_match_read(const char *body, size_t bytes, struct err_why *why,
                           char out_volume[LIMIT_NAME_BYTES], struct key **out_keys,
                           size_t *out_count) ICMS_MUST_CHECK;

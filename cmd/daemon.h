@@ -119,7 +119,7 @@ enum daemon_signal {
  * manager's watchdog is told. */
 enum daemon_signal daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat);
 
-/* Keys of host or enclosure who were read again (kind: "host" or "enclosure"): logged and audited.
+/* Keys of who were read again (kind: "host", "enclosure" or "http"): logged and audited.
  * why NULL: others are used from now on, and former says what becomes of connections that there
  * are; else they stay, and why says what to do. */
 void daemon_keys_said(const struct ctl_audit *audit, const char *kind, const char *who,

@@ -447,33 +447,24 @@ static void main_down(const struct agent_enclosure_stats *enclosure, const struc
              enclosure->name, enclosure->link_count, conf->probe_ms);
 }
 
-/* Another reason than the one that was told, which may be one of this machine. */
-static void main_still_down(const struct agent_enclosure_stats *enclosure,
-                            struct main_seen *io_seen)
-{
-    uint32_t i = enclosure->number;
-    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
-
-    if (strcmp(io_seen->why[i], enclosure->last_error) == 0 ||
-        (io_seen->why_ns[i] != 0 && now_ns < io_seen->why_ns[i] + MAIN_DOWN_NS))
-        return;
-    (void)snprintf(io_seen->why[i], sizeof(io_seen->why[i]), "%s", enclosure->last_error);
-    io_seen->why_ns[i] = now_ns;
-    log_line(LOG_WARN, "enclosure %s: still down: %s", enclosure->name, enclosure->last_error);
-}
-
+/* It is down since the last call, or for another reason than the one that was logged, which may be
+ * one of this machine. */
 static void main_excluded(const struct agent_enclosure_stats *enclosure,
                           const struct conf_agent *conf, struct main_seen *io_seen)
 {
     uint32_t i = enclosure->number;
+    bool was_down = (io_seen->excluded >> i & 1) != 0;
+    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
 
-    if ((io_seen->excluded >> i & 1) != 0) {
-        main_still_down(enclosure, io_seen);
+    if (was_down && (strcmp(io_seen->why[i], enclosure->last_error) == 0 ||
+                     (io_seen->why_ns[i] != 0 && now_ns < io_seen->why_ns[i] + MAIN_DOWN_NS)))
         return;
-    }
-    main_down(enclosure, conf);
+    if (was_down)
+        log_line(LOG_WARN, "enclosure %s: still down: %s", enclosure->name, enclosure->last_error);
+    else
+        main_down(enclosure, conf);
     (void)snprintf(io_seen->why[i], sizeof(io_seen->why[i]), "%s", enclosure->last_error);
-    io_seen->why_ns[i] = 0;
+    io_seen->why_ns[i] = was_down ? now_ns : 0;
 }
 
 /* Logs what changed at the enclosures since the last call. */
@@ -493,7 +484,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
             excluded |= bit; /* another address of it is not an answer yet */
         if ((excluded & bit) != 0)
             main_excluded(enclosure, conf, io_seen);
-        else if ((excluded & bit) == 0 && (io_seen->excluded & bit) != 0)
+        else if ((io_seen->excluded & bit) != 0)
             log_line(LOG_INFO, "enclosure %s: recovered", enclosure->name);
         main_enclosure_audit(enclosure, io_seen);
         io_seen->auths_refused[enclosure->number] = enclosure->auths_refused;

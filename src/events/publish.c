@@ -8,8 +8,8 @@
  *
  * Connections are counted by ZeroMQ's own monitor. When there are EVENTS_PEERS_MAX of a socket all
  * are ended, and who wants to comes again: whoever connects again and again takes no descriptors of
- * the agent's clients. So are they when subscribers said EVENTS_HEARD_MAX: ZeroMQ keeps each
- * subscription, a hundred bytes for each of its own.
+ * the agent's clients. So are they when there are EVENTS_HEARD_MAX subscriptions: ZeroMQ keeps each
+ * of them, with a hundred bytes for each byte of it.
  */
 #include "events/publish.h"
 

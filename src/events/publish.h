@@ -29,9 +29,9 @@ struct events;
 /* How often the thread looks. */
 #define EVENTS_TAKE_MS 20
 
-/* Of a stream: batches that wait for one subscriber; connections of each of its sockets, and what
- * subscribers say (new subscriptions) before they have to connect again;
- * batches of a replay that wait, and until when it has to be read. */
+/* Of a stream: batches that wait for one subscriber; connections of each of its sockets, and
+ * subscriptions of all of them, before they have to connect again; batches of a replay that wait,
+ * and until when it has to be read. */
 #define EVENTS_HWM        256
 #define EVENTS_PEERS_MAX  64
 #define EVENTS_HEARD_MAX  2048
