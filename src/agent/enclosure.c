@@ -22,12 +22,12 @@
  * beside its own, because an enclosure may be quick with one and late with the other. What this
  * agent itself has in flight there may take its time (slow_op.bytes), and what was in flight while
  * the reactor stood still says nothing. After a late one it looks at what is not answered, too
- * (enclosure_late). A slow enclosure keeps its associations and what is in
- * flight; new loads and stores go to the next one. It is probed with a command of the kind that was
- * late, for the key that was there last, so it does not come back before that is quick again. When
- * fewer than half of the enclosures are UP the slow ones are used again, and for a key that no
- * other can be asked for a slow one is (agent_op_pick): nothing better is left. The same rule
- * compares the links of an enclosure: a slow link has no new commands while another one is UP.
+ * (enclosure_late). A slow enclosure keeps its associations and what is in flight; new loads and
+ * stores go to the next one. It is probed with a command of the kind that was late, for the key
+ * that was there last, so it does not come back before that is quick again. When fewer than half
+ * of the enclosures are UP the slow ones are used again, and for a key that no other can be asked
+ * for a slow one is (agent_op_pick): nothing better is left. The same rule compares the links of an
+ * enclosure: a slow link has no new commands while another one is UP.
  *
  * An enclosure that lacks a volume, or hides it from this host, is passed over for that volume as
  * if it were excluded (shard->missing), and looked at again now and then. It has what one of its
@@ -195,12 +195,21 @@ static void enclosure_slow_begins(struct agent_enclosure *enclosure, struct slow
     enclosure_probe_arm(enclosure, &enclosure->probe);
 }
 
+/* What was seen of it says nothing from now on. */
+static void enclosure_slow_forget(struct agent_enclosure *enclosure)
+{
+    struct agent_reactor *reactor = enclosure->reactor;
+
+    loop_timer_stop(reactor->loop, &enclosure->probe);
+    loop_timer_stop(reactor->loop, &enclosure->late);
+    slow_forget(&reactor->slow_loads, enclosure->number);
+    slow_forget(&reactor->slow_exists, enclosure->number);
+}
+
 static void enclosure_slow_ends(struct agent_enclosure *enclosure)
 {
-    slow_forget(&enclosure->reactor->slow_loads, enclosure->number);
-    slow_forget(&enclosure->reactor->slow_exists, enclosure->number);
+    enclosure_slow_forget(enclosure);
     estimate_forget(&enclosure->estimate);
-    loop_timer_stop(enclosure->reactor->loop, &enclosure->probe);
     /* Whoever took over meanwhile may have blocks of it. */
     atomic_store_explicit(&enclosure->included_ns, reactor_now_ns(enclosure->reactor),
                           memory_order_relaxed);
@@ -248,6 +257,12 @@ static void link_slow_begins(struct agent_link *link)
     enclosure_probe_arm(enclosure, &link->retry);
 }
 
+/* What is known of an enclosure's time for loads, or for exists. */
+static struct slow *enclosure_slow(const struct agent_enclosure *enclosure, bool is_load)
+{
+    return is_load ? &enclosure->reactor->slow_loads : &enclosure->reactor->slow_exists;
+}
+
 /* Something was late there: what is not answered will be looked at. */
 static void enclosure_late_arm(struct agent_enclosure *enclosure, const struct slow *slow)
 {
@@ -262,22 +277,22 @@ static void enclosure_late(struct loop_timer *timer)
 {
     struct agent_enclosure *enclosure = container_of(timer, struct agent_enclosure, late);
     struct agent_reactor *reactor = enclosure->reactor;
-    struct slow *const both[] = {&reactor->slow_loads, &reactor->slow_exists};
 
     (void)agent_reactor_stalled(reactor, 0); /* it may be late just now */
     for (int i = 0; i < 2 && enclosure_state(enclosure) == AGENT_ENCLOSURE_UP; i++) {
-        if (slow_look(both[i], enclosure->number, enclosures_in_use(reactor), reactor->stalled_ns,
+        struct slow *slow = enclosure_slow(enclosure, i == 0);
+
+        if (slow_look(slow, enclosure->number, enclosures_in_use(reactor), reactor->stalled_ns,
                       reactor_now_ns(reactor)))
-            enclosure_slow_begins(enclosure, both[i]);
+            enclosure_slow_begins(enclosure, slow);
         else
-            enclosure_late_arm(enclosure, both[i]);
+            enclosure_late_arm(enclosure, slow);
     }
 }
 
 void agent_enclosure_sent(struct agent_enclosure *enclosure, bool is_load, struct slow_op *asked)
 {
-    struct agent_reactor *reactor = enclosure->reactor;
-    struct slow *slow = is_load ? &reactor->slow_loads : &reactor->slow_exists;
+    struct slow *slow = enclosure_slow(enclosure, is_load);
 
     slow_sent(slow, enclosure->number, asked);
     enclosure_late_arm(enclosure, slow);
@@ -288,7 +303,7 @@ void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, 
 {
     struct agent_enclosure *enclosure = link->enclosure;
     struct agent_reactor *reactor = enclosure->reactor;
-    struct slow *slow = is_load ? &reactor->slow_loads : &reactor->slow_exists;
+    struct slow *slow = enclosure_slow(enclosure, is_load);
     uint64_t now_ns = reactor_now_ns(reactor);
     enum slow_end end = SLOW_ANSWERED;
 
@@ -593,10 +608,7 @@ static void enclosure_down(struct agent_enclosure *enclosure)
 {
     if (enclosure_state(enclosure) != AGENT_ENCLOSURE_EXCLUDED)
         counter_add(&enclosure->exclusions, 1);
-    loop_timer_stop(enclosure->reactor->loop, &enclosure->probe);
-    loop_timer_stop(enclosure->reactor->loop, &enclosure->late);
-    slow_forget(&enclosure->reactor->slow_loads, enclosure->number);
-    slow_forget(&enclosure->reactor->slow_exists, enclosure->number);
+    enclosure_slow_forget(enclosure);
     enclosure_state_set(enclosure, AGENT_ENCLOSURE_EXCLUDED);
     agent_enclosures_slow_release(enclosure->reactor);
     atomic_store_explicit(&enclosure->tried, true, memory_order_release);
@@ -883,10 +895,7 @@ void agent_enclosure_relink(struct agent_enclosure *enclosure, uint32_t links,
         return;
     enclosure->was_relinked = true;
     enclosure->began_ns = reactor_now_ns(reactor);
-    loop_timer_stop(reactor->loop, &enclosure->probe);
-    loop_timer_stop(reactor->loop, &enclosure->late);
-    slow_forget(&reactor->slow_loads, enclosure->number);
-    slow_forget(&reactor->slow_exists, enclosure->number);
+    enclosure_slow_forget(enclosure);
     memset(enclosure->asked, 0, sizeof(enclosure->asked));
     enclosure_state_set(enclosure, AGENT_ENCLOSURE_CONNECTING);
 }

@@ -113,64 +113,7 @@ static void memory_is_followed(void **state)
     rig_free(rig);
 }
 
-/* Blocks go from memory to the drive, and leave that when it is full. */
-static void the_own_drive_is_followed(void **state)
-{
-    const struct rig_opts opts = {.enclosures = 1,
-                                  .slots = SLOTS,
-                                  .block_bytes = BYTES,
-                                  .own_drive_bytes = (uint64_t)64 << 20,
-                                  .events = OF_KV};
-    struct agent_rig *rig = rig_new(&opts);
-    struct rig_client *client = rig_client_new(rig);
-    struct agent_shard *shard = &rig->agent->reactors[0].shards[KV];
-    static struct model model;
-    struct key key;
-
-    memset(&model, 0, sizeof(model));
-    for (uint32_t n = 0; n < KEYS; n++) {
-        rig_flash(rig, 0, KV, n, BYTES);
-        (void)rig_load(client, KV, n, BYTES);
-        rig_run(rig, 20 * RIG_MS);
-    }
-    assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 0, WAIT))->status, ICMS_OK);
-    rig_run(rig, 50 * RIG_MS);
-    (void)follow(rig, &model);
-    assert_false(model.is_wrong);
-    for (uint32_t n = 0; n < KEYS; n++) {
-        rig_key(n, &key);
-        assert_int_equal(model.there[AGENT_EVENT_DRAM][n], in_memory(rig, n));
-        assert_int_equal(model.there[AGENT_EVENT_LOCAL][n], agent_tier_has(shard, &key));
-    }
-    assert_true(model.stored[AGENT_EVENT_LOCAL] >= SLOTS);
-    assert_int_equal(model.removed[AGENT_EVENT_LOCAL], 1);
-    rig_client_free(client);
-    rig_free(rig);
-}
-
-/* Without a pod the drive has what memory has, and all else. */
-static void a_drive_instead_of_a_pod_is_followed(void **state)
-{
-    const struct rig_opts opts = {.slots = SLOTS, .block_bytes = BYTES, .events = OF_KV};
-    struct agent_rig *rig = rig_new(&opts);
-    struct rig_client *client = rig_client_new(rig);
-    static struct model model;
-    int there = 0;
-
-    memset(&model, 0, sizeof(model));
-    for (uint32_t n = 0; n < KEYS; n++)
-        (void)rig_wait(client, rig_put(client, KV, n, BYTES, 0, WAIT));
-    assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_FLUSH, KV, 0, WAIT))->status, ICMS_OK);
-    (void)follow(rig, &model);
-    assert_false(model.is_wrong);
-    for (uint32_t n = 0; n < KEYS; n++)
-        there += model.there[AGENT_EVENT_LOCAL][n];
-    assert_int_equal(there, KEYS);
-    rig_client_free(client);
-    rig_free(rig);
-}
-
-/* What a drive kept and what a router is told of it: KV, with blocks that were read and evicted. */
+/* A drive beside a pod, with blocks that were read and evicted from memory. */
 static struct agent_rig *rig_with_drive(void)
 {
     const struct rig_opts opts = {.enclosures = 1,
@@ -206,6 +149,57 @@ static uint32_t drive_is_followed(struct agent_rig *rig, const struct model *mod
         count += (uint32_t)model->there[AGENT_EVENT_LOCAL][n];
     }
     return count;
+}
+
+/* A drive instead of a pod, with all keys; the model is empty. */
+static struct agent_rig *rig_with_drive_alone(struct model *out_model, uint32_t flags,
+                                              struct rig_client **out_client)
+{
+    const struct rig_opts opts = {.slots = SLOTS, .block_bytes = BYTES, .events = OF_KV};
+    struct agent_rig *rig = rig_new(&opts);
+
+    memset(out_model, 0, sizeof(*out_model));
+    *out_client = rig_client_new(rig);
+    for (uint32_t n = 0; n < KEYS; n++)
+        (void)rig_wait(*out_client, rig_put(*out_client, KV, n, BYTES, flags, WAIT));
+    return rig;
+}
+
+/* Blocks go from memory to the drive, and leave that when it is full. */
+static void the_own_drive_is_followed(void **state)
+{
+    struct agent_rig *rig = rig_with_drive();
+    struct rig_client *client = rig_client_new(rig);
+    static struct model model;
+
+    memset(&model, 0, sizeof(model));
+    fill_drive(rig, client);
+    assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 0, WAIT))->status, ICMS_OK);
+    rig_run(rig, 50 * RIG_MS);
+    (void)follow(rig, &model);
+    (void)drive_is_followed(rig, &model);
+    assert_true(model.stored[AGENT_EVENT_LOCAL] >= SLOTS);
+    assert_int_equal(model.removed[AGENT_EVENT_LOCAL], 1);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Without a pod the drive has what memory has, and all else. */
+static void a_drive_instead_of_a_pod_is_followed(void **state)
+{
+    static struct model model;
+    struct rig_client *client;
+    struct agent_rig *rig = rig_with_drive_alone(&model, 0, &client);
+    int there = 0;
+
+    assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_FLUSH, KV, 0, WAIT))->status, ICMS_OK);
+    (void)follow(rig, &model);
+    assert_false(model.is_wrong);
+    for (uint32_t n = 0; n < KEYS; n++)
+        there += model.there[AGENT_EVENT_LOCAL][n];
+    assert_int_equal(there, KEYS);
+    rig_client_free(client);
+    rig_free(rig);
 }
 
 static void what_the_drive_kept_is_told(void **state)
@@ -314,15 +308,11 @@ static void what_a_volume_finds_on_the_drive_is_told(void **state)
 /* The same of a drive without a pod. */
 static void a_drive_instead_of_a_pod_is_told_again(void **state)
 {
-    const struct rig_opts opts = {.slots = SLOTS, .block_bytes = BYTES, .events = OF_KV};
-    struct agent_rig *rig = rig_new(&opts);
-    struct rig_client *client = rig_client_new(rig);
     static struct model model;
+    struct rig_client *client;
+    struct agent_rig *rig = rig_with_drive_alone(&model, SHM_FLAG_ON_FLASH, &client);
     int there[2] = {0, 0};
 
-    memset(&model, 0, sizeof(model));
-    for (uint32_t n = 0; n < KEYS; n++)
-        (void)rig_wait(client, rig_put(client, KV, n, BYTES, SHM_FLAG_ON_FLASH, WAIT));
     rig_client_free(client);
     rig_restart(rig, true);
     rig_run(rig, 50 * RIG_MS);

@@ -23,8 +23,6 @@
 #include "policy/tier.h"
 #include "wire/sealed.h"
 
-#define NO_NUMBER UINT32_MAX
-
 static enum agent_tier_state tier_state(const struct agent_tier *tier)
 {
     return (enum agent_tier_state)atomic_load_explicit(&tier->state, memory_order_relaxed);
@@ -68,7 +66,7 @@ static uint32_t tier_number(const struct agent_tier *tier, const struct agent_sh
 /* Whether a record of the key may be there, or come there, apart from what its health is. */
 static bool tier_may_hold(const struct agent_tier *tier, uint32_t volume, const struct key *key)
 {
-    if (volume == NO_NUMBER)
+    if (volume == AGENT_TIER_NO_NUMBER)
         return false;
     if (store_record_now(tier->store, volume, key) != 0) /* also a damaged one */
         return true;
@@ -103,7 +101,7 @@ uint64_t agent_tier_bytes(const struct agent_shard *shard, const struct key *key
         (tier_state(tier) == AGENT_TIER_SLOW && tier_pod_is_up(tier)))
         return 0;
     volume = tier_number(tier, shard);
-    if (volume == NO_NUMBER || !store_exists(tier->store, volume, key, &bytes) ||
+    if (volume == AGENT_TIER_NO_NUMBER || !store_exists(tier->store, volume, key, &bytes) ||
         tier_is_forgetting(tier, volume, key))
         return 0;
     return bytes;
@@ -378,7 +376,7 @@ static bool tier_read(struct agent_tier *tier, struct agent_op *op)
     io->op = op;
     if (op->direct != NULL)
         io->u.read.instead = tier_instead;
-    if (io->volume == NO_NUMBER || store_read(tier->store, &io->u.read) != ICMS_OK) {
+    if (io->volume == AGENT_TIER_NO_NUMBER || store_read(tier->store, &io->u.read) != ICMS_OK) {
         list_remove(&io->link);
         list_push(&tier->free, &io->link);
         return false;
@@ -503,7 +501,7 @@ bool agent_tier_takes(const struct agent_shard *shard, const struct key *key)
     const struct place_map *map = shard->reactor->view->owners;
 
     return tier != NULL && tier->share > 0 && map != NULL && tier_state(tier) == AGENT_TIER_UP &&
-           tier_number(tier, shard) != NO_NUMBER &&
+           tier_number(tier, shard) != AGENT_TIER_NO_NUMBER &&
            policy_is_own(place_slot(map, key, volume_has_runs(&shard->spec)), tier->share);
 }
 
@@ -531,7 +529,7 @@ void agent_tier_evicted(struct agent_shard *shard, uint32_t slot)
     if (tier == NULL || tier_state(tier) != AGENT_TIER_UP || shard->identity % 2 != 0)
         return;
     volume = tier_number(tier, shard);
-    if (volume == NO_NUMBER)
+    if (volume == AGENT_TIER_NO_NUMBER)
         return;
     is_there = store_exists(tier->store, volume, &meta->key, NULL);
     what = policy_evicted_to(meta->was_read, is_there, tier->share > 0);
@@ -556,7 +554,7 @@ bool agent_tier_is_up(const struct agent_shard *shard)
     const struct agent_tier *tier = shard->agent->tier;
 
     return tier != NULL && tier_state(tier) == AGENT_TIER_UP &&
-           tier_number(tier, shard) != NO_NUMBER;
+           tier_number(tier, shard) != AGENT_TIER_NO_NUMBER;
 }
 
 uint64_t agent_tier_bytes_max(const struct agent_tier *tier)
@@ -743,7 +741,7 @@ static bool tier_ask_flush(struct agent_tier *tier, struct agent_op *op)
         return true;
     }
     forget = tier_forget_take(tier);
-    forget->delete = (struct store_delete){.volume = NO_NUMBER};
+    forget->delete = (struct store_delete){.volume = AGENT_TIER_NO_NUMBER};
     forget->flush = (struct store_flush){.done = tier_flush_done};
     if (store_flush(tier->store, &forget->flush) != ICMS_OK) {
         tier_forget_put(forget);
@@ -783,11 +781,11 @@ static uint32_t tier_volume_begin(struct agent_tier *tier, const struct volume_s
     if (number == AGENT_TIER_VOLUMES) {
         (void)err_set(why, ICMS_LIMIT, "volumes had %d UUIDs since the start: restart the agent",
                       AGENT_TIER_VOLUMES);
-        return NO_NUMBER;
+        return AGENT_TIER_NO_NUMBER;
     }
     if (store_volume_begin(tier->store, number, &spec->uuid, why) != ICMS_OK ||
         store_volume_limit(tier->store, number, spec->quota_bytes, NULL, why) != ICMS_OK)
-        return NO_NUMBER;
+        return AGENT_TIER_NO_NUMBER;
     tier->uuids[number] = spec->uuid;
     if (number == tier->uuid_count)
         tier->uuid_count++;
@@ -812,10 +810,10 @@ void agent_tier_volume_set(struct agent_shard *shard)
     if (tier == NULL || tier->store == NULL)
         return;
     number = tier_number(tier, shard);
-    if (number != NO_NUMBER && !tier_number_is_used(tier, number, shard->number))
+    if (number != AGENT_TIER_NO_NUMBER && !tier_number_is_used(tier, number, shard->number))
         store_volume_retire(tier->store, number);
-    number =
-        uuid_is_nil(&shard->spec.uuid) ? NO_NUMBER : tier_volume_begin(tier, &shard->spec, &why);
+    number = uuid_is_nil(&shard->spec.uuid) ? AGENT_TIER_NO_NUMBER
+                                            : tier_volume_begin(tier, &shard->spec, &why);
     atomic_store_explicit(&tier->numbers[shard->number], number, memory_order_relaxed);
     if (why.text[0] == '\0')
         return;
@@ -926,7 +924,7 @@ static void tier_init(struct agent_tier *tier, struct agent *agent, const struct
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         bool is_there = !uuid_is_nil(&opts->volumes[i].uuid);
 
-        atomic_store_explicit(&tier->numbers[i], is_there ? tier->uuid_count : NO_NUMBER,
+        atomic_store_explicit(&tier->numbers[i], is_there ? tier->uuid_count : AGENT_TIER_NO_NUMBER,
                               memory_order_relaxed);
         if (is_there)
             tier->uuids[tier->uuid_count++] = opts->volumes[i].uuid;

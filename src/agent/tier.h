@@ -76,6 +76,9 @@
 #include "base/line.h"
 #include "store/store.h"
 
+/* The number of a volume that the drive does not have. */
+#define AGENT_TIER_NO_NUMBER UINT32_MAX
+
 #define AGENT_TIER_IOS       64 /* reads and writes in flight at most, each with a buffer        */
 #define AGENT_TIER_IOS_MIN   16 /* and at least; else as many buffers as this has space for:     */
 #define AGENT_TIER_IOS_BYTES ((uint64_t)32 << 20)

@@ -6,8 +6,7 @@
 
 uint32_t agent_tier_volume(const struct agent_tier *tier, uint32_t number)
 {
-    /* UINT32_MAX: what a volume of the agent has that is not there */
-    for (uint32_t i = 0; number != UINT32_MAX && i < tier->agent->volume_count; i++)
+    for (uint32_t i = 0; number != AGENT_TIER_NO_NUMBER && i < tier->agent->volume_count; i++)
         if (atomic_load_explicit(&tier->numbers[i], memory_order_relaxed) == number)
             return i;
     return STORE_ERROR_NO_BLOCK;

@@ -8,8 +8,8 @@
  * late when it took, or waits for, longer than slow_limit_ns: SLOW_FACTOR times what is typical of
  * the others, SLOW_FLOOR_NS at least. A peer becomes slow when all of this holds:
  *   - SLOW_LATES operations were late, none of them SLOW_STALE_NS behind another one, where two in
- *     time make up for one, so that a peer which is
- *     late now and then stays in use, and one that is late for half does not;
+ *     time make up for one, so that a peer which is late now and then stays in use, and one that is
+ *     late for half does not;
  *   - the first of them ended SLOW_STREAK_NS ago, and one is late since: one pause, however many
  *     waited for it, is no verdict. While there is such a first one the owner looks at what is not
  *     answered (slow_look, when slow_look_ns says), so that a peer that takes half a second for an
