@@ -162,10 +162,7 @@ static icms_err code_check(const char *form, enum key_hash hash, const uint8_t *
         return err_set(why, ICMS_CONFIG,
                        "the CRC of the key is wrong: it was typed or copied wrongly");
     if (secret_is_zero(code, bytes - CRC_BYTES))
-        return err_set(
-            why, ICMS_CONFIG,
-            "all bytes of the key are zero, which anybody can guess: make a new one with "
-            "`icms key gen`");
+        return err_set(why, ICMS_CONFIG, SECRET_ZERO);
     return ICMS_OK;
 }
 

@@ -42,8 +42,7 @@ void secret_copy(struct secret *secret, void *out, size_t bytes);
 
 /* Reads a file of 1 to bytes_max bytes. It must be a regular file, not a symbolic link, of this
  * process's user or root, with mode 0600 or 0400, and not in a folder where every user may replace
- * it. NOT_FOUND, PERMISSION, IO, NO_MEMORY or CONFIG
- * with a sentence that says what to do. */
+ * it. NOT_FOUND, PERMISSION, IO, NO_MEMORY or CONFIG with a sentence that says what to do. */
 icms_err secret_read(const char *path, size_t bytes_max, struct err_why *why,
                      struct secret **out_secret) ICMS_MUST_CHECK;
 
@@ -77,8 +76,11 @@ icms_err secret_erased_remove(const char *path, struct err_why *why) ICMS_MUST_C
 /* Whether it is these bytes; the time that takes tells their number at most. */
 bool secret_equal(const struct secret *secret, const void *bytes, size_t count);
 
-/* Whether all bytes are zero: a key that was never made. The time tells their number alone. */
+/* Whether all bytes are zero: a key that was never made. The time tells their number alone. What to
+ * say of it. */
 bool secret_is_zero(const void *bytes, size_t count);
+#define SECRET_ZERO                                                                                \
+    "all bytes of the key are zero, which anybody can guess: make a new one with `icms key gen`"
 
 /* Unpredictable bytes of the machine, for new keys. */
 void secret_random(void *out, size_t bytes);

@@ -71,10 +71,7 @@ static icms_err key_decode(const uint8_t *text, size_t bytes, size_t key_bytes, 
     }
     secret_free(&key);
     if (right)
-        return err_set(why, ICMS_CONFIG,
-                       "%.300s: all bytes of the key are zero, which anybody can guess: make a new "
-                       "one with `icms key gen`",
-                       what);
+        return err_set(why, ICMS_CONFIG, "%.300s: " SECRET_ZERO, what);
     return err_set(why, ICMS_CONFIG, "%.300s: not a key: %zu bytes, or %zu hex digits, are one",
                    what, key_bytes, 2 * key_bytes);
 }
