@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "client/gds_rig.h"
+#include "device/fake_device_rig.h"
 
 const struct fake_device *gpu;
 const char *enclosure, *nqn;
@@ -59,7 +60,7 @@ struct icms_block block_of(uint64_t number, void *data)
     return block;
 }
 
-static void open_tier(struct fixture *f)
+void open_tier(struct fixture *f, const char *keys)
 {
     struct icms_options options;
     char why[512] = "";
@@ -70,6 +71,7 @@ static void open_tier(struct fixture *f)
     options.load_deadline_ms = options.store_deadline_ms = WAIT_MS;
     options.log = on_log;
     options.log_arg = f;
+    options.keys = keys;
     if (icms_open(f->where, &options, why, sizeof(why), &f->icms) != ICMS_OK ||
         icms_volume_open(f->icms, "kv", why, sizeof(why), &f->volume) != ICMS_OK)
         fail_msg("%s", why);
@@ -168,7 +170,7 @@ static int setup_with(void **state, const char *memory)
     (void)snprintf(f->where, sizeof(f->where), "dir:%s/kv", f->folder);
     if (enclosure != NULL)
         pod_write(f);
-    open_tier(f);
+    open_tier(f, NULL);
     for (uint64_t i = 0; i < BLOCKS; i++) {
         struct icms_block block = block_of(i, data);
 
@@ -180,7 +182,7 @@ static int setup_with(void **state, const char *memory)
     if (enclosure != NULL)
         bring_to_drive(f);
     icms_close(&f->icms);
-    open_tier(f);
+    open_tier(f, NULL);
     f->context = gpu->context(0);
     return 0;
 }
@@ -227,11 +229,7 @@ int gds_teardown(void **state)
     icms_close(&f->icms);
     folder_remove(f);
     gpu->reset();
-    assert_int_equal(gpu->count(FAKE_DEVICE_STREAMS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_EVENTS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_UNPINNED), 0);
+    fake_device_leaks_none(gpu);
     assert_int_equal(gpu->count(FAKE_DEVICE_FILES), 0);
     free(f);
     return 0;

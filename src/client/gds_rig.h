@@ -59,6 +59,9 @@ int gds_teardown(void **state);
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, gds_setup, gds_teardown)
 
+/* f->where, and its volume; keys: a list of keys, or NULL. */
+void open_tier(struct fixture *f, const char *keys);
+
 void register_memory(struct fixture *f);
 void folder_remove(const struct fixture *f);
 

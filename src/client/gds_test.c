@@ -313,6 +313,19 @@ static void reads_that_fail_are_the_hosts(void **state)
     status_has(f, "\"drive_reads\":\"host\",\"why\":\"reads of the drive by cuFile (GDS) failed");
 }
 
+/* All lanes hang: the host reads. They come back, and what came late is not used: the first blocks
+ * are as they were, with their values or without. */
+static void lanes_come_late(struct fixture *f, int reads, bool filled)
+{
+    reads_take_the_host(f, 4);
+    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
+    wait_count(FAKE_DEVICE_FILE_READS, reads + LANES);
+    (void)usleep(50000);
+    for (uint64_t i = 1; i <= LANES; i++)
+        device_is(f, i, filled);
+    reads_pass_the_host(f, 4);
+}
+
 /* Each costs its deadline and has its lane; without a lane the host reads. They come back. */
 static void a_read_that_hangs_costs_its_deadline(void **state)
 {
@@ -330,13 +343,7 @@ static void a_read_that_hangs_costs_its_deadline(void **state)
         assert_int_equal(reason, ICMS_MISS_DEADLINE);
     }
     wait_count(FAKE_DEVICE_FILE_ASKED, asked + LANES);
-    reads_take_the_host(f, 4);
-    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
-    wait_count(FAKE_DEVICE_FILE_READS, reads + LANES);
-    (void)usleep(50000);
-    for (uint64_t i = 1; i <= LANES; i++)
-        device_is(f, i, false); /* what came late is nobody's */
-    reads_pass_the_host(f, 4);
+    lanes_come_late(f, reads, false);
 }
 
 /* The read of a get that is over hangs. */
@@ -369,13 +376,7 @@ static void a_read_that_hangs_is_the_hosts(void **state)
     assert_int_equal(status_of(f, "past_host"), past);
     assert_int_equal(status_of(f, "given_up"), 0);
     assert_int_equal(status_of(f, "slow_total"), 0);
-    reads_take_the_host(f, 4);
-    gpu->set(FAKE_DEVICE_FILE_HANG, 0);
-    wait_count(FAKE_DEVICE_FILE_READS, reads + LANES);
-    (void)usleep(50000);
-    for (uint64_t i = 1; i <= LANES; i++)
-        device_is(f, i, true); /* what came late is nobody's */
-    reads_pass_the_host(f, 4);
+    lanes_come_late(f, reads, true);
 }
 
 static void *hang_ends(void *arg)
@@ -554,24 +555,12 @@ static void file_write(const char *path, const char *text)
 /* Another directory, with keys for its volume "kv". */
 static void open_encrypted(struct fixture *f, const char *folder, char *key, char *list)
 {
-    struct icms_options options;
-    char why[512] = "";
-
     (void)snprintf(key, 64, "%s/key", folder);
     (void)snprintf(list, 64, "%s/keys.yaml", folder);
     file_write(key, "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff");
     file_write(list, "volumes:\n  - name: kv\n    keys:\n      - id: 1\n        file: key\n");
     (void)snprintf(f->where, sizeof(f->where), "dir:%s/kv", folder);
-    icms_options_init(&options);
-    options.directory_bytes = 64 * MIB;
-    options.value_bytes_max = MIB;
-    options.load_deadline_ms = options.store_deadline_ms = WAIT_MS;
-    options.log = on_log;
-    options.log_arg = f;
-    options.keys = list;
-    if (icms_open(f->where, &options, why, sizeof(why), &f->icms) != ICMS_OK ||
-        icms_volume_open(f->icms, "kv", why, sizeof(why), &f->volume) != ICMS_OK)
-        fail_msg("%s", why);
+    open_tier(f, list);
 }
 
 /* Its values come by the host, which is said once of each volume. */

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "client/memory_rig.h"
+#include "device/fake_device_rig.h"
 
 const struct fake_device *gpu;
 bool in_process;
@@ -87,11 +88,7 @@ int memory_rig_teardown(void **state)
         client_rig_close(&f->rig);
     }
     gpu->reset();
-    assert_int_equal(gpu->count(FAKE_DEVICE_STREAMS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_EVENTS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_UNPINNED), 0);
+    fake_device_leaks_none(gpu);
     free(f);
     return 0;
 }

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "device/device_rig.h"
+#include "device/fake_device_rig.h"
 
 const struct fake_device *gpu;
 
@@ -79,15 +80,6 @@ int device_setup_bare(void **state)
     return device_driver_get(DEVICE_TEST_KIND, &why, &f->driver) == ICMS_OK ? 0 : -1;
 }
 
-static void leaks_none(void)
-{
-    assert_int_equal(gpu->count(FAKE_DEVICE_STREAMS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_EVENTS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_PINS), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
-    assert_int_equal(gpu->count(FAKE_DEVICE_UNPINNED), 0);
-}
-
 int device_teardown(void **state)
 {
     struct fixture *f = *state;
@@ -95,7 +87,7 @@ int device_teardown(void **state)
     gpu->set(FAKE_DEVICE_STUCK, 0);
     assert_true(device_copier_free(&f->copier));
     gpu->reset();
-    leaks_none();
+    fake_device_leaks_none(gpu);
     free(f);
     return 0;
 }
