@@ -41,15 +41,21 @@ uint32_t pod_drives_list(const struct pod_target *target,
     return count;
 }
 
+static icms_err drive_open(struct pod_target *target, const char *path, struct loop_file **out_file)
+{
+    struct loop_file_opts opts = {.path = path, .bytes = POD_DRIVE_BYTES, .write = true};
+
+    return loop_file_open(sim_node_env(target->node), &opts, NULL, out_file);
+}
+
 void pod_drive_erase(struct pod_target *target, const char *path)
 {
     static const uint8_t zeros[64 << 10];
-    struct loop_file_opts opts = {.path = path, .bytes = POD_DRIVE_BYTES, .write = true};
     struct loop_file *file = NULL;
     uint64_t bytes;
     icms_err err;
 
-    err = loop_file_open(sim_node_env(target->node), &opts, NULL, &file);
+    err = drive_open(target, path, &file);
     if (err == ICMS_NOT_FOUND)
         return; /* it was never made */
     bytes = err == ICMS_OK ? loop_file_bytes(file) : 0;
@@ -64,23 +70,15 @@ void pod_drive_erase(struct pod_target *target, const char *path)
     pod_tell(target->world, "target %u: %s replaced", target->number, path);
 }
 
-static icms_err drive_open(struct pod_target *target, uint32_t drive, struct loop_file **out_file)
-{
-    struct loop_file_opts opts = {
-        .path = pod_drive_path(drive), .bytes = POD_DRIVE_BYTES, .write = true};
-
-    return loop_file_open(sim_node_env(target->node), &opts, NULL, out_file);
-}
-
 void pod_drives_swap(struct pod_target *a, uint32_t drive_a, struct pod_target *b, uint32_t drive_b,
                      bool copies)
 {
     static uint8_t pages[2][64 << 10];
     struct loop_file *files[2] = {NULL, NULL};
-    icms_err err = drive_open(a, drive_a, &files[0]);
+    icms_err err = drive_open(a, pod_drive_path(drive_a), &files[0]);
 
     if (err == ICMS_OK)
-        err = drive_open(b, drive_b, &files[1]);
+        err = drive_open(b, pod_drive_path(drive_b), &files[1]);
     for (uint64_t at = 0; at < POD_DRIVE_BYTES && err == ICMS_OK; at += sizeof(pages[0])) {
         for (int i = 0; i < 2 && err == ICMS_OK; i++)
             err = loop_file_read_now(files[i], at, pages[i], sizeof(pages[i]));
