@@ -20,10 +20,10 @@ def make_key(build, folder, name, *options):
     return path
 
 
-def guest_script(name, **assignments):
-    """The text for the guest: assignments, common.sh, and the script of this name."""
+def guest_script(*names, **assignments):
+    """The text for the guest: assignments, common.sh, and the scripts of these names."""
     lines = [f"{key}='{value}'" for key, value in assignments.items()]
-    texts = [(ROOT / "test/interop" / part).read_text() for part in ("common.sh", name)]
+    texts = [(ROOT / "test/interop" / part).read_text() for part in ("common.sh", *names)]
     return "\n".join(lines + texts)
 
 

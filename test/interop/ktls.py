@@ -58,7 +58,7 @@ def main():
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     script, clock = ("ktls_cost.sh", ["-i"]) if arguments.cost else ("ktls.sh", [])
-    guest = common.run_guest(folder, common.guest_script(script), arguments.seconds,
+    guest = common.run_guest(folder, common.guest_script("ktls_pod.sh", script), arguments.seconds,
                              options=["-m", "1024", *clock, "-a", archive(build, folder)])
     return common.verdict(guest, guest[1] >= (3 if arguments.cost else 5))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What runs in the guest for test/interop/ktls.py, behind common.sh: programs of this build lie in /t.
+# What runs in the guest for test/interop/ktls.py, behind common.sh and ktls_pod.sh.
 
 # unit NAME: a program of unit tests; the kernel has to have had a part in it.
 unit()
@@ -12,60 +12,11 @@ unit()
     verdict "$1 uses kTLS" $? "($(kernel_keys) connections)"
 }
 
-# ready LOG: until a daemon says so.
-ready()
-{
-    local tries=300
-    until grep -qs ' ready ' $1; do
-        tries=$((tries - 1))
-        [ $tries -gt 0 ] || { verdict "start" 1 "$(tail -3 $1)"; exit 1; }
-        sleep 0.1
-    done
-}
-
-for module in tls aesni-intel gcm ctr; do # the kernel of this guest cannot load them by itself
-    modprobe $module
-done
-ip link set lo up
-mkdir -p /var/tmp /tmp/pod
-cd /tmp/pod
-
+modprobe tls
 unit net_test
 unit net_tls_test
 
-nqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
-/t/icms key gen --type tls --hash sha384 host.psk
-cat > target.yaml << END
-name: e0
-require: tls
-hosts: [{nqn: '$nqn', psks: [/tmp/pod/host.psk]}]
-drives: [{path: /tmp/pod/drive, size: 128MiB}]
-segment: 16MiB
-memory: 64MiB
-connections_max: 32
-volumes: [{name: kv, value_max: 2MiB}]
-END
-cat > agent.yaml << END
-name: a0
-host_nqn: $nqn
-socket: /tmp/pod/agent.sock
-psk: /tmp/pod/host.psk
-require: tls
-memory: 64MiB
-load_deadline: 20s
-store_deadline: 20s
-silence: 10s
-connect_timeout: 20s
-enclosures: [{name: e0, address: '127.0.0.1:4420'}]
-volumes: [{name: kv, value_max: 2MiB}]
-END
-/t/icms-target --config target.yaml --format all > target.log 2>&1 &
-target=$!
-ready target.log
-/t/icms-agent --config agent.yaml > agent.log 2>&1 &
-agent=$!
-ready agent.log
-export ICMS_OPEN=unix:/tmp/pod/agent.sock ICMS_VOLUME=kv
+pod_begin tls 64MiB
 
 wrong=
 for bytes in 1 4096 65537 2000000; do
@@ -75,10 +26,7 @@ done
 [ -z "$wrong" ]
 verdict "a pod with kTLS stores" $? "($wrong $(cat put.log) $(tail -2 agent.log))"
 kill $agent && wait $agent
-rm agent.log # else ready() may read what the first one said
-/t/icms-agent --config agent.yaml > agent.log 2>&1 & # what it had in memory is gone
-agent=$!
-ready agent.log
+agent_begin # what it had in memory is gone
 wrong=
 for bytes in 1 4096 65537 2000000; do
     /t/icms get -d 60s key$bytes > back 2> get.log && cmp -s back value.$bytes ||

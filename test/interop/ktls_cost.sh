@@ -1,57 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What runs in the guest for test/interop/ktls.py --cost, behind common.sh: programs of this build lie in
-# /t, and a nanosecond of processor time is an instruction.
+# What runs in the guest for test/interop/ktls.py --cost, behind common.sh and ktls_pod.sh: a
+# nanosecond of processor time is an instruction.
 
-nqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
 bytes=2000000
 values=4 loads=24
-
-# ready LOG: until a daemon says so.
-ready()
-{
-    local tries=300
-    until grep -qs ' ready ' $1; do
-        tries=$((tries - 1))
-        [ $tries -gt 0 ] || { verdict "start" 1 "$(tail -3 $1)"; exit 1; }
-        sleep 0.1
-    done
-}
 
 # begin REQUIRE: a target with values of which the agent can keep one or two.
 begin()
 {
-    cat > target.yaml << END
-name: e0
-require: $1
-hosts: [{nqn: '$nqn', psks: [/tmp/pod/host.psk]}]
-drives: [{path: /tmp/pod/drive, size: 128MiB}]
-segment: 16MiB
-memory: 64MiB
-connections_max: 32
-volumes: [{name: kv, value_max: 2MiB}]
-END
-    cat > agent.yaml << END
-name: a0
-host_nqn: $nqn
-socket: /tmp/pod/agent.sock
-$([ $1 = tls ] && echo 'psk: /tmp/pod/host.psk')
-require: $1
-memory: 4MiB
-load_deadline: 20s
-store_deadline: 20s
-silence: 10s
-connect_timeout: 20s
-enclosures: [{name: e0, address: '127.0.0.1:4420'}]
-volumes: [{name: kv, value_max: 2MiB}]
-END
-    rm -f target.log agent.log
-    /t/icms-target --config target.yaml --format all > target.log 2>&1 &
-    target=$!
-    ready target.log
-    /t/icms-agent --config agent.yaml > agent.log 2>&1 &
-    agent=$!
-    ready agent.log
+    local i
+    pod_begin $1 4MiB
     for i in $(seq 0 $((values - 1))); do
         /t/icms put --on-flash -d 60s key$i value > put.log 2>&1 || verdict "put" 1 "$(cat put.log)"
     done
@@ -83,15 +42,7 @@ cost()
     kill $target && wait $target
 }
 
-for module in aesni-intel gcm ctr; do # the kernel of this guest cannot load them by itself
-    modprobe $module
-done
-ip link set lo up
-mkdir -p /var/tmp /tmp/pod
-cd /tmp/pod
-/t/icms key gen --type tls --hash sha384 host.psk
 head -c $bytes /dev/urandom > value
-export ICMS_OPEN=unix:/tmp/pod/agent.sock ICMS_VOLUME=kv
 
 cost "without TLS" none none
 cost "OpenSSL's records" tls openssl
