@@ -127,8 +127,10 @@ def no_descriptors(agent, target):
     limits = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     revive(target)
+    # The first probe may have found the port closed and said so: another reason is said 30 s later.
     wait_until("its own descriptors are named", lambda: any(
-        "enclosure0: still down:" in line and "open files" in line for line in agent.log_path.read_text().splitlines()), 20)
+        "enclosure0: still down:" in line and "open files" in line
+        for line in agent.log_path.read_text().splitlines()), 90)
     resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
     wait_until("connected again", lambda: up(agent, target), 60)
     print("ok no descriptors")
