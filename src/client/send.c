@@ -330,7 +330,7 @@ static void send_put_copy(struct icms_request *request, struct client_op *op)
 static enum client_step send_put(struct icms_request *request, size_t index)
 {
     struct icms *icms = request->icms;
-    struct client_op *op;
+    struct client_op *op = NULL;
     enum client_step step;
 
     client_lock(icms);
