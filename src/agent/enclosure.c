@@ -16,7 +16,8 @@
  * bytes, and asks a busy enclosure for a sign of life) ends its link at once; every operation in
  * flight there comes back and goes on with another link, or with the next enclosure. A link that is
  * EXCLUDED is connected to again every probe_ms, with jitter so that the agents of a pod do not
- * knock together.
+ * knock together, and UP when it has answered a probe: a network that loses large packets lets
+ * connections come up again and again.
  *
  * Slow: base/slow.h has the rule. It is told of loads and exists that somebody waits for, each kind
  * beside its own, because an enclosure may be quick with one and late with the other. What this
@@ -34,7 +35,8 @@
  * links has.
  *
  * Invariant: bit `number` of reactor->excluded is clear exactly while UP, and that of reactor->slow
- * set exactly while SLOW. A link is UP or SLOW exactly while its association is up.
+ * set exactly while SLOW. A link is UP or SLOW exactly while its association is up and has answered
+ * its first probe.
  */
 #include "agent/agent_int.h"
 
@@ -60,22 +62,6 @@ static void enclosure_state_set(struct agent_enclosure *enclosure, enum agent_en
     atomic_store_explicit(&enclosure->reactor->excluded, excluded, memory_order_release);
 }
 
-/* Why it is, or a link of it (NULL: none), is not used. */
-static void enclosure_text_set(struct agent_enclosure *enclosure, struct agent_link *link,
-                               const char *text)
-{
-    uint64_t now_ns = reactor_now_ns(enclosure->reactor);
-
-    pthread_mutex_lock(&enclosure->text_lock);
-    snprintf(enclosure->last_error, sizeof(enclosure->last_error), "%s", text);
-    enclosure->last_error_ns = now_ns;
-    if (link != NULL) {
-        snprintf(link->last_error, sizeof(link->last_error), "%s", text);
-        link->last_error_ns = now_ns;
-    }
-    pthread_mutex_unlock(&enclosure->text_lock);
-}
-
 static void link_open(struct agent_link *link)
 {
     struct agent_enclosure *enclosure = link->enclosure;
@@ -86,44 +72,6 @@ static void link_open(struct agent_link *link)
     nvmf_ctrl_open(link->own.ctrl, reactor_now_ns(enclosure->reactor) + timeout_ns);
 }
 
-static void link_state_set(struct agent_link *link, enum agent_enclosure_state state)
-{
-    atomic_store_explicit(&link->state, state, memory_order_relaxed);
-}
-
-static enum agent_enclosure_state link_state(const struct agent_link *link)
-{
-    return (enum agent_enclosure_state)atomic_load_explicit(&link->state, memory_order_relaxed);
-}
-
-/* Not while it leaves, or after that. */
-bool agent_link_is_up(const struct agent_link *link)
-{
-    return link->own.ctrl != NULL && nvmf_ctrl_is_up(link->own.ctrl);
-}
-
-/* Links (bits) that have an association which is up. */
-static uint32_t links_up(const struct agent_enclosure *enclosure)
-{
-    uint32_t up = 0;
-
-    for (uint32_t i = 0; i < LIMIT_LINKS; i++)
-        up |= (uint32_t)agent_link_is_up(&enclosure->links[i]) << i;
-    return up;
-}
-
-/* Links (bits) that have an association, and are in this state. */
-static uint32_t links_in(const struct agent_enclosure *enclosure, enum agent_enclosure_state state)
-{
-    uint32_t in = 0;
-
-    for (uint32_t i = 0; i < LIMIT_LINKS; i++)
-        in |= (uint32_t)(enclosure->links[i].own.ctrl != NULL &&
-                         link_state(&enclosure->links[i]) == state)
-              << i;
-    return in;
-}
-
 icms_err agent_enclosure_link(struct agent_enclosure *enclosure, uint32_t volume, uint32_t but,
                               struct agent_link **out_link)
 {
@@ -132,15 +80,15 @@ icms_err agent_enclosure_link(struct agent_enclosure *enclosure, uint32_t volume
 
     for (uint32_t i = 1; i <= LIMIT_LINKS; i++) {
         struct agent_link *link = &enclosure->links[(enclosure->link_last + i) % LIMIT_LINKS];
-        bool is_slow = link_state(link) == AGENT_ENCLOSURE_SLOW;
+        bool is_slow = agent_link_state(link) == AGENT_ENCLOSURE_SLOW;
 
         if (!agent_link_is_up(link) || (but >> link->at & 1) != 0)
             continue;
         is_up = true;
         if (link->nsid[volume] == 0)
             continue;
-        if (best == NULL || (link_state(best) == AGENT_ENCLOSURE_SLOW && !is_slow) ||
-            ((link_state(best) == AGENT_ENCLOSURE_SLOW) == is_slow &&
+        if (best == NULL || (agent_link_state(best) == AGENT_ENCLOSURE_SLOW && !is_slow) ||
+            ((agent_link_state(best) == AGENT_ENCLOSURE_SLOW) == is_slow &&
              counter_get(&link->in_flight_bytes) < counter_get(&best->in_flight_bytes)))
             best = link;
     }
@@ -188,7 +136,7 @@ static void enclosure_slow_begins(struct agent_enclosure *enclosure, struct slow
                    is_load ? "loads" : "lookups",
                    (unsigned long long)(slow_late_ns(slow, enclosure->number) / 1000000),
                    (unsigned long long)(limit_ns / 1000000));
-    enclosure_text_set(enclosure, NULL, text);
+    agent_enclosure_text_set(enclosure, NULL, text);
     enclosure->slow_in = slow;
     counter_add(&enclosure->slow_total, 1);
     enclosure_state_set(enclosure, AGENT_ENCLOSURE_SLOW);
@@ -242,8 +190,8 @@ static void enclosure_asked(struct agent_enclosure *enclosure, const struct agen
 static void link_slow_begins(struct agent_link *link)
 {
     struct agent_enclosure *enclosure = link->enclosure;
-    uint64_t limit_ns =
-        slow_limit_ns(&enclosure->links_slow, link->at, links_in(enclosure, AGENT_ENCLOSURE_UP), 0);
+    uint64_t limit_ns = slow_limit_ns(&enclosure->links_slow, link->at,
+                                      agent_enclosure_links_in(enclosure, AGENT_ENCLOSURE_UP), 0);
     char text[LIMIT_REASON_BYTES];
 
     (void)snprintf(text, sizeof(text),
@@ -251,9 +199,9 @@ static void link_slow_begins(struct agent_link *link)
                    "%llu ms are late",
                    (unsigned long long)(slow_late_ns(&enclosure->links_slow, link->at) / 1000000),
                    (unsigned long long)(limit_ns / 1000000));
-    enclosure_text_set(enclosure, link, text);
+    agent_enclosure_text_set(enclosure, link, text);
     counter_add(&link->slow_total, 1);
-    link_state_set(link, AGENT_ENCLOSURE_SLOW);
+    agent_link_state_set(link, AGENT_ENCLOSURE_SLOW);
     enclosure_probe_arm(enclosure, &link->retry);
 }
 
@@ -317,9 +265,9 @@ void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, 
     if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP ||
         agent_reactor_stalled(reactor, asked->sent_ns))
         return;
-    if (link_state(link) == AGENT_ENCLOSURE_UP &&
-        slow_ended(&enclosure->links_slow, link->at, links_in(enclosure, AGENT_ENCLOSURE_UP), end,
-                   asked, now_ns))
+    if (agent_link_state(link) == AGENT_ENCLOSURE_UP &&
+        slow_ended(&enclosure->links_slow, link->at,
+                   agent_enclosure_links_in(enclosure, AGENT_ENCLOSURE_UP), end, asked, now_ns))
         link_slow_begins(link);
     if (slow_ended(slow, enclosure->number, enclosures_in_use(reactor), end, asked, now_ns))
         enclosure_slow_begins(enclosure, slow);
@@ -327,8 +275,9 @@ void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, 
         enclosure_late_arm(enclosure, slow);
 }
 
-/* Whether the end of a probe says that what it asked is quick; a reactor that stood still does not
- * know (false, and nothing is to be said of it). */
+/* ---- probes --------------------------------------------------------------------------------- */
+
+/* Whether the end of a probe is an answer of the enclosure. */
 static bool probe_answered(const struct nvmf_req *req)
 {
     return req->err != ICMS_DEADLINE && req->err != ICMS_CANCELED &&
@@ -337,16 +286,16 @@ static bool probe_answered(const struct nvmf_req *req)
 
 static void enclosure_probe_done(struct nvmf_req *req)
 {
-    const struct agent_link *link = req->owner;
+    struct agent_link *link = req->owner;
     struct agent_enclosure *enclosure = link->enclosure;
     struct agent_reactor *reactor = enclosure->reactor;
 
-    enclosure->probing = false;
+    link->probing = false;
     if (enclosure_state(enclosure) != AGENT_ENCLOSURE_SLOW ||
-        agent_reactor_stalled(reactor, enclosure->probe_sent_ns))
+        agent_reactor_stalled(reactor, link->probe_sent_ns))
         return;
     if (slow_probed(enclosure->slow_in, enclosure->number, enclosures_in_use(reactor),
-                    probe_answered(req), AGENT_PROBE_BYTES, enclosure->probe_sent_ns,
+                    probe_answered(req), AGENT_PROBE_BYTES, link->probe_sent_ns,
                     reactor_now_ns(reactor)))
         enclosure_slow_ends(enclosure);
 }
@@ -357,38 +306,39 @@ static void link_probe_done(struct nvmf_req *req)
     struct agent_enclosure *enclosure = link->enclosure;
     struct agent_reactor *reactor = enclosure->reactor;
 
-    enclosure->probing = false;
-    if (link_state(link) != AGENT_ENCLOSURE_SLOW ||
-        agent_reactor_stalled(reactor, enclosure->probe_sent_ns) ||
-        !slow_probed(&enclosure->links_slow, link->at, links_in(enclosure, AGENT_ENCLOSURE_UP),
-                     probe_answered(req), AGENT_PROBE_BYTES, enclosure->probe_sent_ns,
-                     reactor_now_ns(reactor)))
+    link->probing = false;
+    if (agent_link_state(link) != AGENT_ENCLOSURE_SLOW ||
+        agent_reactor_stalled(reactor, link->probe_sent_ns) ||
+        !slow_probed(&enclosure->links_slow, link->at,
+                     agent_enclosure_links_in(enclosure, AGENT_ENCLOSURE_UP), probe_answered(req),
+                     AGENT_PROBE_BYTES, link->probe_sent_ns, reactor_now_ns(reactor)))
         return;
     loop_timer_stop(reactor->loop, &link->retry);
-    link_state_set(link, AGENT_ENCLOSURE_UP);
+    agent_link_state_set(link, AGENT_ENCLOSURE_UP);
 }
 
-/* Is it still slow? One probe of an enclosure at a time: others have their turn later. */
-static void enclosure_probe_send(struct agent_enclosure *enclosure, struct agent_link *link,
-                                 bool is_load, void (*done)(struct nvmf_req *req))
+/* Asks for what was there last; in a namespace that there is not, the answer says so. */
+static void link_probe_send(struct agent_link *link, bool is_load,
+                            void (*done)(struct nvmf_req *req))
 {
-    struct nvmf_req *req = &enclosure->probe_req;
+    struct agent_enclosure *enclosure = link->enclosure;
+    struct nvmf_req *req = &link->probe_req;
 
-    if (enclosure->probing)
+    if (link->probing)
         return;
-    enclosure->probe_sent_ns = reactor_now_ns(enclosure->reactor);
+    link->probe_sent_ns = reactor_now_ns(enclosure->reactor);
     *req = (struct nvmf_req){
         .nsid =
             enclosure->asked[is_load].is_known ? link->nsid[enclosure->asked[is_load].volume] : 0,
         .io_class = IO_CLASS_LOAD,
         .key = enclosure->asked[is_load].key,
-        .deadline_ns = enclosure->probe_sent_ns + AGENT_PROBE_DEADLINE_NS,
+        .deadline_ns = link->probe_sent_ns + AGENT_PROBE_DEADLINE_NS,
         .done = done,
         .owner = link,
     };
     if (is_load)
         req->data[0] = (struct iovec){enclosure->probe_memory, AGENT_PROBE_BYTES};
-    enclosure->probing = (is_load ? nvmf_retrieve : nvmf_exist)(link->own.ctrl, req) == ICMS_OK;
+    link->probing = (is_load ? nvmf_retrieve : nvmf_exist)(link->own.ctrl, req) == ICMS_OK;
 }
 
 static void enclosure_probe(struct loop_timer *timer)
@@ -400,11 +350,13 @@ static void enclosure_probe(struct loop_timer *timer)
     counter_add(&enclosure->probes, 1);
     enclosure_probe_arm(enclosure, &enclosure->probe);
     if (agent_enclosure_link(enclosure, enclosure->asked[is_load].volume, 0, &link) != ICMS_OK)
-        link = &enclosure->links[__builtin_ctz(links_up(enclosure))]; /* lost it meanwhile */
-    enclosure_probe_send(enclosure, link, is_load, enclosure_probe_done);
+        link = &enclosure->links[__builtin_ctz(
+            agent_enclosure_links_up(enclosure))]; /* lost it meanwhile */
+    link_probe_send(link, is_load, enclosure_probe_done);
 }
 
 static void links_judge(struct agent_enclosure *enclosure);
+static void link_test(struct agent_link *link);
 
 /* Is it back, or still slow? */
 static void link_retry(struct loop_timer *timer)
@@ -413,135 +365,15 @@ static void link_retry(struct loop_timer *timer)
     struct agent_enclosure *enclosure = link->enclosure;
 
     counter_add(&enclosure->probes, 1);
-    if (link_state(link) != AGENT_ENCLOSURE_SLOW) {
+    if (agent_link_state(link) == AGENT_ENCLOSURE_SLOW) {
+        enclosure_probe_arm(enclosure, &link->retry);
+        link_probe_send(link, enclosure->asked[true].is_known, link_probe_done);
+    } else if (agent_link_is_connected(link)) {
+        link_test(link);
+    } else {
         links_judge(enclosure);
         link_open(link);
-        return;
     }
-    enclosure_probe_arm(enclosure, &link->retry);
-    enclosure_probe_send(enclosure, link, enclosure->asked[true].is_known, link_probe_done);
-}
-
-/* ---- volumes -------------------------------------------------------------------------------- */
-
-/* What a volume's values are, for people. */
-static const char *enclosure_kind(bool sealed, bool encrypted)
-{
-    return encrypted ? "encrypted" : sealed ? "sealed" : "raw";
-}
-
-/* The namespace of a volume there, or NULL. A volume that is sealed here and raw there, or
- * encrypted at one end, is not ours. */
-static const struct nvmf_volume *link_volume_find(struct agent_link *link,
-                                                  const struct volume_spec *spec)
-{
-    const struct nvmf_volume *found = NULL;
-    char text[LIMIT_REASON_BYTES];
-
-    if (!uuid_is_nil(&spec->uuid)) /* the pod has it */
-        found = nvmf_ctrl_volume(link->own.ctrl, &spec->uuid);
-
-    if (found == NULL || !found->icms ||
-        (found->sealed == spec->sealed && found->encrypted == spec->encrypted))
-        return found;
-    snprintf(text, sizeof(text), "volume %s is %s here and %s there", spec->name,
-             enclosure_kind(spec->sealed, spec->encrypted),
-             enclosure_kind(found->sealed, found->encrypted));
-    enclosure_text_set(link->enclosure, link, text);
-    return NULL;
-}
-
-/* Looks again, give or take a quarter, for volumes that may be attached later. */
-static void link_look_arm(struct agent_link *link)
-{
-    struct agent_reactor *reactor = link->enclosure->reactor;
-    uint64_t look_ns = AGENT_LOOK_PROBES * (uint64_t)reactor->agent->opts.probe_ms * 1000000;
-    uint64_t jitter_ns = loop_random(reactor->loop) % (look_ns / 2 + 1);
-
-    if (!loop_timer_armed(&link->look))
-        loop_timer_start(reactor->loop, &link->look,
-                         reactor_now_ns(reactor) + look_ns - look_ns / 4 + jitter_ns);
-}
-
-static void link_look(struct loop_timer *timer)
-{
-    nvmf_ctrl_look(container_of(timer, struct agent_link, look)->own.ctrl);
-}
-
-/* Whether the enclosure lacks a volume: no link that is up has it. Without one nobody knows. */
-static void enclosure_missing_set(struct agent_enclosure *enclosure, struct agent_shard *shard)
-{
-    uint32_t up = links_up(enclosure);
-    bool lacks = up != 0;
-
-    for (uint32_t left = up; left != 0; left &= left - 1)
-        lacks = lacks && enclosure->links[__builtin_ctz(left)].nsid[shard->number] == 0;
-    /* Whoever stood in for it may have its blocks. */
-    if (agent_shard_missing_set(shard, enclosure->number, lacks) && !lacks && up != 0)
-        atomic_store_explicit(&enclosure->appeared_ns[shard->number],
-                              reactor_now_ns(enclosure->reactor), memory_order_relaxed);
-}
-
-static void enclosure_missing_set_all(struct agent_enclosure *enclosure)
-{
-    for (uint32_t i = 0; i < enclosure->agent->volume_count; i++)
-        enclosure_missing_set(enclosure, &enclosure->reactor->shards[i]);
-}
-
-/* Volumes by name: which namespace, how large. */
-static void link_volumes_read(struct agent_link *link)
-{
-    struct agent_enclosure *enclosure = link->enclosure;
-
-    for (uint32_t i = 0; i < enclosure->agent->volume_count; i++) {
-        const struct volume_spec *spec = &enclosure->reactor->shards[i].spec;
-        const struct nvmf_volume *found = link_volume_find(link, spec);
-
-        link->nsid[i] = found == NULL ? 0 : found->nsid;
-        link->value_bytes_max[i] = found == NULL ? 0 : found->value_bytes_max;
-        if (found != NULL) /* foreign targets have what they have */
-            atomic_store_explicit(&enclosure->value_max_there[i],
-                                  found->icms &&
-                                          found->value_bytes_max != volume_stored_bytes_max(spec)
-                                      ? found->value_bytes_max
-                                      : 0,
-                                  memory_order_relaxed);
-        if (found == NULL && !uuid_is_nil(&spec->uuid))
-            link_look_arm(link);
-    }
-    enclosure_missing_set_all(enclosure);
-}
-
-void agent_link_volume_lost(struct agent_link *link, struct agent_shard *shard)
-{
-    link->nsid[shard->number] = 0;
-    enclosure_missing_set(link->enclosure, shard);
-    link_look_arm(link);
-}
-
-static void link_volume_set(struct agent_link *link, uint32_t volume, const struct uuid *uuid)
-{
-    link->nsid[volume] = 0;
-    link->value_bytes_max[volume] = 0;
-    if (link->next.ctrl != NULL)
-        nvmf_ctrl_wanted_set(link->next.ctrl, volume, uuid);
-    if (link->own.ctrl == NULL)
-        return;
-    nvmf_ctrl_wanted_set(link->own.ctrl, volume, uuid);
-    nvmf_ctrl_look(link->own.ctrl);
-}
-
-void agent_enclosure_volume_set(struct agent_enclosure *enclosure, uint32_t volume)
-{
-    struct agent_shard *shard = &enclosure->reactor->shards[volume];
-
-    for (int i = 0; i < 2; i++)
-        if (enclosure->asked[i].volume == volume)
-            enclosure->asked[i].is_known = false;
-    atomic_store_explicit(&enclosure->appeared_ns[volume], 0, memory_order_relaxed);
-    (void)agent_shard_missing_set(shard, enclosure->number, uuid_is_nil(&shard->spec.uuid));
-    for (uint32_t i = 0; i < LIMIT_LINKS; i++)
-        link_volume_set(&enclosure->links[i], volume, &shard->spec.uuid);
 }
 
 /* ---- links come and go ---------------------------------------------------------------------- */
@@ -621,18 +453,19 @@ static void link_lost(struct agent_link *link, const char *why)
     struct loop *loop = enclosure->reactor->loop;
 
     link_auths_read(link);
-    enclosure_text_set(enclosure, link, why);
+    agent_enclosure_text_set(enclosure, link, why);
     loop_timer_stop(loop, &link->look);
     loop_timer_stop(loop, &link->retry);
     slow_forget(&enclosure->links_slow, link->at);
     estimate_forget(&enclosure->estimate); /* with another number of links it is another server */
-    if (link_state(link) != AGENT_ENCLOSURE_EXCLUDED)
+    if (agent_link_state(link) != AGENT_ENCLOSURE_EXCLUDED)
         counter_add(&link->exclusions, 1);
-    link_state_set(link, AGENT_ENCLOSURE_EXCLUDED);
+    agent_link_state_set(link, AGENT_ENCLOSURE_EXCLUDED);
     atomic_store_explicit(&link->is_misdirected, false, memory_order_relaxed);
-    enclosure_missing_set_all(enclosure);
-    if (links_up(enclosure) == 0 && (enclosure_state(enclosure) != AGENT_ENCLOSURE_CONNECTING ||
-                                     links_in(enclosure, AGENT_ENCLOSURE_CONNECTING) == 0))
+    agent_enclosure_missing_set_all(enclosure);
+    if (agent_enclosure_links_up(enclosure) == 0 &&
+        (enclosure_state(enclosure) != AGENT_ENCLOSURE_CONNECTING ||
+         agent_enclosure_links_in(enclosure, AGENT_ENCLOSURE_CONNECTING) == 0))
         enclosure_down(enclosure);
 }
 
@@ -657,12 +490,53 @@ static void links_judge(struct agent_enclosure *enclosure)
 {
     char known[NVMF_SERIAL_BYTES];
 
-    for (uint32_t left = links_up(enclosure); left != 0; left &= left - 1) {
+    for (uint32_t left = agent_enclosure_links_up(enclosure); left != 0; left &= left - 1) {
         struct agent_link *link = &enclosure->links[__builtin_ctz(left)];
 
         if (agent_link_is_up(link) && !link_is_right(link, known))
             link_refuse(link, known);
     }
+}
+
+static void link_use(struct agent_link *link)
+{
+    struct agent_enclosure *enclosure = link->enclosure;
+
+    agent_link_state_set(link, AGENT_ENCLOSURE_UP);
+    estimate_forget(&enclosure->estimate);
+    agent_link_volumes_read(link);
+    if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP &&
+        enclosure_state(enclosure) != AGENT_ENCLOSURE_SLOW)
+        enclosure_up(enclosure);
+    links_judge(enclosure);
+}
+
+static void link_tested(struct nvmf_req *req)
+{
+    struct agent_link *link = req->owner;
+
+    link->probing = false;
+    if (!agent_link_is_connected(link))
+        return;
+    if (req->err == ICMS_OK || req->status != 0)
+        link_use(link);
+    else
+        enclosure_probe_arm(link->enclosure, &link->retry);
+}
+
+/* It is used when it answers what operations will ask for. The first time nobody knows what. */
+static void link_test(struct agent_link *link)
+{
+    struct agent_enclosure *enclosure = link->enclosure;
+    bool is_load = enclosure->asked[true].is_known;
+
+    if (!is_load && !enclosure->asked[false].is_known) {
+        link_use(link);
+        return;
+    }
+    link_probe_send(link, is_load, link_tested);
+    if (!link->probing)
+        enclosure_probe_arm(enclosure, &link->retry);
 }
 
 static void link_up(struct nvmf_ctrl *ctrl)
@@ -678,16 +552,11 @@ static void link_up(struct nvmf_ctrl *ctrl)
     link_auth_set(link);
     link_auths_read(link);
     atomic_store_explicit(&link->tls, nvmf_ctrl_tls(ctrl), memory_order_relaxed);
-    link_state_set(link, AGENT_ENCLOSURE_UP);
-    estimate_forget(&enclosure->estimate);
-    link_volumes_read(link);
     atomic_store_explicit(&enclosure->exist_many,
                           enclosure->agent->opts.exist_many && nvmf_ctrl_has_exist_many(ctrl),
                           memory_order_relaxed);
-    if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP &&
-        enclosure_state(enclosure) != AGENT_ENCLOSURE_SLOW)
-        enclosure_up(enclosure);
-    links_judge(enclosure);
+    agent_link_volumes_read(link);
+    link_test(link);
 }
 
 /* What other hosts of the enclosure have. Where that is not what this one has, they look for the
@@ -715,7 +584,23 @@ static void link_told(struct nvmf_ctrl *ctrl, uint8_t feature, uint32_t volume, 
 
 static void link_changed(struct nvmf_ctrl *ctrl)
 {
-    link_volumes_read(nvmf_ctrl_owner(ctrl));
+    agent_link_volumes_read(nvmf_ctrl_owner(ctrl));
+}
+
+/* What ends it may have ended others, where nothing is in flight that would be missed: a rack, a
+ * switch. They are asked before operations find out. */
+static void link_silent(struct nvmf_ctrl *ctrl)
+{
+    const struct agent_link *silent = nvmf_ctrl_owner(ctrl);
+    struct agent_reactor *reactor = silent->enclosure->reactor;
+
+    for (uint64_t left = reactor->view->members; left != 0; left &= left - 1) {
+        struct agent_enclosure *enclosure = &reactor->enclosures[__builtin_ctzll(left)];
+
+        for (uint32_t i = 0; i < LIMIT_LINKS; i++)
+            if (enclosure->links[i].own.ctrl != NULL)
+                nvmf_ctrl_ask(enclosure->links[i].own.ctrl);
+    }
 }
 
 static void link_down(struct nvmf_ctrl *ctrl, icms_err err, const char *why)
@@ -741,6 +626,7 @@ static const struct nvmf_ctrl_ops link_ctrl_ops = {
     .up = link_up,
     .changed = link_changed,
     .told = link_told,
+    .silent = link_silent,
     .down = link_down,
     .closed = link_closed,
 };
@@ -843,7 +729,7 @@ static void link_counters_reset(struct agent_link *link)
     atomic_store_explicit(&link->tls, 0, memory_order_relaxed);
     atomic_store_explicit(&link->auth, AGENT_AUTH_NONE, memory_order_relaxed);
     atomic_store_explicit(&link->is_misdirected, false, memory_order_relaxed);
-    link_state_set(link, AGENT_ENCLOSURE_CONNECTING);
+    agent_link_state_set(link, AGENT_ENCLOSURE_CONNECTING);
     pthread_mutex_lock(&link->enclosure->text_lock);
     link->last_error[0] = 0;
     pthread_mutex_unlock(&link->enclosure->text_lock);
@@ -890,8 +776,8 @@ void agent_enclosure_relink(struct agent_enclosure *enclosure, uint32_t links,
     for (uint32_t left = links; left != 0; left &= left - 1)
         link_relink(&enclosure->links[__builtin_ctz(left)], &take[__builtin_ctz(left)]);
     enclosure_links_count(enclosure);
-    enclosure_missing_set_all(enclosure);
-    if (links_up(enclosure) != 0)
+    agent_enclosure_missing_set_all(enclosure);
+    if (agent_enclosure_links_up(enclosure) != 0)
         return;
     enclosure->was_relinked = true;
     enclosure->began_ns = reactor_now_ns(reactor);
@@ -969,7 +855,7 @@ icms_err agent_enclosure_make(struct agent_enclosure *enclosure, struct agent_re
             link->enclosure = enclosure;
             link->at = i;
             loop_timer_init(&link->retry, link_retry);
-            loop_timer_init(&link->look, link_look);
+            loop_timer_init(&link->look, agent_link_look);
         }
         enclosure->is_made = true;
     }

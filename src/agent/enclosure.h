@@ -14,7 +14,8 @@
  * - The enclosure is UP while one of its links is, and EXCLUDED when all are lost: only then the
  *   next enclosure in the key's order is asked. So a link that is lost costs no miss, while the
  *   deadline leaves time: it is noticed at once, or after silence_ms.
- * - Each link is connected to again by itself (probe_ms).
+ * - Each link is connected to again by itself (probe_ms), and used when it has answered a load of
+ *   what was there last: what takes connections and loses data would take operations with it.
  * - A link that is much later than the others of the enclosure (base/slow.h) has less and less
  *   of the commands, as it keeps what it has for longer; then it is SLOW, passed over and probed.
  *   All links late are an enclosure that is late, which is compared with the other enclosures.
@@ -78,6 +79,9 @@ struct agent_link {
     uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored                               */
     struct loop_timer retry;         /* next try while EXCLUDED, next probe while SLOW        */
     struct loop_timer look;          /* next look for volumes that it lacks                   */
+    struct nvmf_req probe_req;       /* a probe: of the link, or of the enclosure by it       */
+    bool probing;                    /* it is in flight                                       */
+    uint64_t probe_sent_ns;          /* since when                                            */
     uint64_t auths, auths_refused;   /* of `own` when it came up or went down last            */
     uint64_t commands;               /* sent                                                  */
     uint64_t in_flight;              /* of them, not answered                                 */
@@ -112,11 +116,8 @@ struct agent_enclosure {
         uint32_t volume;
         bool is_known; /* false: none yet */
     } asked[2];
-    struct nvmf_req probe_req; /* probe of a slow one, or of a slow link                   */
-    bool probing;              /* it is in flight                                          */
-    uint64_t probe_sent_ns;    /* since when                                               */
-    uint8_t *probe_memory;     /* [AGENT_PROBE_BYTES]                                      */
-    _Atomic bool exist_many;   /* it offers exist-many, and that may be used          */
+    uint8_t *probe_memory;   /* [AGENT_PROBE_BYTES], of all probes: nobody looks at it   */
+    _Atomic bool exist_many; /* it offers exist-many, and that may be used          */
     _Atomic bool enclosures_differ, weights_differ; /* from what other hosts have         */
     _Atomic uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* theirs; 0: the same       */
     _Atomic uint32_t value_max_there[LIMIT_AGENT_VOLUMES];   /* its own, as stored; 0: the same */
@@ -138,6 +139,41 @@ struct agent_enclosure {
     uint64_t damaged_ns;     /* when; 0: there was none; text_lock                      */
 };
 
+/* ---- link.c --------------------------------------------------------------------------------- */
+
+void agent_link_state_set(struct agent_link *link, enum agent_enclosure_state state);
+enum agent_enclosure_state agent_link_state(const struct agent_link *link);
+
+/* Its association is up, and it may not have answered its first probe yet. */
+bool agent_link_is_connected(const struct agent_link *link);
+
+/* True while it takes commands: from the answer to its first probe to down, or the end. */
+bool agent_link_is_up(const struct agent_link *link);
+
+/* Links (bits) that take commands; that have an association, and are in this state. */
+uint32_t agent_enclosure_links_up(const struct agent_enclosure *enclosure);
+uint32_t agent_enclosure_links_in(const struct agent_enclosure *enclosure,
+                                  enum agent_enclosure_state state);
+
+/* Why it is, or a link of it (NULL: none), is not used. */
+void agent_enclosure_text_set(struct agent_enclosure *enclosure, struct agent_link *link,
+                              const char *text);
+
+/* Volumes by name: which namespace, how large. */
+void agent_link_volumes_read(struct agent_link *link);
+
+/* A timer of the link: volumes that it lacks may be there. */
+void agent_link_look(struct loop_timer *timer);
+
+/* Which volumes the enclosure lacks: none of its links that are up has them. */
+void agent_enclosure_missing_set_all(struct agent_enclosure *enclosure);
+
+/* A volume has another UUID: its namespace is looked for. On its reactor. */
+void agent_enclosure_volume_set(struct agent_enclosure *enclosure, uint32_t volume);
+
+/* It answered that it has no such namespace: detached since the last look. */
+void agent_link_volume_lost(struct agent_link *link, struct agent_shard *shard);
+
 /* ---- enclosure.c ---------------------------------------------------------------------------- */
 
 /* A slot that is free begins anew, with counters at 0. Before its reactor runs, or while nothing of
@@ -156,26 +192,17 @@ void agent_enclosure_relink(struct agent_enclosure *enclosure, uint32_t links,
 void agent_enclosure_settings_set(struct agent_enclosure *enclosure,
                                   const struct nvmf_settings *settings);
 
-/* A volume has another UUID: its namespace is looked for. On its reactor. */
-void agent_enclosure_volume_set(struct agent_enclosure *enclosure, uint32_t volume);
-
 /* Slow ones are used again where too few others are left. On the loop. */
 void agent_enclosures_slow_release(struct agent_reactor *reactor);
 
 /* First connections. On its reactor. */
 void agent_enclosure_begin(struct agent_enclosure *enclosure);
 
-/* True while it takes commands: between up and down, or the end. */
-bool agent_link_is_up(const struct agent_link *link);
-
 /* The link that takes the next command for a volume: of those that are up, have the volume and are
  * not in `but` (bits), the one with the least in flight; a slow one only if there is no other.
  * PEER_DOWN: none is up; NO_VOLUME. */
 icms_err agent_enclosure_link(struct agent_enclosure *enclosure, uint32_t volume, uint32_t but,
                               struct agent_link **out_link) ICMS_MUST_CHECK;
-
-/* It answered that it has no such namespace: detached since the last look. */
-void agent_link_volume_lost(struct agent_link *link, struct agent_shard *shard);
 
 /* A load or exist that somebody waits for was sent to an enclosure, and has ended at a link of it,
  * when asked is in no list any more. asked: when it was sent, and the bytes of loads that were in

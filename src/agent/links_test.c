@@ -273,6 +273,63 @@ static void an_enclosure_is_excluded_when_all_its_links_are(void **state)
     rig_free(rig);
 }
 
+/* A rack without power: one enclosure has a command in flight, and nobody asks the others. */
+static void what_fails_together_is_noticed_together(void **state)
+{
+    static const struct rig_opts opts = {.enclosures = 4, .links = 2, .slots = 2048};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t first = flash(rig, 1);
+
+    rig_run(rig, 1000 * MS);
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t j = 0; j < 2; j++)
+            sim_net_cut(rig->sim, rig->node, rig->link_node[(rig_owner(rig, KV, first) + i) % 4][j],
+                        true);
+    (void)rig_get(client, KV, first, 0, 2000 * MS);
+    rig_run(rig, 900 * MS);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(seen(rig, (rig_owner(rig, KV, first) + i) % 4)->state,
+                         i < 3 ? AGENT_ENCLOSURE_EXCLUDED : AGENT_ENCLOSURE_UP);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A network that loses large packets: whoever connects gets answers, who loads gets none. */
+static void what_takes_connections_alone_is_not_used(void **state)
+{
+    static const struct rig_opts opts = {.enclosures = 2, .slots = 2048, .many = true};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t first = flash(rig, 600), connects, asked = 0;
+    uint64_t begin_ns;
+
+    assert_int_equal(loads(rig, client, first, 100, 1), 100);
+    rig->fake[0]->mute = 1 + IO_CLASS_LOAD;
+    (void)loads(rig, client, first + 400, 16, 16);
+    assert_int_equal(seen(rig, 0)->state, AGENT_ENCLOSURE_EXCLUDED);
+    connects = rig->fake[0]->connects;
+    for (uint32_t i = 116; i < 516; i++) {
+        uint32_t retrieves = rig->fake[0]->retrieves;
+
+        begin_ns = rig_now_ns(rig);
+        (void)loads(rig, client, first + i * 4, 1, 1);
+        assert_true(rig_now_ns(rig) - begin_ns < 100 * MS);
+        rig_run(rig, 50 * MS);
+        asked += rig->fake[0]->retrieves - retrieves;
+    }
+    assert_int_equal(seen(rig, 0)->state, AGENT_ENCLOSURE_EXCLUDED);
+    assert_int_equal(seen(rig, 0)->excluded_count, 1);
+    assert_true(rig->fake[0]->connects > connects + 5);
+    assert_int_equal(asked, rig->fake[0]->connects - connects); /* probes */
+    rig->fake[0]->mute = 0;
+    rig_run(rig, 2000 * MS);
+    assert_int_equal(seen(rig, 0)->state, AGENT_ENCLOSURE_UP);
+    assert_int_equal(loads(rig, client, first + 520 * 4, 80, 1), 80);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* ---- late links ----------------------------------------------------------------------------- */
 
 static void a_slow_link_is_passed_over_and_comes_back(void **state)
@@ -525,6 +582,8 @@ int main(void)
         cmocka_unit_test(each_operation_goes_on_by_the_other_link),
         cmocka_unit_test(a_batch_goes_on_by_the_other_link),
         cmocka_unit_test(an_enclosure_is_excluded_when_all_its_links_are),
+        cmocka_unit_test(what_fails_together_is_noticed_together),
+        cmocka_unit_test(what_takes_connections_alone_is_not_used),
         cmocka_unit_test(a_slow_link_is_passed_over_and_comes_back),
         cmocka_unit_test(an_enclosure_that_is_late_has_no_slow_link),
         cmocka_unit_test(an_address_that_leads_elsewhere_is_never_used),

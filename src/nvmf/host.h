@@ -117,6 +117,10 @@ icms_err nvmf_flush(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHEC
 
 #define NVMF_STORE_LATE_NS ((uint64_t)10 * 1000 * 1000 * 1000)
 
+/* A target that lives, and has not answered a command so long after its deadline, has lost it: the
+ * association ends, else such commands would use up the queue. What Linux hosts wait. */
+#define NVMF_ANSWER_NS ((uint64_t)30 * 1000 * 1000 * 1000)
+
 /* ---- the association ------------------------------------------------------------------------ */
 
 struct nvmf_ctrl_ops {
@@ -130,6 +134,9 @@ struct nvmf_ctrl_ops {
      * which of opts.volumes, of run_blocks. After up(), and again now and then. NULL: not of
      * interest. */
     void (*told)(struct nvmf_ctrl *ctrl, uint8_t feature, uint32_t volume, uint32_t others);
+
+    /* Commands wait, and nothing came for half of silence_ns. NULL: not of interest. */
+    void (*silent)(struct nvmf_ctrl *ctrl);
 
     /* It failed, or could not be opened: no request is accepted any more, and those under way will
      * end with err. Not called after nvmf_ctrl_close. why: a sentence, valid inside the call. */
@@ -258,6 +265,9 @@ struct nvmf_volume {
 /* Looks at the namespaces again, as when the target had said that they changed: changed() follows.
  * For targets that say nothing. Harmless when it is not up. */
 void nvmf_ctrl_look(struct nvmf_ctrl *ctrl);
+
+/* Asks for a sign of life, if it is up: without one it is down after silence_ns. */
+void nvmf_ctrl_ask(struct nvmf_ctrl *ctrl);
 
 /* Another volume is looked for instead of volume `index` of opts.volumes, from the next look on;
  * zeros: none. On the loop. */

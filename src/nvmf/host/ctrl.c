@@ -749,18 +749,33 @@ static bool ctrl_tick_queue(struct nvmf_queue *queue)
            (uint32_t)(asked ? NVMF_SILENCE_TICKS_ASKED : NVMF_SILENCE_TICKS_QUEUE);
 }
 
+/* A command of it was given up long ago and is not answered. */
+static bool ctrl_tick_lost(const struct nvmf_queue *queue, uint64_t now_ns)
+{
+    struct list *first = list_first(&queue->unanswered);
+
+    return first != NULL &&
+           now_ns - container_of(first, struct nvmf_cmd, link)->detached_ns > NVMF_ANSWER_NS;
+}
+
 /* Any byte is a sign of life: a busy target still answers on its admin queue, which is asked at
  * half time. */
 static void ctrl_tick(struct loop_timer *timer)
 {
     struct nvmf_ctrl *ctrl = container_of(timer, struct nvmf_ctrl, tick_timer);
+    uint64_t now_ns = loop_now_ns(ctrl->loop), heard_bytes = 0;
     struct nvmf_queue *dead = NULL;
-    uint64_t heard_bytes = 0;
     uint32_t waiting = 0;
 
     for (int i = 0; i < NVMF_QUEUES; i++) {
         struct nvmf_queue *queue = &ctrl->queues[i];
 
+        if (ctrl_tick_lost(queue, now_ns)) {
+            nvmf_ctrl_fail(ctrl, ICMS_PEER_DOWN,
+                           "a command on the %s queue was not answered for %u s after its deadline",
+                           queue->name, (uint32_t)(NVMF_ANSWER_NS / 1000000000));
+            return;
+        }
         if (ctrl_tick_queue(queue))
             dead = queue;
         heard_bytes += queue->heard_bytes;
@@ -779,12 +794,20 @@ static void ctrl_tick(struct loop_timer *timer)
                                   (dead != NULL ? dead->silent_ticks : NVMF_SILENCE_TICKS)));
         return;
     }
-    loop_timer_start(ctrl->loop, &ctrl->tick_timer,
-                     loop_now_ns(ctrl->loop) + ctrl->silence_ns / NVMF_SILENCE_TICKS);
+    loop_timer_start(ctrl->loop, &ctrl->tick_timer, now_ns + ctrl->silence_ns / NVMF_SILENCE_TICKS);
     for (int i = 0; i < NVMF_QUEUES; i++) /* the timer is armed: watching goes on */
         if (ctrl->queues[i].silent_ticks == NVMF_SILENCE_TICKS / 2)
             nvmf_queue_ask(&ctrl->queues[i]);
-    if (ctrl->silent_ticks == NVMF_SILENCE_TICKS / 2)
+    if (ctrl->silent_ticks != NVMF_SILENCE_TICKS / 2)
+        return;
+    ctrl_keep_start(ctrl);
+    if (ctrl->ops->silent != NULL)
+        ctrl->ops->silent(ctrl);
+}
+
+void nvmf_ctrl_ask(struct nvmf_ctrl *ctrl)
+{
+    if (ctrl->up)
         ctrl_keep_start(ctrl);
 }
 

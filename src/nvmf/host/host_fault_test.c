@@ -364,6 +364,34 @@ static void a_queue_that_is_busy_for_long_is_not_dead(void **state)
     bed_free(bed);
 }
 
+/* It answers everything else, on the same connection, too. */
+static void a_command_that_is_never_answered_ends_the_association(void **state)
+{
+    struct bed *bed = bed_ready(NULL, 0);
+    uint64_t end_ns;
+    uint8_t room[64];
+    struct op lost, op;
+
+    bed_put(bed, "k", "value", 5);
+    bed->fake->hold = true;
+    bed_op(&lost, bed, "k", room, sizeof(room), 100 * MS);
+    assert_int_equal(bed_go(&lost, nvmf_exist), ICMS_OK);
+    bed_run(bed, 200 * MS);
+    assert_int_equal(lost.req.err, ICMS_DEADLINE);
+    bed->fake->hold = false; /* what it holds it keeps */
+    for (end_ns = bed_now_ns(bed) + NVMF_ANSWER_NS - 200 * MS; bed_now_ns(bed) < end_ns;) {
+        bed_op(&op, bed, "k", room, sizeof(room), 5000 * MS);
+        assert_int_equal(bed_go(&op, nvmf_exist), ICMS_OK);
+        bed_run(bed, 100 * MS);
+        assert_int_equal(op.req.err, ICMS_OK);
+    }
+    assert_int_equal(bed->downs, 0);
+    bed_run(bed, 500 * MS);
+    assert_int_equal(bed->downs, 1);
+    assert_non_null(strstr(bed->why, "load queue was not answered for 30 s"));
+    bed_free(bed);
+}
+
 /* One that may not know the question is not asked. */
 static void a_foreign_queue_may_be_silent_for_longer(void **state)
 {
@@ -556,6 +584,7 @@ int main(void)
         cmocka_unit_test(more_than_a_transfer_is_refused),
         cmocka_unit_test(requests_end_at_once_when_the_connection_is_lost),
         cmocka_unit_test(a_stopped_target_is_dead_after_the_silence),
+        cmocka_unit_test(a_command_that_is_never_answered_ends_the_association),
         cmocka_unit_test(a_black_hole_is_found_when_quiet_too),
         cmocka_unit_test(a_busy_target_is_not_dead),
         cmocka_unit_test(one_silent_connection_is_dead_within_a_second),

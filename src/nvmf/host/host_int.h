@@ -42,13 +42,14 @@
 
 /* One place in a queue's table of commands. */
 struct nvmf_cmd {
-    struct list link;       /* in queue->free while not used                               */
+    struct list link;       /* in queue->free while not used, in queue->unanswered after detach */
     struct nvmf_host_io io; /* as the transport sees it                                    */
     uint16_t generation;    /* of the CID                                                  */
     bool used;              /* its CID is out: sent and not completed                      */
     bool eager;             /* it takes data along that the target may drop: it may be sent again */
     bool quiet;             /* nobody waits for it: async event request                    */
     struct nvmf_req *req;   /* whose; NULL: ended early, only the CID is kept              */
+    uint64_t detached_ns;   /* when it ended early                                         */
 };
 
 enum nvmf_queue_state {
@@ -75,6 +76,7 @@ struct nvmf_queue {
     uint64_t heard_bytes;    /* bytes_in at the last tick                               */
     struct nvmf_cmd *cmds;   /* [entries_max]                                           */
     struct list free;        /* struct nvmf_cmd                                         */
+    struct list unanswered;  /* struct nvmf_cmd whose requests ended early, oldest first */
     struct line line;        /* struct nvmf_req that are parked                         */
     void *line_memory;       /* its                                                     */
     struct nvmf_conn *conn;  /* open from OPENING to CLOSING                            */

@@ -157,6 +157,7 @@ void nvmf_queue_open(struct nvmf_queue *queue, uint32_t entries, uint64_t deadli
     queue->ask_first = 0;
     queue->in_capsule_max = NVME_CONNECT_DATA_BYTES; /* until Connect is over */
     list_init(&queue->free);
+    list_init(&queue->unanswered);
     for (uint32_t i = 0; i < queue->depth; i++) {
         queue->cmds[i].used = false;
         queue->cmds[i].req = NULL;
@@ -259,7 +260,7 @@ static void queue_opened(struct nvmf_conn *conn)
 static void cmd_free(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
 {
     check(cmd->used && cmd->req == NULL);
-    check(list_empty(&cmd->link));
+    list_remove(&cmd->link);
     cmd->used = false;
     cmd->generation++;
     queue->used--;
@@ -313,8 +314,12 @@ static void queue_completed(struct nvmf_conn *conn, struct nvmf_host_io *io,
 
 void nvmf_cmd_detach(struct nvmf_cmd *cmd)
 {
+    struct nvmf_queue *queue = cmd->req->queue;
+
     cmd->req->cmd = NULL;
     cmd->req = NULL;
+    cmd->detached_ns = loop_now_ns(queue->ctrl->loop);
+    list_push(&queue->unanswered, &cmd->link);
 }
 
 static void queue_withdrawn(struct nvmf_conn *conn, struct nvmf_host_io *io)
