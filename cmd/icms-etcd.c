@@ -15,11 +15,14 @@
 #include <getopt.h>
 #include <jansson.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "conf/conf.h"
@@ -38,12 +41,15 @@
 
 static const char usage_text[] =
     "usage: icms-etcd push|pull|follow|status [options] [FILE]\n"
+    "       icms-etcd pod [options] -- WORD ...\n"
     "       icms-etcd register [options] TARGET.yaml\n"
     "Keep the pod map (icms-pod.yaml(5)) in etcd. FILE is the map's file; default\n"
     "/etc/icms/pod.yaml.\n\n"
     "  push      put the map of FILE into etcd, if it is a later epoch of the one that is there\n"
     "  pull      write the map of etcd into FILE, if it is a later epoch of the one that is there\n"
     "  follow    pull whenever the map in etcd changes, until a signal comes; agents watch FILE\n"
+    "  pod       change the map in etcd by icms pod, which gets what follows --, as in\n"
+    "            icms-etcd pod -- drain enclosure2\n"
     "  status    what etcd has and what differs from FILE; which targets are registered\n"
     "  register  say in etcd that the target of this configuration is there, as long as it "
     "answers\n\n"
@@ -344,6 +350,105 @@ static icms_err follow(const struct etcd_run *run, struct maps *maps, struct err
     return ICMS_OK;
 }
 
+/* ---- pod ------------------------------------------------------------------------------------ */
+
+#define POD_WORDS        64
+#define POD_FOLDER_BYTES 1024
+
+/* The icms that lies beside this program, else the one of $PATH. */
+static void program_find(char *out, size_t bytes)
+{
+    ssize_t length = readlink("/proc/self/exe", out, bytes - 1);
+    char *slash;
+
+    out[length < 0 ? 0 : length] = '\0';
+    slash = strrchr(out, '/');
+    if (slash != NULL && (size_t)(slash - out) + sizeof("/icms") <= bytes) {
+        memcpy(slash, "/icms", sizeof("/icms"));
+        if (access(out, X_OK) == 0)
+            return;
+    }
+    (void)snprintf(out, bytes, "icms");
+}
+
+/* MISS: it failed, and has said why. */
+static icms_err pod_change(const struct etcd_run *run, char *file, struct err_why *why)
+{
+    char name[] = "icms", word[] = "pod", option[] = "--file";
+    char *words[POD_WORDS + 5] = {name, word}, program[4096];
+    int count = 2, state, err;
+    pid_t child;
+
+    for (int i = 0; i < run->word_count; i++)
+        words[count++] = run->words[i];
+    words[count++] = option;
+    words[count] = file;
+    program_find(program, sizeof(program));
+    (void)fflush(NULL);
+    err = posix_spawnp(&child, program, NULL, NULL, words, environ);
+    if (err != 0)
+        return err_set(why, ICMS_IO, "cannot run %s: %s", program, strerror(err));
+    while (waitpid(child, &state, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(state) && WEXITSTATUS(state) == 0 ? ICMS_OK : ICMS_MISS;
+}
+
+/* Puts the file into etcd, if it is another map than the one there, and that is still there. */
+static icms_err pod_put(const struct etcd_run *run, struct maps *maps, const char *file,
+                        struct err_why *why)
+{
+    char key[ETCD_KEY_BYTES], sentence[2 * ERR_WHY_BYTES_MAX];
+    uint64_t revision;
+    char *text = NULL;
+    size_t bytes = 0;
+    bool is_new;
+    icms_err err;
+
+    if (file_is(file, maps->value.text, maps->value.bytes))
+        return ICMS_OK;
+    err = conf_pod_text(file, why, &text, &bytes);
+    if (err == ICMS_OK)
+        err = conf_pod_parse(text, bytes, "the changed map", why, maps->is);
+    if (err == ICMS_OK) /* icms pod has asked what there is to ask */
+        err = maps_compare(maps, "the changed map", true, true, &is_new, why);
+    if (err == ICMS_OK) {
+        (void)snprintf(key, sizeof(key), "%s/map", run->prefix);
+        err = etcd_put(run->etcd, key, text, bytes, maps->value.revision, 0, &revision, why);
+    }
+    if (err == ICMS_OK) {
+        maps_say(maps, true, key, sentence, sizeof(sentence));
+        (void)printf("%s\n", sentence);
+    }
+    free(text);
+    return err;
+}
+
+/* `icms pod` changes a file; the map of etcd is one for as long as that takes. */
+static icms_err pod(const struct etcd_run *run, struct maps *maps, struct err_why *why)
+{
+    const char *temporary = secure_getenv("TMPDIR");
+    char folder[POD_FOLDER_BYTES], file[POD_FOLDER_BYTES + sizeof("/pod.yaml")];
+    icms_err err = maps_fetch(run, maps, why);
+
+    if (err == ICMS_OK)
+        err = conf_pod_parse(maps->value.text, maps->value.bytes, maps->name, why, maps->was);
+    if (err != ICMS_OK)
+        return err;
+    (void)snprintf(folder, sizeof(folder), "%s/icms-etcd-XXXXXX",
+                   temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
+    if (mkdtemp(folder) == NULL)
+        return err_set(why, ICMS_IO, "cannot make a folder %s: %s", folder, strerror(errno));
+    (void)snprintf(file, sizeof(file), "%s/pod.yaml", folder);
+    err = conf_file_put(file, maps->value.text, maps->value.bytes, why);
+    if (err == ICMS_OK)
+        err = pod_change(run, file, why);
+    if (err == ICMS_OK)
+        err = pod_put(run, maps, file, why);
+    (void)unlink(file);
+    (void)rmdir(folder);
+    return err;
+}
+
 /* ---- status --------------------------------------------------------------------------------- */
 
 /* Letters, digits and what addresses have. */
@@ -476,7 +581,8 @@ static const struct word {
     const char *name;
     icms_err (*run)(const struct etcd_run *run, struct maps *maps, struct err_why *why);
 } words[] = {
-    {"push", push}, {"pull", pull_once}, {"follow", follow}, {"status", status}, {"register", NULL},
+    {"push", push}, {"pull", pull_once}, {"follow", follow},
+    {"pod", pod},   {"status", status},  {"register", NULL},
 };
 
 static int usage(const char *format, const char *what)
@@ -600,9 +706,9 @@ static int word_check(const struct etcd_run *run, const char *word)
     bool is_push = strcmp(word, "push") == 0;
 
     if (run->dry_run && !is_push && strcmp(word, "pull") != 0)
-        return usage("--dry-run is for push and pull%s", "");
+        return usage("--dry-run is for push and pull; that of icms pod stands behind --%s", "");
     if (run->yes && !is_push)
-        return usage("--yes is for push%s", "");
+        return usage("--yes is for push; that of icms pod stands behind --%s", "");
     if (run->json && strcmp(word, "status") != 0)
         return usage("--json is for status%s", "");
     if (run->prefix[0] == '\0' || strlen(run->prefix) > 200)
@@ -654,10 +760,17 @@ int main(int argc, char **argv)
         if (optind < argc && strcmp(argv[optind], words[i].name) == 0)
             word = &words[i];
     if (word == NULL)
-        return usage("it takes 'push', 'pull', 'follow', 'status' or 'register'%s", "");
-    if (argc - optind > 2 || (word->run == NULL && argc - optind != 2))
-        return usage("%s takes one file", word->name);
-    run.file = argc - optind == 2 ? argv[optind + 1] : FILE_DEFAULT;
+        return usage("it takes 'push', 'pull', 'follow', 'pod', 'status' or 'register'%s", "");
+    if (word->run == pod) {
+        run.words = argv + optind + 1;
+        run.word_count = argc - optind - 1;
+        if (run.word_count == 0 || run.word_count > POD_WORDS)
+            return usage("pod takes words of icms pod behind --, as in -- drain enclosure2%s", "");
+    } else {
+        if (argc - optind > 2 || (word->run == NULL && argc - optind != 2))
+            return usage("%s takes one file", word->name);
+        run.file = argc - optind == 2 ? argv[optind + 1] : FILE_DEFAULT;
+    }
     status = word_check(&run, word->name);
     if (status >= 0)
         return status;

@@ -17,6 +17,8 @@ struct etcd_run {
     struct etcd *etcd;
     const char *prefix; /* of the keys                              */
     const char *file;   /* of the map; register: of the target      */
+    char **words;       /* pod: what icms pod shall do, then NULL   */
+    int word_count;
     bool dry_run, yes, json;
     char user[128];          /* of $ETCDCTL_USER                         */
     struct secret *password; /* of --password-file                       */

@@ -101,7 +101,7 @@ _icms_etcd()
     *)
         compopt -o filenames 2> /dev/null
         mapfile -t COMPREPLY < <([ "$COMP_CWORD" != 1 ] ||
-            compgen -W "push pull follow status register" -- "$word"
+            compgen -W "push pull follow pod status register" -- "$word"
             compgen -f -- "$word")
         ;;
     esac

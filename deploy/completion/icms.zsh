@@ -153,7 +153,7 @@ _icms_etcd() {
         '--dry-run[say, and change nothing]' '--yes[push: although much leaves]' \
         '--json[status: answer with JSON]' '(-V --version)'{-V,--version}'[print the version]' \
         '(-h --help)'{-h,--help}'[print the options]' \
-        ':what:(push pull follow status register)' ':file:_files'
+        ':what:(push pull follow pod status register)' ':file:_files'
 }
 
 case $service in

@@ -154,6 +154,34 @@ def changes(scene):
     wait_until("the agent uses it", lambda: scene.epoch() == 9, seen=scene.log)
     again = scene.run("push", scene.own)
     expect("the same again is there already", "already" in again.stdout and again.returncode == 0, again)
+    dry = scene.run("pod", "--", "drain", "e1", "--dry-run")
+    expect("a dry run of icms pod changes nothing", dry.returncode == 0 and
+           scene.etcd.keys(MAP)[MAP] == scene.own.read_text(), dry)
+    wrong = scene.run("pod", "--", "drain", "e7")
+    expect("what icms pod refuses is not put there", wrong.returncode == 1 and "e7" in wrong.stderr and
+           scene.etcd.keys(MAP)[MAP] == scene.own.read_text(), wrong)
+    for words in ((), ("--",), ("--yes", "--", "drain", "e1"), ("drain", "e1", "--bogus")):
+        misused = scene.run("pod", *words)
+        expect(f"pod {words} is a mistake", misused.returncode == 2, misused)
+    drained = scene.run("pod", "--", "drain", "e1")
+    expect("icms pod changes the map in etcd", "epoch 9 -> 10: e1 draining" in drained.stdout, drained)
+    wait_until("the agent uses that", lambda: scene.epoch() == 10, seen=scene.log)
+    late = scene.folder / "late"  # another operator is quicker
+    late.mkdir()
+    (late / "icms").write_text(f"#!/bin/sh\n{BUILD / 'cmd/icms'} \"$@\" && echo race >> {late}/done && "
+                               f"{BUILD / 'cmd/icms-etcd'} pod --prefix {PREFIX} -- undrain e1\n")
+    (late / "icms").chmod(0o755)
+    shutil.copy(BUILD / "cmd/icms-etcd", late / "icms-etcd")
+    raced = subprocess.run([late / "icms-etcd", "pod", "--prefix", PREFIX, "--", "volume", "create", "kv"],
+                           env=scene.env, capture_output=True, text=True, timeout=60, check=False)
+    expect("who is late changes nothing", raced.returncode == 1 and "epoch 10 -> 11" in raced.stdout and
+           "volumes" not in scene.etcd.keys(MAP)[MAP], raced)
+    settled = scene.run("pod", "--", "settle", "e1")
+    expect("and tries again", "epoch 11 -> 12" in settled.stdout, settled)
+    wait_until("the agent uses it", lambda: scene.epoch() == 12, seen=scene.log)
+    scene.own.write_text(scene.etcd.keys(MAP)[MAP].replace("epoch: 12", "epoch: 13"))
+    expect("files go on from there", scene.run("push", scene.own).returncode == 0)
+    wait_until("the agent uses the file's", lambda: scene.epoch() == 13, seen=scene.log)
     status = scene.run("status", scene.file)
     expect("status finds the file right", status.returncode == 0 and "the same" in status.stdout, status)
     scene.blocks("changed")
@@ -162,12 +190,12 @@ def changes(scene):
 def refuses(scene):
     right = scene.file.read_text()
     for what, text, said in (("an earlier epoch", scene.text(8), "its epoch 8 is lower"),
-                             ("another pod", scene.text(10, name="pod1"), "pod1"),
-                             ("half of a map", scene.text(10, 2)[:-4], "the last line is not"),
+                             ("another pod", scene.text(14, name="pod1"), "pod1"),
+                             ("half of a map", scene.text(14, 2)[:-4], "the last line is not"),
                              ("no map", "a: [", "revision"),
                              ("nothing", "", "revision"),
                              ("bytes", "\x00\x01\x02", "revision"),
-                             ("another map of the same epoch", scene.text(9, 1), "has its epoch, 9")):
+                             ("another map of the same epoch", scene.text(13, 1), "has its epoch, 13")):
         scene.etcd.put(MAP, text)
         wait_until(f"{what} in etcd is refused", lambda: scene.follow.said(said) >= 1, seen=scene.log)
         time.sleep(2.5)
@@ -182,15 +210,15 @@ def refuses(scene):
     expect("push asks when it cannot read what is there", refused.returncode == 1, refused)
     forced = scene.run("push", "--yes", scene.own)
     expect("and goes on with --yes", forced.returncode == 0 and scene.etcd.keys(MAP)[MAP] == right, forced)
-    expect("the agent has its epoch", scene.epoch() == 9)
+    expect("the agent has its epoch", scene.epoch() == 13)
     mistyped = scene.run("push", "--prefix", "/icms/other", scene.folder / "nofile.yaml")
     expect("a file that is not there is not pushed", mistyped.returncode == 1 and "nofile.yaml" in mistyped.stderr and
            not scene.etcd.keys("/icms/other"), mistyped)
     broken = scene.folder / "broken.yaml"
-    broken.write_text(scene.text(12).replace("...", ""))
+    broken.write_text(scene.text(16).replace("...", ""))
     pulled = scene.run("pull", broken)
     expect("a file that is not right is left alone", pulled.returncode == 1 and "repair the file" in pulled.stderr and
-           "epoch: 12" in broken.read_text(), pulled)
+           "epoch: 16" in broken.read_text(), pulled)
     (scene.folder / "link").symlink_to("nowhere")
     pulled = scene.run("pull", scene.folder / "link")
     expect("so is a link to nothing", pulled.returncode == 1 and "link to nothing" in pulled.stderr, pulled)
@@ -229,7 +257,7 @@ def survives(scene):
     scene.agent.kill()
     scene.agent.start()
     scene.agent.wait_ready()
-    expect("an agent that starts meanwhile has its map", scene.epoch() == 9)
+    expect("an agent that starts meanwhile has its map", scene.epoch() == 13)
     scene.etcd.start()
     wait_until("it comes back", lambda: scene.follow.said("etcd answers") > answers, seen=scene.log)
     scene.etcd.kill()
@@ -238,13 +266,49 @@ def survives(scene):
     wait_until("an etcd that lost all is said", lambda: scene.follow.said(f"has no key {MAP}") == 1, seen=scene.log)
     expect("the file stays", scene.file.read_text() == right)
     scene.blocks("wiped")
-    scene.own.write_text(scene.text(10, 2))
+    scene.own.write_text(scene.text(14, 2))
     expect("what is pushed then", scene.run("push", scene.own).returncode == 0)
-    wait_until("is used", lambda: scene.epoch() == 10, seen=scene.log)
-    scene.own.write_text(scene.text(11))
+    wait_until("is used", lambda: scene.epoch() == 14, seen=scene.log)
+    scene.own.write_text(scene.text(15))
     refused = scene.run("push", scene.own)
     expect("half of a pod of two may leave", refused.returncode == 0, refused)
-    wait_until("and does", lambda: scene.epoch() == 11, seen=scene.log)
+    wait_until("and does", lambda: scene.epoch() == 15, seen=scene.log)
+
+
+def splits(scene):
+    """An etcd of three members: one may die; when two are away nothing changes, and nothing hangs."""
+    members = [Etcd(scene.folder, f"member{i}") for i in range(3)]
+    whole = ",".join(f"{one.name}=http://127.0.0.1:{one.peer}" for one in members)
+    for one in members:
+        one.more = ("--initial-cluster", whole, "--initial-cluster-token", "three")
+        one.start()
+    env = {**os.environ, "ETCDCTL_ENDPOINTS": ",".join(one.url for one in members)}
+    file, own = scene.folder / "three.yaml", scene.folder / "own-three.yaml"
+
+    def push(epoch):
+        own.write_text(scene.text(epoch))
+        return subprocess.run([BUILD / "cmd/icms-etcd", "push", "--prefix", PREFIX, own], env=env, capture_output=True,
+                              text=True, timeout=60, check=False)
+
+    try:
+        wait_until("three members serve", lambda: push(20).returncode == 0)
+        follow = Following(scene.folder, "follow", "--prefix", PREFIX, file, env=env)
+        wait_until("their map is written", lambda: file.exists() and file.read_text() == scene.text(20))
+        members[0].kill()
+        wait_until("two of three take a change", lambda: push(21).returncode == 0)
+        wait_until("and it arrives", lambda: file.read_text() == scene.text(21), seen=follow.log_path.read_text)
+        members[1].signal(signal.SIGSTOP)
+        refused = push(22)
+        expect("one of three takes none", refused.returncode == 1 and "etcd" in refused.stderr, refused)
+        wait_until("which is said", lambda: follow.said("WARN") + follow.said("warn") >= 1, seen=follow.log_path.read_text)
+        expect("the file stays", file.read_text() == scene.text(21))
+        members[1].signal(signal.SIGCONT)
+        wait_until("two again take it", lambda: push(23).returncode == 0)
+        wait_until("and that arrives", lambda: file.read_text() == scene.text(23), seen=follow.log_path.read_text)
+        follow.end()
+    finally:
+        for one in members:
+            one.kill()
 
 
 def registers(scene):
@@ -369,6 +433,7 @@ def main():
             changes(scene)
             refuses(scene)
             survives(scene)
+            splits(scene)
             registers(scene)
             proves(scene)
             scene.follow.end()
