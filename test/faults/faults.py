@@ -105,6 +105,19 @@ def lose_packets(s):
             "<", "1", "drop")
 
 
+def lose_large(s):
+    """Packets of more than an Ethernet frame, both ways: connections come up, and loads get nothing."""
+    nft("add", "table", "inet", "loss")
+    nft("add", "chain", "inet", "loss", "out", "{ type filter hook output priority 0; policy accept; }")
+    for end in ("sport", "dport"):
+        nft("add", "rule", "inet", "loss", "out", "tcp", end, str(s.targets[0].port), "meta", "length", ">", "1500",
+            "drop")
+
+
+def lose_nothing(s):
+    nft("delete", "table", "inet", "loss")
+
+
 class Storm:
     """Resets of all connections to an enclosure, twenty times a second."""
 
@@ -191,12 +204,36 @@ def space(s, limit):
     resource.prlimit(s.targets[0].pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
 
-def jump(s):
-    """Daemons and engines have clocks that are an hour ahead while the file is there."""
+def limits(s, what):
+    """Daemons get no more memory than they have (RLIMIT_AS), or may lock none, and connections are reset."""
+    for daemon in (s.targets[0], s.agent):
+        pages = int(pathlib.Path(f"/proc/{daemon.pid}/statm").read_text().split()[0])
+        resource.prlimit(daemon.pid, what, (pages * resource.getpagesize() if what == resource.RLIMIT_AS else 0,
+                                            resource.prlimit(daemon.pid, what)[1]))
+    s.links[0].reset()
+
+
+def no_limits(s, what):
+    for daemon in (s.targets[0], s.agent):
+        hard = resource.prlimit(daemon.pid, what)[1]
+        resource.prlimit(daemon.pid, what, (hard, hard))
+
+
+def limit_fault(what):
+    return Fault(lambda s: limits(s, what), lambda s: no_limits(s, what), passed=False)
+
+
+def jump(s, program=""):
+    """Daemons and engines, or those of one program, have clocks that are an hour ahead while the file is there."""
     for daemon in (*s.targets, s.agent):
         if "clock_jump" not in pathlib.Path(f"/proc/{daemon.pid}/maps").read_text():
             sys.exit(f"{daemon.name} has no clocks that jump")
-    pathlib.Path(os.environ["ICMS_CLOCK_JUMP"]).touch()
+    pathlib.Path(os.environ["ICMS_CLOCK_JUMP"] + program).touch()
+
+
+def clock_fault(of, program=""):
+    return Fault(lambda s: jump(s, program), lambda s: pathlib.Path(os.environ["ICMS_CLOCK_JUMP"] + program).unlink(),
+                 of=of, passed=False, clocks=True)
 
 
 ALL, RACK = tuple(range(ENCLOSURES)), (0, 1)
@@ -221,7 +258,8 @@ def faults():
         "delay of 300 ms": link_fault((0,), "delay_s", 0.15, 0.0),
         "delay of 500 ms": link_fault((0,), "delay_s", 0.25, 0.0),
         "1 MB/s": link_fault((0,), "bytes_per_s", 1000000, 0),
-        "1 % of packets lost": Fault(lose_packets, lambda s: nft("delete", "table", "inet", "loss"), passed=False),
+        "1 % of packets lost": Fault(lose_packets, lose_nothing, passed=False),
+        "large packets lost": Fault(lose_large, lose_nothing),
         "resets": Fault(storm.begin, storm.repair),
         "half-open": Fault(lambda s: s.links[0].lose(), lambda s: s.links[0].lost.clear(), passed=False),
         # a record that came damaged twice is deleted, so that a put repairs it
@@ -235,11 +273,14 @@ def faults():
         "flipped bits on flash": Fault(flip_flash, lambda s: None, passed=False, loses=True),
         "killed while storing": writing(signal_fault((0,), signal.SIGKILL, Scene.restart)),
         "no space": writing(Fault(lambda s: space(s, 4096), lambda s: space(s, resource.RLIM_INFINITY), passed=False)),
-        "clocks jump": Fault(jump, lambda s: pathlib.Path(os.environ["ICMS_CLOCK_JUMP"]).unlink(), of=ALL,
-                             passed=False, clocks=True),
+        "clocks jump": clock_fault(ALL),
+        "clocks of enclosures jump": clock_fault(ALL, ".icms-target-faults"),
+        "clock of the agent jumps": clock_fault((), ".icms-agent"),
         "agent killed": Fault(lambda s: s.agent.kill(), lambda s: s.agent.start(), of=(), passed=False),
         "engines killed": Fault(kill_fillers, lambda s: None, of=(), passed=False),
         "no descriptors": Fault(no_descriptors, lambda s: descriptors(s, 1 << 20)),
+        "no memory": limit_fault(resource.RLIMIT_AS),
+        "no locked memory": limit_fault(resource.RLIMIT_MEMLOCK),
         "half the pod": signal_fault(RACK, signal.SIGKILL, Scene.restart),
         "all stopped": signal_fault(ALL, signal.SIGSTOP, go_on),
         "all cut off": link_fault(ALL, "is_cut", True, False),
