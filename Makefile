@@ -85,7 +85,7 @@ demo: deps
 	@demo/run.sh $(BUILD) $(if $(SECURE),--secure)
 
 demo-pod: all
-	@demo/living.py $(BUILD) $(if $(MINUTES),--minutes $(MINUTES))
+	@demo/living.py $(BUILD) --bars $(if $(MINUTES),--minutes $(MINUTES))
 
 # A PREFIX that is given here counts, too: it is in the service files, so they are made again.
 install: all
@@ -131,7 +131,8 @@ help:
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers; SECURE=1: with'
 	@echo '               authentication, TLS and an encrypted volume'
 	@echo 'make demo-pod  a pod of four enclosures and six servers, each a network namespace, that changes, fails and'
-	@echo '               is repaired under load; writes $(BUILD)/living.json and living.svg; MINUTES=60'
+	@echo '               is repaired under load, by bars for a quiet machine; writes $(BUILD)/living.json and'
+	@echo '               living.svg; MINUTES=60'
 	@echo 'make install   into $(PREFIX); set PREFIX and DESTDIR as usual'
 	@echo 'make format    clang-format over all C and C++ files'
 	@echo 'make clean     remove what was built'
