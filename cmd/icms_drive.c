@@ -70,26 +70,28 @@ static void plan_visit(void *arg, const char *key, const char *was, const char *
         (void)printf("%s: %s -> %s\n", key, was, is);
 }
 
+static const struct conf_drive *drive_find(const struct conf_target *conf, const char *path)
+{
+    for (uint32_t i = 0; i < conf->drive_count; i++)
+        if (strcmp(conf->drives[i].path, path) == 0)
+            return &conf->drives[i];
+    return NULL;
+}
+
 /* Erases what is on the drive that comes: its size and segments as the new file has them. */
-static int drive_format(const struct plan *plan, const struct conf_edit *edit, const char *drive)
+static int drive_format(const struct plan *plan, const struct conf_target *conf, const char *drive)
 {
     const struct cli *cli = plan->cli;
-    struct conf_live *live = NULL;
-    struct store_opts opts;
     struct err_why why = {""};
-    icms_err err = conf_live_parse(plan->path, edit->text, edit->bytes, &why, &live);
+    struct store_opts opts;
+    icms_err err;
 
-    if (err != ICMS_OK)
-        return cli_fail(cli, err, "%s", why.text);
     store_opts_init(&opts);
     opts.path = drive;
-    opts.segment_bytes = conf_live_target(live)->segment_bytes;
+    opts.bytes = drive_find(conf, drive)->bytes;
+    opts.segment_bytes = conf->segment_bytes;
     opts.value_bytes_max = 1;
-    for (uint32_t i = 0; i < conf_live_target(live)->drive_count; i++)
-        if (strcmp(conf_live_target(live)->drives[i].path, drive) == 0)
-            opts.bytes = conf_live_target(live)->drives[i].bytes;
     err = store_format(loop_env_uring(), &opts, true, &why);
-    conf_live_free(&live);
     return err == ICMS_OK
                ? -1
                : cli_fail(cli, err, "cannot format %s: %s; nothing was changed", drive, why.text);
@@ -123,6 +125,37 @@ static bool is_used(const char *drive)
     for (size_t i = 0; i < sizeof(note); i++)
         noted = noted || note[i] != 0;
     return noted || lost;
+}
+
+/* Whether icms-target will take what there is at a path; a mistyped one is not made silently. What
+ * this user may not look at is left to icms-target. */
+static int drive_look(const struct plan *plan, const struct conf_target *conf,
+                      enum conf_drive_what what, const char *drive)
+{
+    const struct cli *cli = plan->cli;
+    bool is_made = drive_find(conf, drive)->format_empty;
+    struct store_contents found;
+    struct err_why why = {""};
+    icms_err err = store_look(loop_env_uring(), drive, &why, &found);
+
+    if (err == ICMS_PERMISSION)
+        return -1;
+    if (err != ICMS_OK)
+        return cli_fail(cli, err,
+                        "%s: drive %s: %s; check the path, or add --format to erase what is there; "
+                        "nothing was changed",
+                        plan->path, drive, why.text);
+    if (found.holds == STORE_HOLDS_NO_FILE && (what == CONF_DRIVE_REPLACE || !is_made))
+        return cli_fail(cli, ICMS_NOT_FOUND,
+                        "%s: drive %s: there is no such file; check the path, or add --format to "
+                        "have it made; nothing was changed",
+                        plan->path, drive);
+    if (found.holds == STORE_HOLDS_ZEROS && !is_made)
+        return cli_fail(cli, ICMS_NOT_FOUND,
+                        "%s: drive %s is empty: add --format to make it a drive; nothing was "
+                        "changed",
+                        plan->path, drive);
+    return -1;
 }
 
 /* What the file does not tell of the drive that comes. An icms-target that starts with one that was
@@ -181,19 +214,28 @@ static int drives_change(struct plan *plan, const struct conf_drive_change *aske
 {
     const struct cli *cli = plan->cli;
     const char *comes = asked->what == CONF_DRIVE_REPLACE ? asked->other : asked->path;
+    struct conf_live *live = NULL; /* the file as it will be */
     struct conf_edit edit = {0};
     struct err_why why = {""};
     icms_err err = conf_drive_change(plan->path, asked, plan_visit, plan, &why, &edit);
     int status = -1;
 
-    if (err != ICMS_OK)
+    if (err == ICMS_OK)
+        err = conf_live_parse(plan->path, edit.text, edit.bytes, &why, &live);
+    if (err != ICMS_OK) {
+        conf_edit_fini(&edit);
         return cli_fail(cli, err, "%s", why.text);
-    if (asked->what == CONF_DRIVE_ADD || asked->what == CONF_DRIVE_REPLACE)
+    }
+    if (asked->what == CONF_DRIVE_ADD || asked->what == CONF_DRIVE_REPLACE) {
         status = drive_check(plan, comes);
-    if (status < 0 && cli->format && !cli->dry_run)
-        status = drive_format(plan, &edit, comes);
+        if (status < 0 && !cli->format)
+            status = drive_look(plan, conf_live_target(live), asked->what, comes);
+        if (status < 0 && cli->format && !cli->dry_run)
+            status = drive_format(plan, conf_live_target(live), comes);
+    }
     if (status < 0 && !cli->dry_run)
         err = conf_edit_write(plan->path, &edit, &why);
+    conf_live_free(&live);
     conf_edit_fini(&edit);
     if (status >= 0)
         return status;
@@ -264,26 +306,27 @@ const struct cli_command cli_drive = {
     .summary = "add, drain, remove and replace drives of an enclosure",
     .takes = CLI_TAKES_JSON | CLI_TAKES_VOLUMES | CLI_TAKES_DRIVES,
     .run = drive_run,
-    .help = "usage: icms drive list [--file FILE] [options]\n"
-            "       icms drive add PATH [KEY=VALUE ...] [--format] [--file FILE] [options]\n"
-            "       icms drive drain|undrain|remove PATH [--file FILE] [options]\n"
-            "       icms drive replace PATH NEWPATH [--format] [--file FILE] [options]\n"
-            "Show or change the drives of a target's file: what would change is shown, then the\n"
-            "file is written. Send SIGHUP to its icms-target, which applies it while it runs.\n\n"
-            "  list     the drives of the file\n"
-            "  add      a new drive, with values as in its configuration: size=1TiB; it has to be\n"
-            "           empty; a missing file is made with format_empty=true\n"
-            "  drain    the drive is read and takes no new blocks; what it has goes to the others\n"
-            "  undrain  it takes blocks again\n"
-            "  remove   the drive goes: without a miss when it was drained and is empty\n"
-            "  replace  another drive takes its place, with the same values\n\n"
-            "      --file FILE      of the target; default /etc/icms/target.yaml\n"
-            "      --format         erase what is on the drive that comes\n"
-            "      --yes            remove and replace a drive that is not draining: its blocks\n"
-            "                       become misses\n"
-            "      --dry-run        show what would change, and change nothing\n"
-            "      --json           answer with JSON\n"
-            "  -q, --quiet          no answer but the exit status\n"
-            "  -h, --help           print this\n"
-            "\nExit status: 0 done, 1 it was refused, 2 usage.\n",
+    .help =
+        "usage: icms drive list [--file FILE] [options]\n"
+        "       icms drive add PATH [KEY=VALUE ...] [--format] [--file FILE] [options]\n"
+        "       icms drive drain|undrain|remove PATH [--file FILE] [options]\n"
+        "       icms drive replace PATH NEWPATH [--format] [--file FILE] [options]\n"
+        "Show or change the drives of a target's file: what would change is shown, then the\n"
+        "file is written. Send SIGHUP to its icms-target, which applies it while it runs.\n\n"
+        "  list     the drives of the file\n"
+        "  add      a new drive, with values as in its configuration: size=1TiB; one that is\n"
+        "           empty or missing needs format_empty=true, or --format\n"
+        "  drain    the drive is read and takes no new blocks; what it has goes to the others\n"
+        "  undrain  it takes blocks again\n"
+        "  remove   the drive goes: without a miss when it was drained and is empty\n"
+        "  replace  another drive takes its place, with the same values; --format makes a file\n\n"
+        "      --file FILE      of the target; default /etc/icms/target.yaml\n"
+        "      --format         erase what is on the drive that comes\n"
+        "      --yes            remove and replace a drive that is not draining: its blocks\n"
+        "                       become misses\n"
+        "      --dry-run        show what would change, and change nothing\n"
+        "      --json           answer with JSON\n"
+        "  -q, --quiet          no answer but the exit status\n"
+        "  -h, --help           print this\n"
+        "\nExit status: 0 done, 1 it was refused, 2 usage.\n",
 };
