@@ -151,10 +151,17 @@ static icms_err maps_begin(struct maps *maps, struct err_why *why)
                                                  : err_set(why, ICMS_NO_MEMORY, "out of memory");
 }
 
+/* Before the next two are read. */
+static void maps_forget(struct maps *maps)
+{
+    conf_pod_fini(maps->was);
+    conf_pod_fini(maps->is);
+}
+
 static void maps_end(struct maps *maps)
 {
-    free(maps->was);
-    free(maps->is);
+    conf_pod_free(&maps->was);
+    conf_pod_free(&maps->is);
     free(maps->value.text);
 }
 
@@ -280,6 +287,7 @@ static icms_err pull(const struct etcd_run *run, struct maps *maps, char *out_se
     err = maps_fetch(run, maps, why);
     if (err != ICMS_OK || file_is(run->file, maps->value.text, maps->value.bytes))
         return err;
+    maps_forget(maps);
     err = conf_pod_parse(maps->value.text, maps->value.bytes, maps->name, why, maps->is);
     if (err != ICMS_OK)
         return err;

@@ -479,13 +479,13 @@ static int main_check(const struct daemon_opts *opts, const struct conf_target *
     return daemon_config_right(opts);
 }
 
-static int main_run(const struct daemon_opts *opts, const struct conf_target *conf)
+static int main_run(const struct daemon_opts *opts, struct target_reload *reload)
 {
+    const struct conf_target *conf = target_reload_conf(reload);
     struct target_drive_opts drives[LIMIT_DRIVES];
     struct target_opts target_opts;
     struct target *target = NULL;
     struct ctl_http *http = NULL;
-    struct target_reload reload = {.path = NULL};
     struct err_why why = {""};
     icms_err err = main_opts(conf, opts, drives, &why, &target_opts);
 
@@ -503,7 +503,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
     if (err == ICMS_OK)
         err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
     if (err == ICMS_OK)
-        err = target_reload_init(&reload, opts, target, &main_audit, &why);
+        err = target_reload_start(reload, target, &main_audit, &why);
     if (err == ICMS_OK) {
         target_auth_conf(conf, &main_audit);
         err = main_http(conf, target, &why, &http);
@@ -514,34 +514,34 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
     if (err == ICMS_OK)
         err = target_start(target, &why);
     if (err == ICMS_OK) {
-        main_serve(opts, conf, &reload, http);
+        main_serve(opts, conf, reload, http);
         target_stop(target);
     }
     ctl_http_stop(&http);
-    target_reload_fini(&reload);
+    target_reload_stop(reload);
     target_free(&target);
     return err == ICMS_OK ? DAEMON_DONE : daemon_failed(err, &why, "icms-target cannot start");
 }
 
 int main(int argc, char **argv)
 {
+    static struct target_reload reload;
     struct daemon_opts opts;
-    struct conf_target *conf;
+    const struct conf_target *conf;
     struct err_why why = {""};
     int status = daemon_options(&program, argc, argv, &opts);
 
     if (status >= 0)
         return status;
-    conf = calloc(1, sizeof(*conf));
-    if (conf == NULL || conf_target_read(opts.config, &why, conf) != ICMS_OK) {
-        free(conf);
+    if (target_reload_init(&reload, &opts, &why) != ICMS_OK) {
+        target_reload_fini(&reload);
         return daemon_failed(ICMS_CONFIG, &why, "icms-target cannot read its configuration");
     }
+    conf = target_reload_conf(&reload);
     daemon_warnings(&conf->warnings);
     for (uint32_t i = 0; i < conf->drive_count; i++)
         daemon_drive_warn(conf->drives[i].path);
-    status = opts.check_config ? main_check(&opts, conf) : main_run(&opts, conf);
-    conf_target_fini(conf);
-    free(conf);
+    status = opts.check_config ? main_check(&opts, conf) : main_run(&opts, &reload);
+    target_reload_fini(&reload);
     return status;
 }

@@ -81,13 +81,13 @@ static const char *sentence_of(char *said)
 /* A pod map that is right in itself. */
 static icms_err names_check(const char *path, struct err_why *why)
 {
-    struct conf_pod *pod = malloc(sizeof(*pod));
+    struct conf_pod *pod = calloc(1, sizeof(*pod));
     icms_err err =
         pod == NULL ? err_set(why, ICMS_NO_MEMORY, "out of memory") : conf_pod_read(path, why, pod);
 
     if (err == ICMS_OK && names_meet(pod, why))
         err = ICMS_CONFIG;
-    free(pod);
+    conf_pod_free(&pod);
     return err;
 }
 

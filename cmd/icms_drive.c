@@ -27,7 +27,7 @@ static int drives_list(const struct cli *cli, const char *path)
 {
     struct conf_live *live = NULL;
     struct err_why why = {""};
-    icms_err err = conf_live_read(path, &why, &live);
+    icms_err err = conf_live_read(path, "--file", &why, &live);
     const struct conf_target *conf;
 
     if (err != ICMS_OK)
@@ -165,7 +165,7 @@ static int drive_check(const struct plan *plan, const char *drive)
     const struct cli *cli = plan->cli;
     struct conf_live *live = NULL;
     struct err_why why = {""};
-    icms_err err = conf_live_read(plan->path, &why, &live);
+    icms_err err = conf_live_read(plan->path, "--file", &why, &live);
     const char *same = NULL;
     int status = -1;
 

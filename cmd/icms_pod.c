@@ -56,22 +56,28 @@ static json_t *enclosures_json(const struct conf_pod *map)
     return list;
 }
 
+static json_t *volume_json(const struct conf_pod_volume *volume)
+{
+    char uuid[UUID_TEXT_BYTES];
+    json_t *hosts = json_array();
+
+    for (uint32_t i = 0; i < volume->host_count; i++)
+        (void)json_array_append_new(hosts, json_string(volume->host_nqn[i]));
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:b, s:b, s:I, s:s, s:s, s:o}", "name",
+                     volume->name, "uuid", uuid_format(&volume->uuid, uuid), "generation",
+                     (json_int_t)volume->generation, "quota", (json_int_t)volume->quota_bytes,
+                     "value_max", (json_int_t)volume->value_bytes_max, "sealed", volume->sealed,
+                     "encrypted", volume->encrypted, "run_blocks", (json_int_t)volume->run_blocks,
+                     "tenant", volume->tenant[0] != '\0' ? volume->tenant : volume->name, "require",
+                     conf_require_name(volume->require), "hosts", hosts);
+}
+
 static json_t *volumes_json(const struct conf_pod *map)
 {
     json_t *list = json_array();
-    char uuid[UUID_TEXT_BYTES];
 
-    for (uint32_t i = 0; i < map->volume_count; i++) {
-        const struct conf_pod_volume *volume = &map->volumes[i];
-
-        (void)json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:b, s:b, s:I}", "name",
-                                                    volume->name, "uuid",
-                                                    uuid_format(&volume->uuid, uuid), "generation",
-                                                    (json_int_t)volume->generation, "value_max",
-                                                    (json_int_t)volume->value_bytes_max, "sealed",
-                                                    volume->sealed, "encrypted", volume->encrypted,
-                                                    "run_blocks", (json_int_t)volume->run_blocks));
-    }
+    for (uint32_t i = 0; i < map->volume_count; i++)
+        (void)json_array_append_new(list, volume_json(&map->volumes[i]));
     return list;
 }
 
@@ -127,14 +133,18 @@ static const char *plan_note(enum conf_pod_what what)
     case CONF_POD_SHRINK:
         return "agents believe this epoch without asking the enclosures that it lacks";
     case CONF_POD_VOLUME_CREATE:
-        return "agents serve it that list it in their own files, once targets have it";
+        return "targets with `pod` begin it, and agents serve it that list it in their own files; "
+               "give other targets the same volume";
     case CONF_POD_VOLUME_SET:
-        return "agents that run serve the volume as before until they are restarted; give the "
-               "targets the same values first";
+        return "targets with `pod` take quota, hosts, tenant and require while they run; agents "
+               "that run serve the volume as before until they are restarted; give other targets "
+               "the same values first";
     case CONF_POD_VOLUME_RESET:
-        return "all of its blocks are misses from now on; give the targets the same generation";
+        return "all of its blocks are misses from now on; targets with `pod` begin the next "
+               "generation; give others the same one";
     case CONF_POD_VOLUME_DELETE:
-        return "agents end its use; targets keep its blocks until it leaves their files, too";
+        return "agents end its use; targets with `pod` evict its blocks first, others keep them "
+               "until it leaves their files, too";
     }
     return "";
 }
@@ -631,8 +641,10 @@ static int pod_reload(struct pod *pod)
     icms_err err = conf_pod_read(pod->path, &why, pod->after);
     int status = err == ICMS_OK ? CLI_DONE : cli_fail(cli, err, "%s", why.text);
 
-    if (err == ICMS_OK && cli->yes)
+    if (err == ICMS_OK && cli->yes) {
+        conf_pod_fini(pod->after);
         status = pod_change(pod, &shrink);
+    }
     if (status != CLI_DONE || cli->dry_run)
         return status;
     status = cli_open_tier(cli);
@@ -689,7 +701,7 @@ static int pod_volume(struct pod *pod)
             continue;
         if (cli->argc < 3 || (cli->argc > 3 && !volume_words[i].has_values))
             return cli_usage(cli, "volume %s takes the name of one volume%s", volume_words[i].word,
-                             volume_words[i].has_values ? ", and keys as in run_blocks=16" : "");
+                             volume_words[i].has_values ? ", and keys as in quota=1TiB" : "");
         if (cli->yes && volume_words[i].what == CONF_POD_VOLUME_CREATE)
             return cli_usage(cli, "--yes is for volume set, reset and delete");
         return pod_change(pod, &(struct conf_pod_change){.what = volume_words[i].what,
@@ -768,8 +780,8 @@ static int pod_run(int argc, char **argv)
                                                             .nqn = cli.nqn,
                                                             .weight = cli.weight,
                                                             .yes = cli.yes});
-    free(pod.before);
-    free(pod.after);
+    conf_pod_free(&pod.before);
+    conf_pod_free(&pod.after);
     return status;
 }
 
@@ -796,11 +808,12 @@ const struct cli_command cli_pod = {
         "  drain    it is read and takes no new blocks\n"
         "  undrain  it takes blocks again, joining\n"
         "  remove   a drained enclosure leaves; it needs --yes\n"
-        "  volume   what all agents agree about of each volume: list it; create NAME with\n"
-        "           value_max, sealed, encrypted, run_blocks; set value_max, run_blocks; reset:\n"
-        "           the next generation, all blocks are misses at once; delete. Create one of a\n"
-        "           deleted volume's name with generation=N, higher than it had, or its old\n"
-        "           blocks are found again\n"
+        "  volume   what all daemons agree about of each volume: list it; create NAME with\n"
+        "           value_max, sealed, encrypted, run_blocks, and for targets with `pod` quota,\n"
+        "           hosts=[NQN,...], tenant, require; set all but sealed and encrypted; KEY= is\n"
+        "           the default; reset: the next generation, all blocks are misses at once;\n"
+        "           delete. Create one of a deleted volume's name with generation=N, higher than\n"
+        "           it had, or its old blocks are found again\n"
         "  reload   wait until the agent uses the file's epoch\n\n"
         "      --file FILE      the pod map; default /etc/icms/pod.yaml\n"
         "      --address ADDR   add: address or DNS name, and port; several: with commas\n"
@@ -813,7 +826,8 @@ const struct cli_command cli_pod = {
         "                       that no other one has;\n"
         "                       reload: more than half of the enclosures may leave, although\n"
         "                       they may answer; volume reset, delete: its blocks are misses;\n"
-        "                       volume set: although value_max becomes smaller\n"
+        "                       volume set: although quota or value_max becomes smaller, or\n"
+        "                       more hosts may use it\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
         "  -d, --deadline TIME  reload: how long it waits; default 10s\n"

@@ -17,6 +17,12 @@ static bool is_target(const json_t *status)
     return json_is_array(json_object_get(status, "drives"));
 }
 
+/* One without a map has volumes of its own file, and no epoch. */
+static bool target_has_map(const json_t *status)
+{
+    return status_number(status, "epoch") > 0;
+}
+
 json_t *pod_ask(char **where, int count)
 {
     json_t *asked = json_array();
@@ -51,6 +57,7 @@ static size_t enclosures_up(const json_t *status)
 static void drives_text(const json_t *asked)
 {
     char used[STATUS_BYTES_TEXT], whole[STATUS_BYTES_TEXT], part[STATUS_WHOLE_TEXT];
+    char epoch[STATUS_WHOLE_TEXT];
     bool is_first = true;
     const json_t *one, *d;
     size_t i, k;
@@ -62,16 +69,17 @@ static void drives_text(const json_t *asked)
         json_array_foreach(json_object_get(status, "drives"), k, d)
         {
             if (is_first)
-                (void)printf("\n%-20s %-28s %-21s %5s %10s %10s %10s %s\n", "ENCLOSURE", "DRIVE",
-                             "STATE", "PART", "USED", "OF", "BLOCKS", "WHY");
+                (void)printf("\n%-20s %10s %-28s %-21s %5s %10s %10s %10s %s\n", "ENCLOSURE",
+                             "EPOCH", "DRIVE", "STATE", "PART", "USED", "OF", "BLOCKS", "WHY");
             is_first = false;
-            (void)printf("%-20s %-28s %-21s %5s %10s %10s %10.0f %s\n", status_text(status, "name"),
-                         status_text(d, "path"), status_text(d, "state"),
-                         status_whole(d, "part_percent", part),
-                         status_bytes(status_number(d, "used_bytes"), used),
-                         status_bytes(status_number(d, "capacity_bytes"), whole),
-                         status_number(d, "blocks"),
-                         status_text(d, "why")[0] == '\0' ? "-" : status_text(d, "why"));
+            (void)printf(
+                "%-20s %10s %-28s %-21s %5s %10s %10s %10.0f %s\n", status_text(status, "name"),
+                target_has_map(status) ? status_whole(status, "epoch", epoch) : "-",
+                status_text(d, "path"), status_text(d, "state"),
+                status_whole(d, "part_percent", part),
+                status_bytes(status_number(d, "used_bytes"), used),
+                status_bytes(status_number(d, "capacity_bytes"), whole), status_number(d, "blocks"),
+                status_text(d, "why")[0] == '\0' ? "-" : status_text(d, "why"));
         }
     }
 }
@@ -132,6 +140,8 @@ json_t *pod_asked_json(const json_t *asked)
         (void)json_object_set(answer, "ready", json_object_get(status, "ready"));
         (void)json_object_set(answer, "why", json_object_get(status, "why"));
         if (is_target(status)) {
+            (void)json_object_set(answer, "epoch", json_object_get(status, "epoch"));
+            (void)json_object_set(answer, "map_refused", json_object_get(status, "map_refused"));
             (void)json_object_set(answer, "drives", json_object_get(status, "drives"));
             continue;
         }
@@ -152,7 +162,7 @@ bool pod_asked_is_well(const json_t *asked, uint32_t epoch)
         const json_t *status = json_object_get(one, "status");
 
         is_well = is_well && json_is_true(json_object_get(status, "ready"));
-        if (status != NULL && !is_target(status))
+        if (status != NULL && (!is_target(status) || target_has_map(status)))
             is_well = is_well && (uint32_t)status_number(status, "epoch") == epoch;
         json_array_foreach(json_object_get(status, "drives"), k, d)
         {

@@ -17,6 +17,13 @@
 
 /* ---- tables --------------------------------------------------------------------------------- */
 
+static bool has_text(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+
+    return text != NULL && text[0] != '\0';
+}
+
 static void target_head(const json_t *root)
 {
     const json_t *tls = json_object_get(root, "tls_connections");
@@ -24,6 +31,11 @@ static void target_head(const json_t *root)
 
     status_ready(root);
     (void)printf("subsystem NQN: %s\n", status_text(root, "nqn"));
+    if (status_number(root, "epoch") > 0)
+        (void)printf("pod %s, epoch %.0f\n", status_text(root, "pod"),
+                     status_number(root, "epoch"));
+    if (has_text(root, "map_refused"))
+        (void)printf("pod map refused: %s\n", status_text(root, "map_refused"));
     (void)printf("controllers %.0f, connections %.0f, with TLS %.0f, used %s of %s\n",
                  status_number(root, "controllers"), status_number(root, "connections"),
                  status_number(tls, "kernel") + status_number(tls, "mixed") +

@@ -38,12 +38,21 @@ static int volumes_list(const struct cli *cli, const char *path)
 {
     struct conf_live *live = NULL;
     struct err_why why = {""};
-    icms_err err = conf_live_read(path, &why, &live);
+    icms_err err = conf_live_read(path, "--file", &why, &live);
     const struct conf_target *conf;
 
     if (err != ICMS_OK)
         return cli_fail(cli, err, "%s", why.text);
     conf = conf_live_target(live);
+    if (conf->pod[0] != '\0') {
+        int status = cli_fail(cli, ICMS_INVALID,
+                              "%s: its volumes are those of the pod map %s, which `pod` names: use "
+                              "`icms pod volume list --file %s`",
+                              path, conf->pod, conf->pod);
+
+        conf_live_free(&live);
+        return status;
+    }
     if (cli->json) {
         json_t *list = json_array();
 
@@ -332,8 +341,8 @@ static int volumes_change(struct plan *plan, const char *path,
         changed_json(plan, path, asked, !cli->dry_run && !is_same);
     else if (err == ICMS_OK && !cli->quiet)
         changed_text(plan, path, is_same);
-    free(plan->before);
-    free(plan->after);
+    conf_pod_free(&plan->before);
+    conf_pod_free(&plan->after);
     return err == ICMS_OK ? CLI_DONE : cli_fail(cli, err, "%s", why.text);
 }
 

@@ -7,13 +7,35 @@
 #include "target_page.h"
 #include "page_states.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "target/target.h"
 
 /* Large, and used by one thread at a time. */
 static struct target_stats stats;
+
+static struct target_page_pod page_pod;
+static pthread_mutex_t page_pod_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void target_page_pod_set(const struct target_page_pod *pod)
+{
+    check(pthread_mutex_lock(&page_pod_lock) == 0);
+    page_pod = *pod;
+    check(pthread_mutex_unlock(&page_pod_lock) == 0);
+}
+
+static struct target_page_pod pod_now(void)
+{
+    struct target_page_pod pod;
+
+    check(pthread_mutex_lock(&page_pod_lock) == 0);
+    pod = page_pod;
+    check(pthread_mutex_unlock(&page_pod_lock) == 0);
+    return pod;
+}
 
 static void page_one(struct ctl_page *page, const char *name, const char *kind, const char *help,
                      double value)
@@ -364,11 +386,16 @@ static void page_nvmf(struct ctl_page *page)
 
 void target_page_metrics(void *arg, struct ctl_page *page)
 {
+    const struct target_page_pod pod = pod_now();
     struct err_why why = {""};
 
     target_stats(arg, &stats);
     page_one(page, "icms_target_ready", "gauge", "1: /readyz answers 200, 0: it answers 503.",
              target_page_ready(arg, &why));
+    page_one(page, "icms_target_epoch", "gauge",
+             "Epoch of the pod map that is in use; 0: the target has none.", pod.epoch);
+    page_one(page, "icms_target_map_refused", "gauge",
+             "1: the map in the file of `pod` is refused, and not in use.", pod.refused[0] != '\0');
     page_one(page, "icms_target_capacity_bytes", "gauge", "Capacity of the drives in service.",
              (double)stats.capacity_bytes);
     page_one(page, "kv_cache_usage_perc", "gauge",
@@ -495,6 +522,7 @@ static void status_host(struct json *json, const struct nvmf_target_connected *h
 }
 
 struct page_readiness {
+    struct target_page_pod pod;
     struct nvmf_target_connected *hosts;
     uint32_t host_count, controllers_more;
     bool ready;
@@ -510,6 +538,9 @@ static void status_write(void *arg, struct json *json)
     json_put_string(json, "nqn", stats.nqn);
     json_put_bool(json, "ready", readiness->ready);
     json_put_string(json, "why", readiness->why.text);
+    json_put_string(json, "pod", readiness->pod.name);
+    json_put_uint(json, "epoch", readiness->pod.epoch);
+    json_put_string(json, "map_refused", readiness->pod.refused);
     json_put_uint(json, "connections", stats.nvmf.connections);
     json_put_array(json, "portals");
     for (uint32_t i = 0; i < stats.nvmf.portal_count; i++)
@@ -546,7 +577,7 @@ static void status_write(void *arg, struct json *json)
 void target_page_status(void *arg, struct ctl_page *page)
 {
     static struct nvmf_target_connected hosts[NVMF_TARGET_CONNECTED]; /* one thread */
-    struct page_readiness readiness = {.why = {""}, .hosts = hosts};
+    struct page_readiness readiness = {.why = {""}, .hosts = hosts, .pod = pod_now()};
 
     readiness.ready = target_ready(arg, &readiness.why);
     readiness.host_count = target_connected(arg, hosts, &readiness.controllers_more);

@@ -8,7 +8,18 @@
 #ifndef CMD_TARGET_PAGE_H
 #define CMD_TARGET_PAGE_H
 
+#include "base/limits.h"
 #include "ctl/ctl.h"
+
+/* The pod map of the target. */
+struct target_page_pod {
+    char name[LIMIT_NAME_BYTES];     /* of the pod                                        */
+    uint32_t epoch;                  /* that is in use; 0: there is no map                */
+    char refused[ERR_WHY_BYTES_MAX]; /* why the map that its file holds is not in use; "" */
+};
+
+/* From now on; on any thread. */
+void target_page_pod_set(const struct target_page_pod *pod);
 
 void target_page_metrics(void *arg, struct ctl_page *page);
 void target_page_status(void *arg, struct ctl_page *page);

@@ -185,7 +185,8 @@ class Target(Daemon):
         config += [f"{key}: {value}" for key, value in keys.items()]
         config += ["drives:"]
         config += [f"  - path: {path}\n    size: {drive_size}\n    format_empty: true" for path in self.drives]
-        config += ["volumes:"] + [volume_lines(volume) for volume in volumes]
+        config += ["volumes:"] if volumes else []  # without: those of the map that `pod` names
+        config += [volume_lines(volume) for volume in volumes]
         super().__init__(build / "cmd/icms-target", name, folder, "\n".join(config) + "\n",
                          http_port, faults)
 

@@ -256,10 +256,16 @@ icms_err conf_table_bind(const struct conf_table *table, const struct conf_sourc
         if (err != ICMS_OK)
             return err;
     }
-    for (uint32_t i = 0; i < table->count; i++)
-        if (table->keys[i].required && !(seen & (uint64_t)1 << i))
-            return conf_fail(source, map->line, "%s needs the key '%s', as in '%s: %s'",
-                             table->what, table->keys[i].name, table->keys[i].name,
-                             table->keys[i].example);
+    for (uint32_t i = 0; i < table->count; i++) {
+        const struct conf_key *key = &table->keys[i];
+
+        if (!key->required || (seen & (uint64_t)1 << i) ||
+            (key->unless != NULL && conf_node_get(map, key->unless) != NULL))
+            continue;
+        return conf_fail(source, map->line, "%s needs the key '%s', as in '%s: %s'%s%s",
+                         table->what, key->name, key->name, key->example,
+                         key->unless != NULL ? ", or the key " : "",
+                         key->unless != NULL ? key->unless : "");
+    }
     return table->rules != NULL ? table->rules(source, map, object) : ICMS_OK;
 }

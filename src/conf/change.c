@@ -145,7 +145,7 @@ icms_err conf_change_run(struct conf_change *change,
     icms_err err;
 
     conf_edit_begin(change->path, &made);
-    err = conf_live_read(change->path, change->why, &change->before);
+    err = conf_live_read(change->path, "--file", change->why, &change->before);
     if (err == ICMS_OK)
         err = change->kind->check(change);
     if (err == ICMS_OK)

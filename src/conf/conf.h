@@ -97,6 +97,8 @@ struct conf_target {
     char chap_hashes[3][16];      /* names, best first                                 */
     char chap_groups[6][16];      /* likewise                                          */
     char audit[LIMIT_PATH_BYTES]; /* file, "journal", or "" for none               */
+    char pod[LIMIT_PATH_BYTES];   /* file of the pod map (conf/pod.h), whose volumes and tenants are
+                                     the target's (conf_live_join); ""             */
     uint32_t drive_count;
     struct conf_drive drives[LIMIT_DRIVES];
     uint32_t tenant_count;
@@ -329,11 +331,13 @@ icms_err conf_diff(const char *was_path, const char *is_path,
                    void (*visit)(void *arg, const char *key, const char *was, const char *is),
                    void *arg, struct err_why *why) ICMS_MUST_CHECK;
 
-/* A target's file as it was read, with its lines: what runs, or what shall. */
+/* A target's file as it was read, with its lines, and its pod map if it has one: what runs, or what
+ * shall. */
 struct conf_live;
+struct conf_pod;
 
-/* Reads one; *out_live for conf_live_free. */
-icms_err conf_live_read(const char *path, struct err_why *why,
+/* Reads the file; *out_live for conf_live_free. remedy: where its name is given: "--config". */
+icms_err conf_live_read(const char *path, const char *remedy, struct err_why *why,
                         struct conf_live **out_live) ICMS_MUST_CHECK;
 void conf_live_free(struct conf_live **live);
 
@@ -341,22 +345,40 @@ void conf_live_free(struct conf_live **live);
 icms_err conf_live_parse(const char *name, const char *text, size_t bytes, struct err_why *why,
                          struct conf_live **out_live) ICMS_MUST_CHECK;
 
+/* The same file once more, without a map. */
+icms_err conf_live_again(const struct conf_live *live, struct err_why *why,
+                         struct conf_live **out_live) ICMS_MUST_CHECK;
+
+/* Of a file with `pod`, once: volumes and tenants become those of this map, whose text it is; name
+ * stands for its file in errors. CONFIG, with file and line: the map is wrong, lists no volumes,
+ * has this enclosure with another UUID or NQN, or does not fit to the target's file; live is of no
+ * use then. That the map does not have the enclosure is one of the warnings. */
+icms_err conf_live_join(struct conf_live *live, const char *text, size_t bytes, const char *name,
+                        struct err_why *why) ICMS_MUST_CHECK;
+
+/* As long as live; of a file with `pod`, without volumes until conf_live_join. */
 const struct conf_target *conf_live_target(const struct conf_live *live);
+
+/* NULL: there is none. */
+const struct conf_pod *conf_live_pod(const struct conf_live *live);
 
 /* Whether a target that runs with one file may go on with the other: only volumes, tenants, which
  * drives there are, and their states differ in meaning, and the last line is `...` if it was.
- * CONFIG with file, line and both values otherwise. */
+ * CONFIG with file, line and both values otherwise. What the maps are to each other says
+ * conf_pod_compare(). */
 icms_err conf_live_check(const struct conf_live *was, const struct conf_live *is,
                          struct err_why *why) ICMS_MUST_CHECK;
 
-/* Calls visit for each difference, as conf_diff. */
+/* Calls visit for each difference, as conf_diff, those of the maps among them. */
 void conf_live_diff(const struct conf_live *was, const struct conf_live *is,
                     void (*visit)(void *arg, const char *key, const char *was, const char *is),
                     void *arg);
 
 /* The line of a key of a volume, by its place in the list; of the volume where the key is not
- * written. UINT32_MAX: of a key of the file; 1 where that is not written. */
-uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key);
+ * written. UINT32_MAX: of a key of the file; 1 where that is not written. *out_file: the file that
+ * it is a line of, which is the map's where that lists the volumes; as long as live. */
+uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key,
+                        const char **out_file);
 
 /* The line of a drive, by its place in the list. UINT32_MAX: of the list. */
 uint32_t conf_live_drive_line(const struct conf_live *live, uint32_t drive);
@@ -467,6 +489,9 @@ icms_err conf_bytes_parse(const char *text, struct err_why *why,
                           uint64_t *out_bytes) ICMS_MUST_CHECK;
 icms_err conf_duration_parse(const char *text, struct err_why *why,
                              uint32_t *out_ms) ICMS_MUST_CHECK;
+
+/* REQUIRE_* as it is written: "none", "chap", "tls", "chap+tls". Static. */
+const char *conf_require_name(uint8_t require);
 
 /* 32 hex digits to 16 bytes; false, and nothing is set, when it is anything else. */
 bool conf_nguid_parse(const char *text, struct uuid *out_nguid);

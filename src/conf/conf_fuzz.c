@@ -21,12 +21,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 /* What `icms pod` makes of such a file. */
 static void pod_edit(const char *path, size_t bytes)
 {
+    static char quota[] = "quota=1GiB", hosts[] = "hosts=[nqn.2014-08.org.nvmexpress:uuid:a]";
+    static char *const values[] = {quota, hosts};
     static const struct conf_pod_change changes[] = {
         {.what = CONF_POD_ADD, .name = "new", .address = "10.0.0.9:4420", .weight = "2"},
         {.what = CONF_POD_DRAIN, .name = "e0"},
         {.what = CONF_POD_UNDRAIN, .name = "e0"},
         {.what = CONF_POD_REMOVE, .name = "e0", .yes = true},
         {.what = CONF_POD_SHRINK},
+        {.what = CONF_POD_VOLUME_SET,
+         .name = "kv",
+         .values = values,
+         .value_count = 2,
+         .yes = true},
     };
     static struct conf_pod before, after;
     struct conf_edit made = {0};
@@ -38,6 +45,8 @@ static void pod_edit(const char *path, size_t bytes)
         else
             check(strstr(why.text, path) != NULL);
         conf_edit_fini(&made);
+        conf_pod_fini(&before);
+        conf_pod_fini(&after);
     }
 }
 
@@ -94,6 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         err = conf_agent_parse(text, bytes - 1, "fuzz", &why, &agent);
     conf_target_fini(&target);
     conf_agent_fini(&agent);
+    conf_pod_fini(&pod);
     check(err == ICMS_OK || err == ICMS_CONFIG);
     check(err == ICMS_OK || strncmp(why.text, "fuzz:", 5) == 0);
     return 0;

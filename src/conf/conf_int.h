@@ -123,6 +123,7 @@ struct conf_key {
     enum conf_kind kind;
     bool required;                  /* has no default and must be written                      */
     bool own;                       /* CONF_MAPS: a list in memory of its own                  */
+    const char *unless;             /* required only where this key is not written; or NULL    */
     uint32_t offset;                /* in the struct                                           */
     uint32_t size;                  /* text: room; list: of one member                         */
     uint32_t count_offset;          /* list: its uint32_t count in the struct                  */
@@ -179,7 +180,8 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
 icms_err conf_pod_value_set(const char *key, const char *text, struct err_why *why,
                             struct conf_enclosure *out_enclosure) ICMS_MUST_CHECK;
 
-/* Likewise of a volume of a pod map. */
+/* Likewise of a volume of a pod map; "" is not written. Of a list only its form is looked at. */
+struct conf_pod;
 struct conf_pod_volume;
 icms_err conf_pod_volume_set(const char *key, const char *text, struct err_why *why,
                              struct conf_pod_volume *out_volume) ICMS_MUST_CHECK;
@@ -246,6 +248,31 @@ icms_err conf_agent_pod_rules(const struct conf_source *source, const struct con
  * address of another machine has to prove something unless it is written that it need not. */
 icms_err conf_enclosure_keys_rules(const struct conf_source *source, const struct conf_node *map,
                                    struct conf_agent *agent) ICMS_MUST_CHECK;
+
+/* What volumes and tenants have to fit to: own: the target's file; map: where volumes and tenants
+ * are written, the same or that of the pod map. */
+struct conf_target_lists {
+    const struct conf_source *own;
+    const struct conf_node *own_root;
+    const struct conf_source *map;
+    const struct conf_node *map_root;
+};
+icms_err conf_target_lists_rules(const struct conf_target_lists *lists,
+                                 struct conf_target *target) ICMS_MUST_CHECK;
+
+/* A tenant is listed once. */
+icms_err conf_tenants_unique(const struct conf_source *source, const struct conf_node *map,
+                             const struct tenant_spec *tenants, uint32_t count) ICMS_MUST_CHECK;
+
+/* Volume number i names a tenant that is listed, or none ("": its own). */
+icms_err conf_tenant_known(const struct conf_source *source, const struct conf_node *map,
+                           uint32_t i, const char *tenant, const struct tenant_spec *tenants,
+                           uint32_t count) ICMS_MUST_CHECK;
+
+/* Fills in volumes and tenants of a target from a map; lists of hosts stay the map's. CONFIG: the
+ * map lists no volumes, or has this enclosure with another UUID or NQN. */
+icms_err conf_pod_target(const struct conf_pod *pod, const struct conf_source *source,
+                         const struct conf_node *map, struct conf_target *target) ICMS_MUST_CHECK;
 
 /* Entry number i of a list that was bound from map. */
 const struct conf_node *conf_entry(const struct conf_node *map, const char *list, uint32_t i);
@@ -342,6 +369,10 @@ icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, cons
 #define CONF_ENCRYPTED_STAYS                                                                       \
     "encrypted is a part of its identity: all of its blocks would become "                         \
     "misses; " CONF_VOLUME_OTHER
+#define CONF_QUOTA_LOWER                                                                           \
+    "its quota becomes lower: blocks that it holds beyond it are evicted; add --yes"
+#define CONF_HOSTS_NONE   "hosts: none are listed, so any host may use it then; add --yes"
+#define CONF_REQUIRE_LESS "require: hosts have to prove less than before; add --yes"
 #define CONF_VALUE_MAX_SMALLER                                                                     \
     "its value_max becomes smaller: stores of larger blocks fail, and those that it holds cannot " \
     "be loaded after a restart of targets or agents; add --yes"

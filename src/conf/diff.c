@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * conf/diff.c: whose configuration a file is, and where two of one kind differ in meaning. Called
- * by `icms config`, and by a target that reads its file again, on one thread.
+ * by `icms config`, and by a target that reads its file again, or a new epoch of its pod map, on
+ * one thread.
  *
  * Values are compared as they are bound, so that 1GiB and 1024MiB, or a default and the same
  * written, are one; they are shown as they are written. A value that neither file writes follows
@@ -69,11 +70,31 @@ static void file_close(struct diff_file *file)
         conf_target_fini(file->object);
     if (file->object != NULL && file->kind == CONF_FILE_AGENT)
         conf_agent_fini(file->object);
+    if (file->object != NULL && file->kind == CONF_FILE_POD)
+        conf_pod_fini(file->object);
     conf_doc_free(&file->doc);
     free(file->object);
     free(file->text);
     file->object = NULL;
     file->text = NULL;
+}
+
+/* Binds a text that was parsed, as a file of its kind. */
+static icms_err file_bind(struct diff_file *file, size_t bytes)
+{
+    const struct conf_node *root = conf_doc_root(file->doc);
+    struct err_why *why = file->source.why;
+    const char *path = file->source.name;
+    icms_err err;
+
+    file->object = calloc(1, kinds[file->kind].bytes);
+    if (file->object == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
+    conf_table_init(kinds[file->kind].table, file->object);
+    err = conf_table_bind(kinds[file->kind].table, &file->source, root, file->object);
+    if (err == ICMS_OK && file->kind == CONF_FILE_POD)
+        err = conf_pod_ended(&file->source, file->text, bytes);
+    return err;
 }
 
 /* Takes the text. */
@@ -93,14 +114,7 @@ static icms_err file_parse(struct diff_file *file, const char *path, char *text,
         return conf_fail(&file->source, root->line,
                          "it is no configuration: no 'key: value' lines");
     file->kind = kind_of(root);
-    file->object = calloc(1, kinds[file->kind].bytes);
-    if (file->object == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
-    conf_table_init(kinds[file->kind].table, file->object);
-    err = conf_table_bind(kinds[file->kind].table, &file->source, root, file->object);
-    if (err == ICMS_OK && file->kind == CONF_FILE_POD)
-        err = conf_pod_ended(&file->source, file->text, bytes);
-    return err;
+    return file_bind(file, bytes);
 }
 
 static icms_err file_open(struct diff_file *file, const char *path, struct err_why *why)
@@ -341,30 +355,41 @@ icms_err conf_diff(const char *was_path, const char *is_path,
 
 struct conf_live {
     struct diff_file file;
-    size_t bytes;                /* of its text */
-    char path[LIMIT_PATH_BYTES]; /* for errors  */
+    size_t bytes;                /* of its text                                      */
+    char path[LIMIT_PATH_BYTES]; /* for errors                                       */
+    struct diff_file map;        /* `pod`; object NULL: none, or not joined yet      */
+    char map_path[LIMIT_PATH_BYTES];
 };
+
+/* Takes a copy of the text, as a file of this kind. */
+static icms_err live_parse(struct diff_file *file, enum conf_file_kind kind, const char *path,
+                           const char *text, size_t bytes, struct err_why *why)
+{
+    icms_err err;
+
+    file->source = (struct conf_source){.name = path, .why = why};
+    file->kind = kind;
+    file->text = malloc(bytes + 1);
+    if (file->text == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
+    memcpy(file->text, text, bytes);
+    file->text[bytes] = '\0';
+    err = conf_doc_parse(&file->source, file->text, bytes, &file->doc);
+    return err == ICMS_OK ? file_bind(file, bytes) : err;
+}
 
 icms_err conf_live_parse(const char *name, const char *text, size_t bytes, struct err_why *why,
                          struct conf_live **out_live)
 {
     struct conf_live *live = calloc(1, sizeof(*live));
-    char *copy = malloc(bytes + 1);
     icms_err err;
 
-    if (live == NULL || copy == NULL) {
-        free(live);
-        free(copy);
+    if (live == NULL)
         return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", name);
-    }
-    memcpy(copy, text, bytes);
-    copy[bytes] = '\0';
     live->bytes = bytes;
     (void)snprintf(live->path, sizeof(live->path), "%s", name);
-    err = file_parse(&live->file, live->path, copy, bytes, why);
-    if (err == ICMS_OK && live->file.kind != CONF_FILE_TARGET)
-        err = err_set(why, ICMS_CONFIG,
-                      "%s: it is not the configuration of an icms-target: it has no drives", name);
+    err = live_parse(&live->file, CONF_FILE_TARGET, live->path, text, bytes, why);
+    live->file.source.why = NULL; /* the caller's, of this call */
     if (err != ICMS_OK) {
         conf_live_free(&live);
         return err;
@@ -373,11 +398,40 @@ icms_err conf_live_parse(const char *name, const char *text, size_t bytes, struc
     return ICMS_OK;
 }
 
-icms_err conf_live_read(const char *path, struct err_why *why, struct conf_live **out_live)
+icms_err conf_live_again(const struct conf_live *live, struct err_why *why,
+                         struct conf_live **out_live)
+{
+    return conf_live_parse(live->path, live->file.text, live->bytes, why, out_live);
+}
+
+icms_err conf_live_join(struct conf_live *live, const char *text, size_t bytes, const char *name,
+                        struct err_why *why)
+{
+    const struct conf_source own = {.name = live->path, .why = why};
+    struct conf_target_lists lists = {.own = &own, .own_root = conf_doc_root(live->file.doc)};
+    struct conf_target *target = live->file.object;
+    icms_err err;
+
+    check(live->map.text == NULL && target->pod[0] != '\0');
+    (void)snprintf(live->map_path, sizeof(live->map_path), "%s", name);
+    err = live_parse(&live->map, CONF_FILE_POD, live->map_path, text, bytes, why);
+    if (err == ICMS_OK) {
+        lists.map = &live->map.source;
+        lists.map_root = conf_doc_root(live->map.doc);
+        err = conf_pod_target(live->map.object, lists.map, lists.map_root, target);
+    }
+    if (err == ICMS_OK)
+        err = conf_target_lists_rules(&lists, target);
+    live->map.source.why = NULL;
+    return err;
+}
+
+icms_err conf_live_read(const char *path, const char *remedy, struct err_why *why,
+                        struct conf_live **out_live)
 {
     size_t bytes = 0;
     char *text = NULL;
-    icms_err err = conf_file_read(path, "its name", why, &text, &bytes);
+    icms_err err = conf_file_read(path, remedy, why, &text, &bytes);
 
     if (err == ICMS_OK)
         err = conf_live_parse(path, text, bytes, why, out_live);
@@ -387,8 +441,16 @@ icms_err conf_live_read(const char *path, struct err_why *why, struct conf_live 
 
 void conf_live_free(struct conf_live **live)
 {
-    if (*live != NULL)
+    if (*live != NULL && (*live)->map.object != NULL) {
+        struct conf_target *target = (*live)->file.object;
+
+        for (uint32_t i = 0; i < target->volume_count; i++)
+            target->volumes[i].host_nqn = NULL; /* the map's */
+    }
+    if (*live != NULL) {
+        file_close(&(*live)->map);
         file_close(&(*live)->file);
+    }
     free(*live);
     *live = NULL;
 }
@@ -398,12 +460,27 @@ const struct conf_target *conf_live_target(const struct conf_live *live)
     return live->file.object;
 }
 
+const struct conf_pod *conf_live_pod(const struct conf_live *live)
+{
+    return live->map.object;
+}
+
 static void live_diff(const struct diff *diff, const struct conf_live *was,
                       const struct conf_live *is)
 {
     table_diff(diff, &conf_target_table, "",
                (struct diff_side){conf_doc_root(was->file.doc), was->file.object},
                (struct diff_side){conf_doc_root(is->file.doc), is->file.object});
+}
+
+/* Maps, when both have one. */
+static void live_map_diff(const struct diff *diff, const struct conf_live *was,
+                          const struct conf_live *is)
+{
+    if (was->map.object != NULL && is->map.object != NULL)
+        table_diff(diff, &conf_pod_table, "",
+                   (struct diff_side){conf_doc_root(was->map.doc), was->map.object},
+                   (struct diff_side){conf_doc_root(is->map.doc), is->map.object});
 }
 
 /* The first difference that needs a restart. */
@@ -460,14 +537,18 @@ void conf_live_diff(const struct conf_live *was, const struct conf_live *is,
     const struct diff diff = {.visit = visit, .arg = arg};
 
     live_diff(&diff, was, is);
+    live_map_diff(&diff, was, is);
 }
 
-uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key)
+uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key,
+                        const char **out_file)
 {
-    const struct conf_node *root = conf_doc_root(live->file.doc);
+    bool is_map = live->map.object != NULL && (volume != UINT32_MAX || strcmp(key, "tenants") == 0);
+    const struct conf_node *root = conf_doc_root(is_map ? live->map.doc : live->file.doc);
     const struct conf_node *list = conf_node_get(root, volume == UINT32_MAX ? key : "volumes");
     const struct conf_node *node = list != NULL ? list->first : NULL;
 
+    *out_file = is_map ? live->map_path : live->path;
     if (volume == UINT32_MAX)
         return line_of(list, NULL);
     for (uint32_t at = 0; node != NULL && at < volume; at++)

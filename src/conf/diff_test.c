@@ -156,8 +156,8 @@ static void live(const char *was, const char *is, const char *end)
     why.text[0] = '\0';
     file_write(0, was);
     file_write(1, is);
-    assert_int_equal(conf_live_read(paths[0], &why, &before), ICMS_OK);
-    err = conf_live_read(paths[1], &why, &after);
+    assert_int_equal(conf_live_read(paths[0], "x", &why, &before), ICMS_OK);
+    err = conf_live_read(paths[1], "x", &why, &after);
     if (err == ICMS_OK)
         err = conf_live_check(before, after, &why);
     if (err != (end == NULL ? ICMS_OK : ICMS_CONFIG))
@@ -171,6 +171,7 @@ static void live(const char *was, const char *is, const char *end)
 static void test_only_volumes_and_tenants_change_while_a_target_runs(void **state)
 {
     struct conf_live *is = NULL;
+    const char *file;
 
     live(TARGET VOLUME, TARGET VOLUME, NULL);
     live(TARGET VOLUME, TARGET "volumes:\n- {name: kv, quota: 512MiB}\n- name: other\n", NULL);
@@ -179,18 +180,20 @@ static void test_only_volumes_and_tenants_change_while_a_target_runs(void **stat
     live(TARGET VOLUME, TARGET VOLUME "memory: 1GiB\n",
          ":6: memory is 1GiB, and 256MiB (default) in");
     live(TARGET VOLUME, TARGET VOLUME "hosts: [{nqn: nqn.2020-01.org.a:b}]\n", "restart it");
-    live(TARGET VOLUME, AGENT VOLUME, "no drives");
+    live(TARGET VOLUME, AGENT VOLUME, "it belongs in that of icms-agent");
     live(TARGET VOLUME, TARGET VOLUME "nonsense: 1\n", "nonsense");
     live(TARGET VOLUME "...\n", TARGET VOLUME "...\n", NULL);
     live(TARGET VOLUME, TARGET VOLUME "...\n", NULL);
     live(TARGET VOLUME "...\n", TARGET VOLUME, ":5: the last line is not `...`: the file may be");
     live(TARGET VOLUME "...", TARGET "volumes:\n- name: kv\n", "written halfway");
     file_write(0, TARGET "volumes:\n- name: kv\n  quota: 512MiB\n- name: b\n");
-    assert_int_equal(conf_live_read(paths[0], &why, &is), ICMS_OK);
-    assert_int_equal(conf_live_line(is, 0, "quota") + 1, conf_live_line(is, 1, "quota"));
-    assert_int_equal(conf_live_line(is, UINT32_MAX, ""), 1);
-    assert_int_equal(conf_live_line(is, UINT32_MAX, "volumes") + 1, conf_live_line(is, 0, ""));
-    assert_true(conf_live_line(is, 0, "") > 2);
+    assert_int_equal(conf_live_read(paths[0], "x", &why, &is), ICMS_OK);
+    assert_int_equal(conf_live_line(is, 0, "quota", &file) + 1,
+                     conf_live_line(is, 1, "quota", &file));
+    assert_int_equal(conf_live_line(is, UINT32_MAX, "", &file), 1);
+    assert_int_equal(conf_live_line(is, UINT32_MAX, "volumes", &file) + 1,
+                     conf_live_line(is, 0, "", &file));
+    assert_true(conf_live_line(is, 0, "", &file) > 2);
     conf_live_free(&is);
 }
 

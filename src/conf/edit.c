@@ -133,7 +133,14 @@ static icms_err edit_open_volume(struct conf_edit_text *edit, const char *path, 
                                  struct err_why *why, struct conf_edit *io_edit)
 {
     icms_err err = conf_edit_open(edit, path, "volumes", why, io_edit);
+    const struct conf_node *root = edit->doc != NULL ? conf_doc_root(edit->doc) : NULL;
 
+    if (err == ICMS_CONFIG && root != NULL && root->kind == CONF_NODE_MAP &&
+        conf_node_get(root, "pod") != NULL)
+        return err_set(why, ICMS_CONFIG,
+                       "%s: its volumes are those of the pod map that `pod` names: leave this file "
+                       "out, and raise the generation there with `icms pod volume reset`",
+                       path);
     if (err == ICMS_OK && !conf_edit_find(edit, volume))
         err = err_set(why, ICMS_NO_VOLUME, "%s: it has no volume '%s'", path, volume);
     return err;

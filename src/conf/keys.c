@@ -107,15 +107,46 @@ static const struct conf_key tenant_keys[] = {
 };
 static const struct conf_table tenant_table = {"a tenant", KEYS(tenant_keys)};
 
+/* Of a volume in a target's file, and in the pod map: for targets alone. */
+#define VOLUME_TENANT(type)                                                                        \
+    {                                                                                              \
+        "tenant", CONF_NAME, false, AT(type, tenant),                                              \
+            .computed = "the volume's name", .example = "team-a",                                  \
+            .doc = "The tenant that the volume belongs to, one of tenants. Volumes of one tenant " \
+                   "share its part of the enclosure and its limits. Only icms-target uses it."     \
+    }
+#define VOLUME_QUOTA(type)                                                                         \
+    {                                                                                              \
+        "quota", CONF_BYTES, false, AT(type, quota_bytes),                                         \
+            .min = 0, .max = 1024 * TIB, .fallback = "0",                                          \
+            .doc = "Flash that an enclosure gives the volume, on all of its drives together; 0 "   \
+                   "is all of it. A full volume evicts its own oldest blocks. More than the "      \
+                   "drives together is an error. Only icms-target uses it."                        \
+    }
+#define VOLUME_REQUIRE(type)                                                                       \
+    {                                                                                              \
+        "require", CONF_REQUIRE, false, AT(type, require),                                         \
+            .fallback = "none",                                                                    \
+            .doc = "chap: for a host that does not authenticate the volume does not exist; tls: "  \
+                   "nor for one whose connections are not encrypted with TLS; chap+tls: both. On " \
+                   "top of require of the target and of the host. Only icms-target uses it."       \
+    }
+#define VOLUME_HOSTS(type)                                                                         \
+    {                                                                                              \
+        "hosts", CONF_NQNS, false, LIST_AT(type, host_nqn, host_count),                            \
+            .min = 1, .max = LIMIT_VOLUME_HOSTS, .computed = "any host",                           \
+            .example = "[nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11]",   \
+            .doc = "NQNs of the hosts that may use the volume. It is hidden from all others. A "   \
+                   "volume lists at most 4096, all volumes of a file together at most 262144. "    \
+                   "Only icms-target uses it."                                                     \
+    }
+
 static const struct conf_key volume_keys[] = {
     {"name", CONF_NAME, true, AT(struct volume_spec, name), .example = "kv",
      .doc = "The volume's name: one tenant's blocks of one model. Unique in the pod."},
     {"uuid", CONF_UUID, false, AT(struct volume_spec, uuid), .computed = "made from the name",
      .doc = "The volume's identity. Targets and agents that know the name make the same one."},
-    {"tenant", CONF_NAME, false, AT(struct volume_spec, tenant), .computed = "the volume's name",
-     .example = "team-a",
-     .doc = "The tenant that the volume belongs to, one of tenants. Volumes of one tenant share "
-            "its part of the enclosure and its limits. Only icms-target uses it."},
+    VOLUME_TENANT(struct volume_spec),
     {"generation", CONF_COUNT, false, AT(struct volume_spec, generation), .min = 0,
      .max = UINT32_MAX, .fallback = "0",
      .doc = "Generation of the volume's content, a part of its identity. Raise it by 1 in all "
@@ -123,12 +154,7 @@ static const struct conf_key volume_keys[] = {
             "also after restarts and on drives that were away, and drives reuse their space "
             "first. Drives remember the highest one of a name, also when the volume was deleted: a "
             "lower one is refused. The same in all daemons of the pod."},
-    {"quota", CONF_BYTES, false, AT(struct volume_spec, quota_bytes), .min = 0, .max = 1024 * TIB,
-     .fallback = "0",
-     .doc = "Flash that an enclosure gives the volume, on all of its drives together; 0 is all of "
-            "it. A full volume evicts its own oldest blocks. More than the drives together is an "
-            "error. Only icms-target uses "
-            "it."},
+    VOLUME_QUOTA(struct volume_spec),
     {"value_max", CONF_BYTES, false, AT(struct volume_spec, value_bytes_max), .min = 1,
      .max = LIMIT_VALUE_BYTES, .fallback = "8MiB",
      .doc = "The largest block that can be stored. The same in all daemons of the pod."},
@@ -170,17 +196,8 @@ static const struct conf_key volume_keys[] = {
             "Runs double from one block up to it. Larger values keep more of a prompt when an "
             "enclosure is lost, and load enclosures less evenly; icms-replay(1), --placement, "
             "shows both for a trace. Only icms-agent uses it; the same in all agents of the pod."},
-    {"require", CONF_REQUIRE, false, AT(struct volume_spec, require), .fallback = "none",
-     .doc =
-         "chap: for a host that does not authenticate the volume does not exist; tls: nor for "
-         "one whose connections are not encrypted with TLS; chap+tls: both. On top of require of "
-         "the target and of the host. Only icms-target uses it."},
-    {"hosts", CONF_NQNS, false, LIST_AT(struct volume_spec, host_nqn, host_count), .min = 1,
-     .max = LIMIT_VOLUME_HOSTS, .computed = "any host",
-     .example = "[nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11]",
-     .doc = "NQNs of the hosts that may use the volume. It is hidden from all others. A volume "
-            "lists at most 4096, all volumes of a file together at most 262144. Only icms-target "
-            "uses it."},
+    VOLUME_REQUIRE(struct volume_spec),
+    VOLUME_HOSTS(struct volume_spec),
     {"users", CONF_USERS, false, LIST_AT(struct volume_spec, users, user_count), .min = 1,
      .max = LIMIT_VOLUME_USERS, .computed = "whoever may connect", .example = "[vllm, 1001]",
      .doc = "Users of this machine, by name or number, whose processes may read and write the "
@@ -565,13 +582,22 @@ static const struct conf_key target_keys[] = {
     {"drives", CONF_MAPS, true, LIST_AT(struct conf_target, drives, drive_count), .min = 1,
      .max = LIMIT_DRIVES, .table = &drive_table, .example = "[{path: /var/lib/icms/drive0}]",
      .doc = "The drives of the enclosure."},
+    {"pod", CONF_PATH, false, AT(struct conf_target, pod), .computed = "none",
+     .example = "/etc/icms/pod.yaml",
+     .doc = "File of the pod map (icms-pod.yaml(5)), instead of tenants and volumes, which are "
+            "the map's then. It is watched: a new epoch of it takes effect without a restart. At "
+            "the start it must be there, right, and list volumes; later a map that is refused "
+            "changes nothing and is logged. A map that has this enclosure with another UUID or "
+            "NQN is refused; one that does not have it is a warning: agents do not use the "
+            "enclosure yet."},
     {"tenants", CONF_MAPS, false, LIST_AT(struct conf_target, tenants, tenant_count), .min = 1,
      .max = LIMIT_TENANTS, .table = &tenant_table, .computed = "one a volume, all of weight 1",
      .example = "[{name: team-a, weight: 3}]",
-     .doc = "Weights and limits of tenants; at most 1024."},
+     .doc = "Weights and limits of tenants; at most 1024. Not with pod."},
     {"volumes", CONF_MAPS, true, LIST_AT(struct conf_target, volumes, volume_count), .min = 1,
-     .max = LIMIT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
-     .doc = "The volumes, each an NVMe Key-Value namespace; at most 1024."},
+     .max = LIMIT_VOLUMES, .table = &conf_volume_table, .unless = "pod",
+     .computed = "required without pod", .example = "[{name: kv}]",
+     .doc = "The volumes, each an NVMe Key-Value namespace; at most 1024. Not with pod."},
 };
 const struct conf_table conf_target_table = {"the configuration of icms-target", KEYS(target_keys),
                                              conf_target_rules};
@@ -884,62 +910,95 @@ static const struct conf_key pod_volume_keys[] = {
     {"name", CONF_NAME, true, AT(struct conf_pod_volume, name), .example = "kv",
      .doc = "The volume's name, as agents and targets list it."},
     {"uuid", CONF_UUID, false, AT(struct conf_pod_volume, uuid), .computed = "made from the name",
-     .doc = "Written here when it is written in the configuration of the targets."},
+     .doc = "The volume's identity. Written here when it is written in the configuration of "
+            "targets without the map."},
+    VOLUME_TENANT(struct conf_pod_volume),
     {"generation", CONF_COUNT, false, AT(struct conf_pod_volume, generation), .min = 0,
      .max = UINT32_MAX, .fallback = "0",
-     .doc =
-         "Generation of the volume's content. Raising it resets the volume: agents forget its "
-         "blocks at once, and ask enclosures for the namespace of the new generation only. Until "
-         "a target has that, the volume is missing there. icms pod volume reset does it."},
+     .doc = "Generation of the volume's content. Raising it resets the volume: agents forget its "
+            "blocks at once, and ask enclosures for the namespace of the new generation only; "
+            "targets begin it, empty. Until a target has it, the volume is missing there. icms pod "
+            "volume reset does it."},
+    VOLUME_QUOTA(struct conf_pod_volume),
     {"value_max", CONF_BYTES, false, AT(struct conf_pod_volume, value_bytes_max), .min = 1,
      .max = LIMIT_VALUE_BYTES, .fallback = "8MiB",
-     .doc = "The largest block, as the targets have it. Agents take another one at their start."},
+     .doc = "The largest block that can be stored. Agents take another one at their start. A "
+            "target refuses one that is larger than all that it started with, until it is "
+            "restarted."},
     {"sealed", CONF_BOOL, false, AT(struct conf_pod_volume, sealed), .fallback = "true",
-     .doc = "As the targets have it. Agents take another one at their start."},
+     .doc = "Values end in a trailer with their checksum; false: raw values for foreign NVMe "
+            "hosts. Agents take another one at their start, targets with another generation."},
     {"encrypted", CONF_BOOL, false, AT(struct conf_pod_volume, encrypted), .fallback = "false",
-     .doc = "As the targets have it. Agents take another one at their start."},
+     .doc = "Clients encrypt values. A part of the volume's identity. Agents take another one at "
+            "their start."},
     {"run_blocks", CONF_COUNT, false, AT(struct conf_pod_volume, run_blocks), .min = 1,
      .max = 65536, .fallback = "8",
      .doc = "Blocks of a chain that are placed together, at most. Agents take another one at "
-            "their start."},
+            "their start. Only icms-agent uses it."},
+    VOLUME_REQUIRE(struct conf_pod_volume),
+    VOLUME_HOSTS(struct conf_pod_volume),
 };
 static const struct conf_table pod_volume_table = {"a volume of the pod", KEYS(pod_volume_keys),
                                                    conf_pod_volume_rules};
 
+/* A list on one line; the map's parser looks at what it lists. */
+static icms_err pod_list_set(const char *text, struct err_why *why)
+{
+    size_t bytes = strlen(text);
+
+    return bytes > 2 && text[0] == '[' && text[bytes - 1] == ']'
+               ? ICMS_OK
+               : err_set(why, ICMS_CONFIG, "a list is wanted here, as in [NQN, NQN]");
+}
+
 icms_err conf_pod_volume_set(const char *key, const char *text, struct err_why *why,
                              struct conf_pod_volume *out_volume)
 {
-    for (uint32_t i = 0; i < pod_volume_table.count; i++)
-        if (strcmp(pod_volume_keys[i].name, key) == 0)
-            return conf_value_set(&pod_volume_keys[i], text, why, out_volume);
+    for (uint32_t i = 0; i < pod_volume_table.count; i++) {
+        const struct conf_key *is = &pod_volume_keys[i];
+
+        if (strcmp(is->name, key) != 0)
+            continue;
+        if (text[0] == '\0' && !is->required)
+            return ICMS_OK;
+        return is->kind == CONF_NQNS ? pod_list_set(text, why)
+                                     : conf_value_set(is, text, why, out_volume);
+    }
     return err_set(why, ICMS_CONFIG,
-                   "a volume of a pod map has no key '%s'; it has value_max, sealed, encrypted, "
-                   "run_blocks, and generation when it is created",
+                   "a volume of a pod map has no key '%s'; it has quota, hosts, tenant, require, "
+                   "value_max, sealed, encrypted, run_blocks, and generation when it is created",
                    key);
 }
 
 static const struct conf_key pod_keys[] = {
     {"name", CONF_NAME, true, AT(struct conf_pod, name), .example = "pod0",
-     .doc = "The name of the pod. An agent that has a map takes none of another name."},
+     .doc = "The name of the pod. A daemon that has a map takes none of another name."},
     {"epoch", CONF_COUNT, true, AT(struct conf_pod, epoch), .min = 1, .max = UINT32_MAX,
      .example = "1",
-     .doc = "Raise it by 1 with each change. An agent takes no map with a lower epoch than it has, "
+     .doc = "Raise it by 1 with each change. A daemon takes no map with a lower epoch than it has, "
             "and none that differs under the same epoch."},
     {"shrink_epoch", CONF_COUNT, false, AT(struct conf_pod, shrink_epoch), .min = 0,
      .max = UINT32_MAX, .fallback = "0",
      .doc =
-         "The epoch in which more than half of the enclosures may leave at once. Without it "
-         "agents wait until those that are missing in the map do not answer any more. It says "
-         "nothing about other epochs, and is not above this one. icms pod reload --yes writes it."},
+         "The epoch in which more than half of the enclosures, or of the volumes, may leave at "
+         "once. Without it agents wait until the enclosures that are missing in the map do not "
+         "answer any more, targets refuse such a map, and both refuse one without more than half "
+         "of the volumes. It says nothing about other epochs, and is not above this one. icms pod "
+         "reload --yes writes it."},
     {"enclosures", CONF_MAPS, true, LIST_AT(struct conf_pod, enclosures, enclosure_count), .min = 1,
      .max = LIMIT_ENCLOSURES, .table = &pod_enclosure_table,
      .example = "[{name: enclosure0, address: 192.0.2.10:4420}]",
      .doc = "The enclosures of the pod."},
+    {"tenants", CONF_MAPS, false, LIST_AT(struct conf_pod, tenants, tenant_count), .min = 1,
+     .max = LIMIT_TENANTS, .table = &tenant_table, .computed = "one a volume, all of weight 1",
+     .example = "[{name: team-a, weight: 3}]",
+     .doc = "Weights and limits of tenants, at each enclosure; at most 1024. Only icms-target uses "
+            "them."},
     {"volumes", CONF_MAPS, false, LIST_AT(struct conf_pod, volumes, volume_count), .min = 1,
      .max = LIMIT_VOLUMES, .table = &pod_volume_table,
-     .computed = "none: each agent's file says it",
-     .doc = "What all agents must agree about, of each volume. What is local to a node (users, "
+     .computed = "none: each daemon's file says it",
+     .doc = "What all daemons must agree about, of each volume. What is local to a node (users, "
             "groups, memory_min, memory_max, weight) stays in the agent's file, under the same "
-            "name. An agent serves the volumes that both list."},
+            "name. An agent serves the volumes that both list, a target with pod all of them."},
 };
 const struct conf_table conf_pod_table = {"the pod map", KEYS(pod_keys), conf_pod_rules};

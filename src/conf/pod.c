@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conf/pod.c: the pod map: reading, rules, and what a new map is to the one before; and what the
- * enclosures of an agent's own configuration have in common with it. Called by cmd and inprocess on
- * control threads.
+ * conf/pod.c: the pod map: reading, rules, and what a new map is to the one before; what the
+ * enclosures of an agent's own configuration have in common with it; and a target's volumes as the
+ * map has them. Called by cmd and inprocess on control threads.
  */
 #include "conf/pod.h"
 
@@ -98,6 +98,72 @@ icms_err conf_pod_ended(const struct conf_source *source, const char *text, size
                      "is there, write this line");
 }
 
+void conf_pod_fini(struct conf_pod *pod)
+{
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) { /* also those of a map that was refused */
+        free(pod->volumes[i].host_nqn);
+        pod->volumes[i].host_nqn = NULL;
+        pod->volumes[i].host_count = 0;
+    }
+}
+
+void conf_pod_free(struct conf_pod **pod)
+{
+    if (*pod != NULL)
+        conf_pod_fini(*pod);
+    free(*pod);
+    *pod = NULL;
+}
+
+icms_err conf_pod_copy(const struct conf_pod *pod, struct err_why *why, struct conf_pod *out_pod)
+{
+    memcpy(out_pod, pod, sizeof(*out_pod));
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+        out_pod->volumes[i].host_nqn = NULL;
+    for (uint32_t i = 0; i < pod->volume_count; i++) {
+        const struct conf_pod_volume *from = &pod->volumes[i];
+        size_t bytes = from->host_count * sizeof(from->host_nqn[0]);
+
+        if (from->host_count == 0)
+            continue;
+        out_pod->volumes[i].host_nqn = malloc(bytes);
+        if (out_pod->volumes[i].host_nqn == NULL) {
+            conf_pod_fini(out_pod);
+            return err_set(why, ICMS_NO_MEMORY, "no memory for the pod map");
+        }
+        memcpy(out_pod->volumes[i].host_nqn, from->host_nqn, bytes);
+    }
+    return ICMS_OK;
+}
+
+/* Lists of hosts, as they are written. */
+static bool hosts_equal(const struct conf_pod_volume *a, const struct conf_pod_volume *b)
+{
+    if (a->host_count != b->host_count)
+        return false;
+    for (uint32_t i = 0; i < a->host_count; i++)
+        if (strcmp(a->host_nqn[i], b->host_nqn[i]) != 0)
+            return false;
+    return true;
+}
+
+bool conf_pod_equal(const struct conf_pod *a, const struct conf_pod *b)
+{
+    struct conf_pod_volume left, right;
+
+    if (memcmp(a, b, offsetof(struct conf_pod, volumes)) != 0)
+        return false;
+    for (uint32_t i = 0; i < a->volume_count; i++) {
+        memcpy(&left, &a->volumes[i], sizeof(left));
+        memcpy(&right, &b->volumes[i], sizeof(right));
+        left.host_nqn = right.host_nqn = NULL;
+        if (memcmp(&left, &right, sizeof(left)) != 0 ||
+            !hosts_equal(&a->volumes[i], &b->volumes[i]))
+            return false;
+    }
+    return true;
+}
+
 icms_err conf_pod_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                         struct conf_pod *out_pod)
 {
@@ -117,6 +183,8 @@ icms_err conf_pod_parse(const char *text, size_t bytes, const char *name, struct
         err = conf_pod_ended(&source, text, bytes);
     if (err == ICMS_OK)
         memcpy(out_pod, pod, sizeof(*pod));
+    else
+        conf_pod_fini(pod);
     free(pod);
     return err;
 }
@@ -205,11 +273,25 @@ static void volume_copy(const struct conf_pod_volume *from, struct volume_spec *
     to->encrypted = from->encrypted;
 }
 
+static icms_err pod_tenants_rules(const struct conf_source *source, const struct conf_node *map,
+                                  const struct conf_pod *pod)
+{
+    icms_err err = conf_tenants_unique(source, map, pod->tenants, pod->tenant_count);
+
+    for (uint32_t i = 0; i < pod->volume_count && err == ICMS_OK; i++)
+        err = conf_tenant_known(source, map, i, pod->volumes[i].tenant, pod->tenants,
+                                pod->tenant_count);
+    return err;
+}
+
 icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node *map, void *object)
 {
     const struct conf_pod *pod = object;
     bool is_any_up = false;
+    icms_err err = pod_tenants_rules(source, map, pod);
 
+    if (err != ICMS_OK)
+        return err;
     if (pod->shrink_epoch > pod->epoch)
         return conf_fail(source, conf_node_line(map, "shrink_epoch"),
                          "shrink_epoch: %u is above epoch %u: it confirms the epoch of this map; "
@@ -245,9 +327,11 @@ icms_err conf_pod_volume_rules(const struct conf_source *source, const struct co
     conf_volume_init(&spec);
     memcpy(spec.name, volume->name, sizeof(spec.name));
     spec.uuid = volume->uuid;
+    spec.quota_bytes = volume->quota_bytes;
     volume_copy(volume, &spec);
     err = conf_volume_rules(source, map, &spec);
     volume->uuid = spec.uuid;
+    volume->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
     return err;
 }
 
@@ -500,9 +584,7 @@ icms_err conf_pod_volumes(const struct conf_agent *agent, const struct conf_pod 
     return ICMS_OK;
 }
 
-/* ---- a map and another one ------------------------------------------------------------------ */
-
-/* The enclosure of another map, by its UUID; NULL: it has none. */
+/* The enclosure of a map, by its UUID; NULL: it has none. */
 static const struct conf_enclosure *enclosure_find(const struct conf_pod *pod,
                                                    const struct uuid *uuid)
 {
@@ -511,6 +593,74 @@ static const struct conf_enclosure *enclosure_find(const struct conf_pod *pod,
             return &pod->enclosures[i];
     return NULL;
 }
+
+/* ---- a map and a target --------------------------------------------------------------------- */
+
+/* Agents that have the map find this enclosure under another UUID or NQN, or not at all. */
+static icms_err target_is_itself(const struct conf_pod *pod, const struct conf_source *source,
+                                 const struct conf_node *map, struct conf_target *target)
+{
+    char uuid[UUID_TEXT_BYTES];
+
+    for (uint32_t i = 0; i < pod->enclosure_count; i++) {
+        const struct conf_enclosure *is = &pod->enclosures[i];
+        const struct conf_node *node = conf_entry(map, "enclosures", i);
+        bool is_uuid = uuid_equal(&is->uuid, &target->uuid);
+        bool is_nqn = strcmp(is->nqn, target->nqn) == 0;
+
+        if (!is_uuid && (is_nqn || strcmp(is->name, target->name) == 0))
+            return conf_fail(source, conf_node_line(node, "uuid"),
+                             "uuid: the map has enclosure '%s' with another one than its own file, "
+                             "which says %s: write the same in both",
+                             is->name, uuid_format(&target->uuid, uuid));
+        if (is_uuid && !is_nqn)
+            return conf_fail(source, conf_node_line(node, "nqn"),
+                             "nqn: it is %.80s for enclosure '%s' here, and %.80s in its own file: "
+                             "write the same in both",
+                             is->nqn, is->name, target->nqn);
+        if (is_uuid && strcmp(is->name, target->name) != 0)
+            conf_warn(&target->warnings,
+                      "pod: the map calls this enclosure '%s', and its own file '%s': operators "
+                      "look for it by one name; write it in both",
+                      is->name, target->name);
+    }
+    if (enclosure_find(pod, &target->uuid) == NULL)
+        conf_warn(&target->warnings,
+                  "pod: the map does not have this enclosure, '%s': agents do not use it; put it "
+                  "there with `icms pod add %s`",
+                  target->name, target->name);
+    return ICMS_OK;
+}
+
+icms_err conf_pod_target(const struct conf_pod *pod, const struct conf_source *source,
+                         const struct conf_node *map, struct conf_target *target)
+{
+    if (pod->volume_count == 0)
+        return conf_fail(source, map->line,
+                         "volumes: the map lists none, and the volumes of an icms-target with "
+                         "`pod` are those of the map: list them (icms pod volume create), or take "
+                         "`pod` out of its file and list them there");
+    memcpy(target->tenants, pod->tenants, sizeof(target->tenants));
+    target->tenant_count = pod->tenant_count;
+    for (uint32_t i = 0; i < pod->volume_count; i++) {
+        const struct conf_pod_volume *is = &pod->volumes[i];
+        struct volume_spec *volume = &target->volumes[i];
+
+        conf_volume_init(volume);
+        memcpy(volume->name, is->name, sizeof(volume->name));
+        volume->uuid = is->uuid;
+        volume_copy(is, volume);
+        memcpy(volume->tenant, is->tenant, sizeof(volume->tenant));
+        volume->quota_bytes = is->quota_bytes;
+        volume->require = is->require;
+        volume->host_count = is->host_count;
+        volume->host_nqn = is->host_nqn;
+    }
+    target->volume_count = pod->volume_count;
+    return target_is_itself(pod, source, map, target);
+}
+
+/* ---- a map and another one ------------------------------------------------------------------ */
 
 /* Words that are added to a text, which is cut where it is full. */
 struct words {
@@ -569,6 +719,11 @@ static void enclosure_differs(const struct conf_enclosure *was, const struct con
         words_add(words, "%s nqn %s -> %s", is->name, was->nqn, is->nqn);
 }
 
+static const char *tenant_of(const struct conf_pod_volume *volume)
+{
+    return volume->tenant[0] != '\0' ? volume->tenant : volume->name;
+}
+
 static void volume_differs(const struct conf_pod_volume *was, const struct conf_pod_volume *is,
                            struct words *words)
 {
@@ -588,6 +743,42 @@ static void volume_differs(const struct conf_pod_volume *was, const struct conf_
         words_add(words, "volume %s is %s", is->name, is->sealed ? "sealed" : "raw");
     if (was->encrypted != is->encrypted)
         words_add(words, "volume %s is %s", is->name, is->encrypted ? "encrypted" : "plain");
+    if (was->quota_bytes != is->quota_bytes)
+        words_add(words, "volume %s quota %llu -> %llu", is->name,
+                  (unsigned long long)was->quota_bytes, (unsigned long long)is->quota_bytes);
+    if (!hosts_equal(was, is))
+        words_add(words, "volume %s has other hosts (%u -> %u, 0: any)", is->name, was->host_count,
+                  is->host_count);
+    if (strcmp(was->tenant, is->tenant) != 0)
+        words_add(words, "volume %s tenant %s -> %s", is->name, tenant_of(was), tenant_of(is));
+    if (was->require != is->require)
+        words_add(words, "volume %s require %s -> %s", is->name, conf_require_name(was->require),
+                  conf_require_name(is->require));
+}
+
+static const struct tenant_spec *tenant_find(const struct conf_pod *pod, const char *name)
+{
+    for (uint32_t i = 0; i < pod->tenant_count; i++)
+        if (strcmp(pod->tenants[i].name, name) == 0)
+            return &pod->tenants[i];
+    return NULL;
+}
+
+static void tenants_differ(const struct conf_pod *before, const struct conf_pod *after,
+                           struct words *words)
+{
+    for (uint32_t i = 0; i < after->tenant_count; i++) {
+        const struct tenant_spec *is = &after->tenants[i];
+        const struct tenant_spec *was = tenant_find(before, is->name);
+
+        if (was == NULL)
+            words_add(words, "tenant %s added", is->name);
+        else if (memcmp(was, is, sizeof(*is)) != 0)
+            words_add(words, "tenant %s has another weight or limit", is->name);
+    }
+    for (uint32_t i = 0; i < before->tenant_count; i++)
+        if (tenant_find(after, before->tenants[i].name) == NULL)
+            words_add(words, "tenant %s removed", before->tenants[i].name);
 }
 
 static void volumes_differ(const struct conf_pod *before, const struct conf_pod *after,
@@ -629,6 +820,7 @@ char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *aft
         if (enclosure_find(after, &before->enclosures[i].uuid) == NULL)
             words_add(&words, "%s removed", before->enclosures[i].name);
     volumes_differ(before, after, &words);
+    tenants_differ(before, after, &words);
     return out;
 }
 
@@ -670,6 +862,25 @@ static bool volume_goes_back(const struct conf_pod *before, const struct conf_po
     return false;
 }
 
+/* Without most of the volumes: rather another pod's map, or half of one, than a change that
+ * somebody meant. Agents would serve misses, and targets give up the blocks. */
+static bool volumes_shrink(const struct conf_pod *before, const struct conf_pod *after,
+                           const char *file, struct err_why *why)
+{
+    uint32_t gone = 0;
+
+    for (uint32_t i = 0; i < before->volume_count; i++)
+        gone += volume_find(after, before->volumes[i].name) == NULL;
+    if (2 * gone <= before->volume_count || after->shrink_epoch == after->epoch)
+        return false;
+    (void)err_set(
+        why, ICMS_CONFIG,
+        "%s: epoch %u lacks %u of %u volumes, whose blocks would be lost: if it is right, "
+        "write 'shrink_epoch: %u' (icms pod reload --yes)",
+        file, after->epoch, gone, before->volume_count, after->epoch);
+    return true;
+}
+
 enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const struct conf_pod *after,
                                        const char *file, struct err_why *why, uint64_t *out_gone)
 {
@@ -707,12 +918,12 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
     }
     if (before->volume_count > 0 && after->volume_count == 0) {
         (void)err_set(why, ICMS_CONFIG,
-                      "%s: it lists no volumes, and the map in use does: agents would have to know "
-                      "themselves what their volumes are; list one",
+                      "%s: it lists no volumes, and the map in use does: daemons would have to "
+                      "know themselves what their volumes are; list one",
                       file);
         return CONF_POD_REFUSED;
     }
-    if (volume_goes_back(before, after, file, why))
+    if (volume_goes_back(before, after, file, why) || volumes_shrink(before, after, file, why))
         return CONF_POD_REFUSED;
     *out_gone = enclosures_gone(before, after, &count, &of);
     if (2 * count <= of || after->shrink_epoch == after->epoch)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conf/pod.h: the pod map: which enclosures the pod has, in which state, and perhaps which volumes,
- * under one epoch.
+ * conf/pod.h: the pod map: which enclosures the pod has, in which state, and perhaps which volumes
+ * and tenants, under one epoch.
  *
  * A map comes as text with a name for errors, from a file today. It holds nothing private: the keys
  * of enclosures and what an agent decides for itself of volumes (users, memory, weight) stay in its
- * configuration; conf_pod_join() and conf_pod_volumes() put the two together. Who
- * has a map and is offered another one asks conf_pod_compare() what that is. `icms pod` changes a
- * file with conf_pod_change(): line by line, parsed again before anybody gets it. Pure but for
- * reading; control threads only. The structs have some hundred kilobytes: keep them on the heap or
- * static.
+ * configuration; conf_pod_join() and conf_pod_volumes() put the two together. Of a target that has
+ * a map, volumes and tenants are the map's (conf_live_join). Who has a map and is offered another
+ * one asks conf_pod_compare() what that is. `icms pod` changes a file with conf_pod_change(): line
+ * by line, parsed again before anybody gets it. Pure but for reading; control threads only. The
+ * structs have some hundred kilobytes: keep them on the heap or static.
  */
 #ifndef CONF_POD_H
 #define CONF_POD_H
@@ -19,7 +19,7 @@
 /* Of a map: 64 enclosures need less than 64 KiB. */
 #define CONF_POD_BYTES_MAX ((size_t)1 << 20)
 
-/* What all agents of the pod have to agree about, of one volume. */
+/* What all daemons of the pod have to agree about, of one volume. */
 struct conf_pod_volume {
     char name[LIMIT_NAME_BYTES];
     struct uuid uuid; /* of this generation, as in struct volume_spec */
@@ -27,6 +27,12 @@ struct conf_pod_volume {
     uint64_t value_bytes_max;
     uint32_t run_blocks;
     bool sealed, encrypted;
+    /* For targets; agents ignore it. */
+    uint8_t require;                   /* REQUIRE_*, of each host                       */
+    char tenant[LIMIT_NAME_BYTES];     /* "": a tenant of the volume's name             */
+    uint64_t quota_bytes;              /* flash that each enclosure gives it; 0: all    */
+    uint32_t host_count;               /* 0: any host may use it                        */
+    char (*host_nqn)[LIMIT_NQN_BYTES]; /* freed by conf_pod_fini                        */
 };
 
 struct conf_pod {
@@ -35,9 +41,24 @@ struct conf_pod {
     uint32_t shrink_epoch; /* the one in which more than half may leave; 0: none     */
     uint32_t enclosure_count;
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
-    uint32_t volume_count; /* 0: each agent says itself what its volumes are          */
+    uint32_t tenant_count;
+    struct tenant_spec tenants[LIMIT_TENANTS]; /* for targets                              */
+    uint32_t volume_count; /* 0: each daemon says itself what its volumes are         */
     struct conf_pod_volume volumes[LIMIT_VOLUMES];
 };
+
+/* Frees the lists of hosts; harmless with a struct of zeros, and a second time. */
+void conf_pod_fini(struct conf_pod *pod);
+
+/* The same, and frees the struct, which calloc made, or NULL. */
+void conf_pod_free(struct conf_pod **pod);
+
+/* Lists of hosts of its own. What was in *out_pod is not freed. */
+icms_err conf_pod_copy(const struct conf_pod *pod, struct err_why *why,
+                       struct conf_pod *out_pod) ICMS_MUST_CHECK;
+
+/* Whether two mean the same, keys of enclosures among it. */
+bool conf_pod_equal(const struct conf_pod *a, const struct conf_pod *b);
 
 /* The text of a map's file, which the caller frees. Never waits: what is not a regular file is
  * refused, and so is one that is too large. name stands for the file in errors. */
@@ -45,7 +66,7 @@ icms_err conf_pod_text(const char *path, struct err_why *why, char **out_text,
                        size_t *out_bytes) ICMS_MUST_CHECK;
 
 /* A text whose last line is not `...`, the end of a YAML document, is refused: it may be written
- * halfway. */
+ * halfway. What was in *out_pod is not freed; it is untouched after an error. */
 icms_err conf_pod_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                         struct conf_pod *out_pod) ICMS_MUST_CHECK;
 
@@ -77,7 +98,8 @@ enum conf_pod_verdict {
     CONF_POD_SAME,     /* the same epoch, and nothing differs                                */
     CONF_POD_SHRUNKEN, /* a later epoch that lacks more than half: to be believed when those
                           do not answer                                                      */
-    CONF_POD_REFUSED,  /* of another pod, older, or different under the same epoch           */
+    CONF_POD_REFUSED,  /* of another pod, older, different under the same epoch, with a former
+                          generation, or without more than half of the volumes               */
 };
 
 /* REFUSED and SHRUNKEN come with a sentence. out_gone: bit i: enclosure i of `before` is not in
@@ -107,8 +129,8 @@ enum conf_pod_what {
     CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
     /* Of volumes; name: of one. */
     CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
-    CONF_POD_VOLUME_SET,    /* other values: agents take them at their start; a smaller
-                               value_max with yes                                            */
+    CONF_POD_VOLUME_SET,    /* other values: agents take those of blocks at their start; what
+                               loses blocks, or lets more hosts in, with yes                 */
     CONF_POD_VOLUME_RESET,  /* the next generation; with yes                                 */
     CONF_POD_VOLUME_DELETE, /* with yes                                                      */
 };
@@ -119,7 +141,7 @@ struct conf_pod_change {
     const char *name;                /* of what changes; SHRINK: NULL  */
     const char *address;             /* ADD: one or more, with commas  */
     const char *uuid, *nqn, *weight; /* ADD                            */
-    char *const *values;             /* CREATE, SET: "value_max=4MiB"; */
+    char *const *values;             /* CREATE, SET: "quota=4GiB"; "quota=": not written */
                                      /* CREATE alone: "generation=3"   */
     uint32_t value_count;
     bool yes; /* REMOVE: although it is not drained, or has blocks that no other has; ADD, UNDRAIN,

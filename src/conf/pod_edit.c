@@ -277,17 +277,21 @@ static const char *value_split(const char *asked, char key[LIMIT_NAME_BYTES])
     return equals + 1;
 }
 
+/* Of the values of a volume: some tens of hosts; more are written by hand. */
+#define VALUES_BYTES 16384
+
 /* The lines of the new volume. */
 static icms_err volume_add(const struct change *change, struct conf_edit_text *edit)
 {
     const struct conf_pod_change *asked = change->asked;
-    char text[2048], key[LIMIT_NAME_BYTES];
+    char text[VALUES_BYTES], key[LIMIT_NAME_BYTES];
     int used = snprintf(text, sizeof(text), "name: %s\n", asked->name);
 
     for (uint32_t i = 0; i < asked->value_count && used < (int)sizeof(text); i++) {
         const char *value = value_split(asked->values[i], key);
 
-        used += snprintf(text + used, sizeof(text) - (size_t)used, "%s: %s\n", key, value);
+        if (value[0] != '\0')
+            used += snprintf(text + used, sizeof(text) - (size_t)used, "%s: %s\n", key, value);
     }
     if (used >= (int)sizeof(text))
         return conf_edit_refuse(edit, edit->list->line, by_hand);
@@ -305,7 +309,8 @@ static icms_err volume_set(const struct change *change, struct conf_edit_text *e
 
         if (!conf_edit_find(edit, change->asked->name)) /* in the text as it is now */
             return conf_edit_refuse(edit, edit->list->line, by_hand);
-        err = conf_edit_key_set(edit, edit->entry, key, value, "name", by_hand);
+        err = value[0] != '\0' ? conf_edit_key_set(edit, edit->entry, key, value, "name", by_hand)
+                               : conf_edit_key_remove(edit, edit->entry, key, by_hand);
     }
     return err;
 }
@@ -378,6 +383,13 @@ static icms_err volume_values_check(const struct change *change)
                            "%s: it is not set: reset gives a volume another generation; nothing "
                            "was changed",
                            key);
+        /* what ends a line or begins a comment would be another key, or none */
+        for (const char *at = value; *at != '\0'; at++)
+            if ((unsigned char)*at < ' ' || *at == '#' || *at == 0x7f)
+                return err_set(change->why, ICMS_INVALID,
+                               "%s: a value has no line ends, control bytes or number signs; "
+                               "nothing was changed",
+                               key);
         if (conf_pod_volume_set(key, value, &reason, &volume) != ICMS_OK)
             return err_set(change->why, ICMS_INVALID, "%s: %s; nothing was changed", key,
                            reason.text);
@@ -488,7 +500,7 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
 
     wanted->epoch++;
     if (is_of_volume(asked))
-        return volume_is_right(change, wanted) && memcmp(wanted, after, sizeof(*wanted)) == 0;
+        return volume_is_right(change, wanted) && conf_pod_equal(wanted, after);
     switch (asked->what) {
     case CONF_POD_ADD:
         if (after->enclosure_count != count + 1 ||
@@ -519,11 +531,23 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
     default:
         return false;
     }
-    return memcmp(wanted, after, sizeof(*wanted)) == 0;
+    return conf_pod_equal(wanted, after);
 }
 
-/* Of a volume: its format is not changed under blocks that are stored, nor made smaller than they
- * may be without a question. */
+/* What loses blocks, or lets more hosts in. NULL: nothing. */
+static const char *loss_of(const struct conf_pod_volume *was, const struct conf_pod_volume *is)
+{
+    if (is->quota_bytes != 0 && (was->quota_bytes == 0 || is->quota_bytes < was->quota_bytes))
+        return CONF_QUOTA_LOWER;
+    if (is->host_count == 0 && was->host_count > 0)
+        return CONF_HOSTS_NONE;
+    if ((was->require & ~is->require) != 0)
+        return CONF_REQUIRE_LESS;
+    return is->value_bytes_max < was->value_bytes_max ? CONF_VALUE_MAX_SMALLER : NULL;
+}
+
+/* Of a volume: its format is not changed under blocks that are stored, and nothing is lost without
+ * a question. */
 static icms_err format_check(const struct change *change)
 {
     const struct conf_pod_volume *was = &change->before->volumes[change->index];
@@ -535,9 +559,9 @@ static icms_err format_check(const struct change *change)
         return refuse(change, ICMS_INVALID, CONF_ENCRYPTED_STAYS);
     if (was->sealed != is->sealed)
         return refuse(change, ICMS_INVALID, CONF_SEALED_STAYS);
-    return is->value_bytes_max >= was->value_bytes_max || change->asked->yes
+    return change->asked->yes || loss_of(was, is) == NULL
                ? ICMS_OK
-               : refuse(change, ICMS_INVALID, CONF_VALUE_MAX_SMALLER);
+               : refuse(change, ICMS_INVALID, loss_of(was, is));
 }
 
 static icms_err change_verify(const struct change *change, const struct conf_edit_text *edit)
@@ -547,7 +571,7 @@ static icms_err change_verify(const struct change *change, const struct conf_edi
 
     if (wanted == NULL)
         return err_set(change->why, ICMS_NO_MEMORY, "%s: out of memory", change->path);
-    memcpy(wanted, change->before, sizeof(*wanted));
+    memcpy(wanted, change->before, sizeof(*wanted)); /* lists of hosts are borrowed */
     err = conf_pod_parse(edit->text, edit->bytes, change->path, change->why, change->after);
     if (err == ICMS_OK)
         err = format_check(change);

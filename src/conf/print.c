@@ -95,7 +95,7 @@ static void range_text(const struct conf_key *key, char out[RANGE_BYTES])
 static const char *fallback_text(const struct conf_key *key)
 {
     if (key->required)
-        return "required";
+        return key->computed != NULL ? key->computed : "required";
     if (key->fallback != NULL)
         return key->fallback;
     return key->computed != NULL ? key->computed : "";

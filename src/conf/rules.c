@@ -401,28 +401,45 @@ static icms_err quota_rules(const struct conf_source *source, const struct conf_
     return ICMS_OK;
 }
 
+icms_err conf_tenants_unique(const struct conf_source *source, const struct conf_node *map,
+                             const struct tenant_spec *tenants, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(tenants[i].name, tenants[j].name) == 0)
+                return conf_fail(source, conf_node_line(conf_entry(map, "tenants", i), "name"),
+                                 "name: the tenant '%s' is listed twice; first in line %u",
+                                 tenants[i].name, conf_entry(map, "tenants", j)->line);
+    return ICMS_OK;
+}
+
+icms_err conf_tenant_known(const struct conf_source *source, const struct conf_node *map,
+                           uint32_t i, const char *tenant, const struct tenant_spec *tenants,
+                           uint32_t count)
+{
+    uint32_t at = 0;
+
+    while (at < count && strcmp(tenants[at].name, tenant) != 0)
+        at++;
+    if (tenant[0] == '\0' || at < count)
+        return ICMS_OK;
+    return conf_fail(source, conf_node_line(conf_entry(map, "volumes", i), "tenant"),
+                     "tenant: there is no tenant '%s'; list it, as in 'tenants: [{name: %s}]', or "
+                     "leave the key out",
+                     tenant, tenant);
+}
+
 /* A tenant is listed once; a volume's tenant is listed. */
 static icms_err tenants_rules(const struct conf_source *source, const struct conf_node *map,
                               struct conf_target *target)
 {
-    for (uint32_t i = 0; i < target->tenant_count; i++)
-        for (uint32_t j = 0; j < i; j++)
-            if (strcmp(target->tenants[i].name, target->tenants[j].name) == 0)
-                return conf_fail(source, conf_node_line(conf_entry(map, "tenants", i), "name"),
-                                 "name: the tenant '%s' is listed twice; first in line %u",
-                                 target->tenants[i].name, conf_entry(map, "tenants", j)->line);
-    for (uint32_t v = 0; v < target->volume_count; v++) {
-        const char *name = target->volumes[v].tenant;
-        uint32_t i = 0;
+    icms_err err = conf_tenants_unique(source, map, target->tenants, target->tenant_count);
 
-        while (i < target->tenant_count && strcmp(target->tenants[i].name, name) != 0)
-            i++;
-        if (name[0] != '\0' && i == target->tenant_count)
-            return conf_fail(source, conf_node_line(conf_entry(map, "volumes", v), "tenant"),
-                             "tenant: there is no tenant '%s'; list it, as in 'tenants: [{name: "
-                             "%s}]', or leave the key out",
-                             name, name);
-    }
+    for (uint32_t v = 0; v < target->volume_count && err == ICMS_OK; v++)
+        err = conf_tenant_known(source, map, v, target->volumes[v].tenant, target->tenants,
+                                target->tenant_count);
+    if (err != ICMS_OK)
+        return err;
     for (uint32_t i = 0; i < target->tenant_count; i++) {
         const char *name = target->tenants[i].name;
         bool is_used = false;
@@ -643,12 +660,52 @@ static icms_err hosts_rules(const struct conf_source *source, const struct conf_
     return hosts_unique(source, map, target);
 }
 
+icms_err conf_target_lists_rules(const struct conf_target_lists *lists, struct conf_target *target)
+{
+    char size[32];
+    uint64_t record = target_record_bytes(target);
+    icms_err err =
+        volumes_unique(lists->map, lists->map_root, target->volumes, target->volume_count);
+
+    if (err == ICMS_OK)
+        err = segment_rules(lists->own, lists->own_root, target->segment_bytes, target->volumes,
+                            target->volume_count);
+    if (err == ICMS_OK)
+        err = drives_rules(lists->own, lists->own_root, target);
+    if (err == ICMS_OK)
+        err = quota_rules(lists->map, lists->map_root, target);
+    if (err == ICMS_OK)
+        err = tenants_rules(lists->map, lists->map_root, target);
+    if (err != ICMS_OK)
+        return err;
+    if (target->memory_bytes < 2 * record)
+        return conf_fail(lists->own, conf_node_line(lists->own_root, "memory"),
+                         "memory: too small for two of the largest blocks; give it %s or more",
+                         conf_bytes_format(2 * record, size));
+    conf_warn_volumes(target);
+    return ICMS_OK;
+}
+
+/* With a map volumes and tenants are the map's, and nobody can say otherwise. */
+static icms_err target_pod_rules(const struct conf_source *source, const struct conf_node *map,
+                                 const struct conf_target *target)
+{
+    static const char *const keys[] = {"volumes", "tenants"};
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (target->pod[0] != '\0' && conf_node_get(map, keys[i]) != NULL)
+            return conf_fail(source, conf_node_line(map, keys[i]),
+                             "%s: with pod they are those of the pod map %s: write them there "
+                             "(icms pod volume), and remove them here",
+                             keys[i], target->pod);
+    return ICMS_OK;
+}
+
 icms_err conf_target_rules(const struct conf_source *source, const struct conf_node *map,
                            void *object)
 {
+    const struct conf_target_lists lists = {source, map, source, map};
     struct conf_target *target = object;
-    char size[32];
-    uint64_t record;
     icms_err err;
 
     if (uuid_is_nil(&target->uuid))
@@ -657,32 +714,19 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
         conf_uuid_nqn(&target->uuid, target->nqn);
     err = portals_rules(source, map, target);
     if (err == ICMS_OK)
-        err = volumes_unique(source, map, target->volumes, target->volume_count);
-    if (err == ICMS_OK)
-        err = segment_rules(source, map, target->segment_bytes, target->volumes,
-                            target->volume_count);
-    if (err == ICMS_OK)
-        err = drives_rules(source, map, target);
-    if (err == ICMS_OK)
-        err = quota_rules(source, map, target);
-    if (err == ICMS_OK)
-        err = tenants_rules(source, map, target);
+        err = target_pod_rules(source, map, target);
     if (err == ICMS_OK)
         err = hosts_rules(source, map, target);
+    if (err == ICMS_OK) /* with a map once more, when its volumes are there */
+        err = conf_target_lists_rules(&lists, target);
     if (err != ICMS_OK)
         return err;
     if (target->in_capsule_bytes % 16 != 0)
         return conf_fail(source, conf_node_line(map, "in_capsule"),
                          "in_capsule: not a multiple of 16 bytes");
-    record = target_record_bytes(target);
-    if (target->memory_bytes < 2 * record)
-        return conf_fail(source, conf_node_line(map, "memory"),
-                         "memory: too small for two of the largest blocks; give it %s or more",
-                         conf_bytes_format(2 * record, size));
     if (target->require == 0 && portal_wide(target) != NULL)
         conf_warn_wide(&target->warnings, "listen", portal_wide(target),
                        "hosts there are told apart by the NQN they claim, without proof");
-    conf_warn_volumes(target);
     conf_warn_shared_keys(target);
     conf_warn_http(&target->warnings, &target->http);
     return ICMS_OK;

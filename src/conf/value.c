@@ -580,19 +580,24 @@ static icms_err bool_set(const char *text, struct err_why *why, bool *field)
     return ICMS_OK;
 }
 
+static const char *const require_names[] = {
+    [0] = "none",
+    [REQUIRE_CHAP] = "chap",
+    [REQUIRE_TLS] = "tls",
+    [REQUIRE_CHAP | REQUIRE_TLS] = "chap+tls",
+};
+
+const char *conf_require_name(uint8_t require)
+{
+    return require_names[require & (REQUIRE_CHAP | REQUIRE_TLS)];
+}
+
 static icms_err require_set(const char *text, struct err_why *why, uint8_t *field)
 {
     char shown[CONF_SHOW_BYTES];
 
-    static const char *const names[] = {
-        [0] = "none",
-        [REQUIRE_CHAP] = "chap",
-        [REQUIRE_TLS] = "tls",
-        [REQUIRE_CHAP | REQUIRE_TLS] = "chap+tls",
-    };
-
-    for (uint8_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(text, names[i]) == 0) {
+    for (uint8_t i = 0; i < sizeof(require_names) / sizeof(require_names[0]); i++)
+        if (strcmp(text, require_names[i]) == 0) {
             *field = (uint8_t)(CONF_REQUIRE_WRITTEN | i);
             return ICMS_OK;
         }

@@ -52,6 +52,11 @@ static icms_err volume_check(struct conf_change *change)
     const struct conf_volume_change *asked = change->asked;
     const struct conf_target *conf = conf_live_target(change->before);
 
+    if (conf->pod[0] != '\0')
+        return err_set(change->why, ICMS_INVALID,
+                       "%s: its volumes are those of the pod map %s, which `pod` names: use `icms "
+                       "pod volume` with --file %s; nothing was changed",
+                       change->path, conf->pod, conf->pod);
     for (uint32_t i = 0; i < conf->volume_count; i++)
         if (strcmp(conf->volumes[i].name, change->name) == 0)
             change->index = i;
@@ -118,18 +123,13 @@ static icms_err loss_check(const struct conf_change *change)
     if (was == NULL || is == NULL || volume_asked(change)->yes)
         return ICMS_OK;
     if (is->quota_bytes != 0 && (was->quota_bytes == 0 || is->quota_bytes < was->quota_bytes))
-        return conf_change_refuse(
-            change, ICMS_INVALID,
-            "its quota becomes lower: blocks that it holds beyond it are evicted; "
-            "add --yes");
+        return conf_change_refuse(change, ICMS_INVALID, CONF_QUOTA_LOWER);
     if (is->value_bytes_max < was->value_bytes_max)
         return conf_change_refuse(change, ICMS_INVALID, CONF_VALUE_MAX_SMALLER);
     if (is->host_count == 0 && was->host_count > 0)
-        return conf_change_refuse(change, ICMS_INVALID,
-                                  "hosts: none are listed, so any host may use it then; add --yes");
+        return conf_change_refuse(change, ICMS_INVALID, CONF_HOSTS_NONE);
     if ((was->require & ~is->require) != 0)
-        return conf_change_refuse(change, ICMS_INVALID,
-                                  "require: hosts have to prove less than before; add --yes");
+        return conf_change_refuse(change, ICMS_INVALID, CONF_REQUIRE_LESS);
     return ICMS_OK;
 }
 

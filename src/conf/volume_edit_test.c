@@ -227,7 +227,15 @@ static void a_style_that_has_no_lines_is_refused(void **state)
             CHANGE(CONF_VOLUME_SET, "kv", false, "hosts=[nqn.2020-01.org.a:c]", ), ICMS_CONFIG,
             "by hand");
     refused("enclosures: [{name: a, address: \"127.0.0.1:1\"}]\nvolumes:\n- name: kv\n",
-            CHANGE(CONF_VOLUME_SET, "kv", false, "quota=1GiB", ), ICMS_CONFIG, "no drives");
+            CHANGE(CONF_VOLUME_SET, "kv", false, "quota=1GiB", ), ICMS_CONFIG,
+            "belongs in that of icms-agent");
+}
+
+static void volumes_of_a_map_are_changed_there(void **state)
+{
+    refused("name: e0\ndrives: [{path: /d0, size: 1GiB}]\npod: /etc/icms/pod.yaml\n",
+            CHANGE(CONF_VOLUME_SET, "kv", false, "quota=1GiB", ), ICMS_INVALID,
+            "use `icms pod volume` with --file /etc/icms/pod.yaml");
 }
 
 static int file_make(void **state)
@@ -252,6 +260,7 @@ int main(void)
         cmocka_unit_test(a_deleted_volume_says_its_generation),
         cmocka_unit_test(what_is_no_value_is_refused),
         cmocka_unit_test(a_style_that_has_no_lines_is_refused),
+        cmocka_unit_test(volumes_of_a_map_are_changed_there),
     };
 
     return cmocka_run_group_tests_name("conf-volume-edit", tests, file_make, file_remove);

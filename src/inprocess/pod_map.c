@@ -387,6 +387,7 @@ static void lacks_say(struct pod_map *map)
 static void next_drop(struct pod_map *map)
 {
     places_fini(map->next);
+    conf_pod_fini(&map->next->pod);
     map->has_next = false;
 }
 
@@ -467,6 +468,7 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
     enum conf_pod_verdict verdict;
     uint64_t gone;
 
+    conf_pod_fini(pod);
     if (conf_pod_parse(text, bytes, name, &why, pod) != ICMS_OK ||
         conf_pod_join(map->opts.conf, pod, name, &why) != ICMS_OK) {
         next_drop(map);
@@ -485,10 +487,11 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
         map->said[0] = '\0';
     if (verdict != CONF_POD_NEW && verdict != CONF_POD_SHRUNKEN)
         return;
-    if (map->has_next && memcmp(&map->next->pod, pod, sizeof(*pod)) == 0)
+    if (map->has_next && conf_pod_equal(&map->next->pod, pod))
         return;
     next_drop(map);
     memcpy(&map->next->pod, pod, sizeof(*pod));
+    memset(pod, 0, sizeof(*pod)); /* its lists are next's */
     map->has_next = true;
     map->is_shrunken = verdict == CONF_POD_SHRUNKEN;
     map->shrunken = why;
@@ -606,6 +609,7 @@ icms_err pod_map_new(const struct pod_map_opts *opts, const struct conf_pod *pod
 {
     struct pod_map *map = calloc(1, sizeof(*map));
     struct pod_at at = {0, 0};
+    icms_err err;
 
     if (map != NULL) {
         map->opts = *opts;
@@ -617,11 +621,14 @@ icms_err pod_map_new(const struct pod_map_opts *opts, const struct conf_pod *pod
         pod_map_free(&map);
         return err_set(why, ICMS_NO_MEMORY, "no memory for the pod map");
     }
-    memcpy(&map->used->pod, pod, sizeof(*pod));
-    if (conf_pod_join(opts->conf, &map->used->pod, opts->conf->pod, why) != ICMS_OK ||
-        conf_pod_volumes(opts->conf, pod, why, map->volumes) != ICMS_OK) {
+    err = conf_pod_copy(pod, why, &map->used->pod);
+    if (err == ICMS_OK)
+        err = conf_pod_join(opts->conf, &map->used->pod, opts->conf->pod, why);
+    if (err == ICMS_OK)
+        err = conf_pod_volumes(opts->conf, pod, why, map->volumes);
+    if (err != ICMS_OK) {
         pod_map_free(&map);
-        return ICMS_CONFIG;
+        return err;
     }
     for (uint32_t i = 0; i < opts->conf->volume_count; i++) {
         const struct volume_spec *is = &map->volumes[i];
@@ -658,6 +665,15 @@ const struct conf_pod *pod_map_used(const struct pod_map *map)
     return &map->used->pod;
 }
 
+static void one_free(struct pod_one *one)
+{
+    if (one == NULL)
+        return;
+    places_fini(one);
+    conf_pod_fini(&one->pod);
+    free(one);
+}
+
 void pod_map_free(struct pod_map **map_)
 {
     struct pod_map *map = *map_;
@@ -665,12 +681,8 @@ void pod_map_free(struct pod_map **map_)
     *map_ = NULL;
     if (map == NULL)
         return;
-    if (map->used != NULL)
-        places_fini(map->used);
-    if (map->next != NULL)
-        places_fini(map->next);
-    free(map->used);
-    free(map->next);
-    free(map->offered);
+    one_free(map->used);
+    one_free(map->next);
+    one_free(map->offered);
     free(map);
 }

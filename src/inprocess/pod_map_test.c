@@ -432,17 +432,19 @@ static void test_volumes_follow_the_map(void **state)
     assert_int_equal(fake.volumes[0].generation, 1);
     assert_false(uuid_equal(&fake.volumes[0].uuid, &first));
     offer(EPOCH(3) E0 "volumes: [{name: b}, {name: other}]\n");
-    said(2, POD_MAP_TAKEN,
+    said(2, POD_MAP_REFUSED, "p.yaml: epoch 3 lacks 1 of 1 volumes, whose blocks would be lost");
+    offer("shrink_epoch: 3\n" EPOCH(3) E0 "volumes: [{name: b}, {name: other}]\n");
+    said(3, POD_MAP_TAKEN,
          "volume b added (generation 0), volume other added (generation 0), "
          "volume kv deleted");
     assert_true(uuid_is_nil(&fake.volumes[0].uuid));
     assert_false(uuid_is_nil(&fake.volumes[1].uuid));
     offer(EPOCH(4) E0 KV(0) "- {name: b}\n"); /* the content of epoch 1, which was reset */
-    said(3, POD_MAP_REFUSED, "p.yaml: volume kv had generation 1 since this agent started");
+    said(4, POD_MAP_REFUSED, "p.yaml: volume kv had generation 1 since this agent started");
     offer(EPOCH(4) E0 KV(1) "- {name: b}\n");
     assert_false(uuid_is_nil(&fake.volumes[0].uuid) || uuid_equal(&fake.volumes[0].uuid, &first));
     offer(EPOCH(5) E0 KV(0) "- {name: b}\n");
-    said(5, POD_MAP_REFUSED, "p.yaml: generation 0 of volume kv is lower than 1");
+    said(6, POD_MAP_REFUSED, "p.yaml: generation 0 of volume kv is lower than 1");
 }
 
 /* A volume whose memory and rings would be others than at the start waits for the next one; it

@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Two targets and an agent that follow one pod map.
+
+Goal: with `icms pod volume` alone a volume is created, reset, changed and deleted at both targets and at the
+agent, without a restart and without a failed load of another volume; a map that is wrong, older, cut or without
+most of its volumes is refused by all, with file and line, and changes nothing; a link that is swapped, as a
+ConfigMap is, works; all say which epoch they use.
+Method: real daemons on loopback with one file; blocks that do not fit into the agent's memory are loaded all the
+time; the targets' own files stay as they are.
+
+usage: pod_targets.py BUILD_ROOT
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+from judge import Load, expect, wait_until  # noqa: E402
+
+BUILD = pathlib.Path(sys.argv[1])
+BLOCKS = {f"block{n}": f"{n} ".encode() * 8000 for n in range(96)}  # 2.3 MB, of which 1 MiB fits
+HOST = "nqn.2026-01.io.icms:server-a"
+NOBODY = "nqn.2026-01.io.icms:nobody"
+SERVED = ("kv", "other", "later")
+
+
+def run(*words, data=None):
+    return subprocess.run([BUILD / "cmd/icms", *words], input=data, capture_output=True, timeout=60, check=False)
+
+
+class Scene:
+    def __init__(self, folder, p):
+        self.folder = pathlib.Path(folder)
+        self.file = self.folder / "pod.yaml"
+        self.targets = [p.make_target(f"e{n}", 1, "64MiB", [], segment="1MiB", memory="16MiB", pod=self.file,
+                                      audit=f"{folder}/audit{n}.log") for n in range(2)]
+        lines = [f"  - name: {t.name} # row {n}\n    address: 127.0.0.1:{t.port}\n    nqn: {t.nqn}\n"
+                 for n, t in enumerate(self.targets)]
+        self.file.write_text("# ours\nname: pod0\nepoch: 1\nenclosures:\n" + "".join(lines) +
+                             "tenants:\n  - name: team # all of us\n    weight: 2\nvolumes:\n"
+                             "  - name: kv\n    value_max: 64KiB\n  - name: other # chat\n    value_max: 64KiB\n"
+                             "    tenant: team\n...\n")
+        self.agent = p.make_agent("server-a", [], [{"name": v, "value_max": "64KiB"} for v in SERVED], pod=self.file, memory="1MiB",
+                                  host_nqn=HOST)
+        self.daemons = [*self.targets, self.agent]
+        for daemon in self.daemons:
+            daemon.start()
+            daemon.wait_ready()
+        self.tier = ["--open", f"unix:{self.agent.socket}"]
+
+    def icms(self, word, volume, *words, data=None):
+        return run(word, *self.tier, "--volume", volume, *words, data=data)
+
+    def get(self, volume, name="block"):
+        return self.icms("get", volume, name)
+
+    def put(self, volume, value, name="block"):
+        return self.icms("put", volume, "--on-flash", name, data=value)
+
+    def status(self, daemon):
+        return json.loads(daemon.get("/status")[1])
+
+    def volumes(self, target):
+        """By name, as /status shows them."""
+        return {volume["name"]: volume for volume in self.status(target)["volumes"]}
+
+    def epochs(self):
+        return [self.status(daemon)["epoch"] for daemon in self.daemons]
+
+    def logs(self):
+        return "\n".join(daemon.log_tail() for daemon in self.daemons)
+
+    def until(self, what, truth):
+        wait_until(what, truth, 60, self.logs)
+
+    def volume(self, *words):
+        """icms pod volume, and waits until all use what it wrote."""
+        answer = run("pod", "volume", *words, "--file", self.file, "--json")
+        expect(f"icms pod volume {' '.join(words)}", answer.returncode == 0, answer)
+        epoch = json.loads(answer.stdout)["epoch"]
+        self.until(f"all three use epoch {epoch}", lambda: self.epochs() == [epoch] * 3)
+        return epoch
+
+    def pod_status(self):
+        where = [f"http://127.0.0.1:{target.http_port}" for target in self.targets]
+        answer = run("pod", "status", *where, "--file", self.file, *self.tier, "--json")
+        return answer.returncode, json.loads(answer.stdout)["asked"]
+
+    def text(self):
+        return self.file.read_text()
+
+    def replace(self, text):
+        """As an editor does: the file is never half there."""
+        beside = self.folder / "pod.yaml.new"
+        beside.write_text(text)
+        beside.rename(self.file)
+
+    def raised(self, text=None, by=1):
+        """The text with a higher epoch."""
+        text = text or self.text()
+        epoch = int(text.split("epoch: ")[1].split("\n")[0])
+        return text.replace(f"epoch: {epoch}\n", f"epoch: {epoch + by}\n", 1)
+
+
+def shown(s):
+    for target in s.targets:
+        status = s.status(target)
+        expect(f"/status of {target.name} has the pod", (status["pod"], status["epoch"], status["map_refused"]) ==
+               ("pod0", 1, ""), status)
+        metrics = target.metrics()
+        expect("/metrics, too", metrics["icms_target_epoch"] == 1 and metrics["icms_target_map_refused"] == 0,
+               metrics)
+        answer = run("status", "--target", f"http://127.0.0.1:{target.http_port}")
+        expect("icms status shows it", b"pod pod0, epoch 1\n" in answer.stdout, answer)
+        expect("volumes are the map's", set(s.volumes(target)) == {"kv", "other"}, s.volumes(target))
+    status, asked = s.pod_status()
+    expect("icms pod status has their epochs", status == 0 and [one["epoch"] for one in asked] == [1, 1],
+           (status, asked))
+    expect("tenants are the map's", {"team": 2, "kv": 1}.items() <=
+           {t["name"]: t["weight"] for t in s.status(s.targets[0])["tenants"]}.items(),
+           s.status(s.targets[0])["tenants"])
+
+
+def changes(s):
+    expect("the map lacks it", s.get("later").returncode != 0)
+    s.volume("create", "later", "value_max=64KiB", "quota=16MiB", "tenant=team")
+    for target in s.targets:
+        later = s.volumes(target)["later"]
+        expect(f"{target.name} has it", later["quota_bytes"] == 16 << 20 and later["nsid"] == 3, later)
+    s.until("it is served", lambda: s.put("later", b"new").returncode == 0)
+    expect("and found", s.get("later").stdout == b"new", s.get("later"))
+    s.volume("set", "later", "quota=32MiB", f"hosts=[{HOST}]")
+    for target in s.targets:
+        expect("the quota is another one", s.volumes(target)["later"]["quota_bytes"] == 32 << 20)
+    s.until("its host finds it", lambda: s.get("later").stdout == b"new")
+    s.volume("set", "later", f"hosts=[{NOBODY}]")
+    s.until("another host does not, after what it holds is gone",
+            lambda: s.put("later", b"x" * 4096, "more").returncode != 0)
+    listed = json.loads(run("pod", "volume", "list", "--file", s.file, "--json").stdout)["volumes"][2]
+    expect("icms pod volume list shows all", (listed["quota"], listed["hosts"], listed["tenant"], listed["require"]) ==
+           (32 << 20, [NOBODY], "team", "none"), listed)
+    expect("stored", s.put("other", b"first").returncode == 0)
+    s.volume("reset", "other", "--yes")
+    for target in s.targets:
+        expect("a reset begins the next generation", s.volumes(target)["other"]["generation"] == 1)
+    expect("the block of before is not found", s.get("other").returncode != 0, s.get("other"))
+    s.until("it takes blocks", lambda: s.put("other", b"second").returncode == 0)
+    expect("and gives them", s.get("other").stdout == b"second", s.get("other"))
+    s.volume("delete", "later", "--yes")
+    for n, target in enumerate(s.targets):
+        expect("it is gone", set(s.volumes(target)) == {"kv", "other"}, s.volumes(target))
+        events = [json.loads(line) for line in (s.folder / f"audit{n}.log").read_text().splitlines()]
+        events = [e["result"].split(":")[0] for e in events if e.get("volume") == "later"]
+        expect("the audit log has all of it", events == ["created", "changed", "changed", "deleted"], events)
+    text = s.text()
+    expect("comments stay", all(word in text for word in ("# ours", "# row 1", "# all of us", "# chat")), text)
+
+
+def refused(s, what, text, words, by_all=True):
+    """All log it, once, and go on as before."""
+    before = [s.volumes(target) for target in s.targets]
+    epochs, right, starts = s.epochs(), s.text(), [len(d.log_path.read_text()) for d in s.daemons]
+    who = list(zip(s.daemons if by_all else s.targets, starts))
+    s.replace(text)
+    s.until(f"{what} is refused by all that it concerns",
+            lambda: all(words in d.log_path.read_text()[at:] for d, at in who))
+    s.until("targets show it", lambda: all(words in s.status(t)["map_refused"] for t in s.targets))
+    for target, at in list(zip(s.targets, starts)):
+        expect("it is said once", target.log_path.read_text()[at:].count("pod map refused") == 1,
+               target.log_path.read_text()[at:])
+        expect("/metrics shows it", target.metrics()["icms_target_map_refused"] == 1)
+        expect("icms status does", b"pod map refused: " in run(
+            "status", "--target", f"http://127.0.0.1:{target.http_port}").stdout)
+    now = [s.volumes(target) for target in s.targets]
+    expect(f"after {what} nothing is changed", all(
+        was.keys() == is_.keys() and all(was[name]["nsid"] == is_[name]["nsid"] and
+                                         was[name]["quota_bytes"] == is_[name]["quota_bytes"] for name in was)
+        for was, is_ in zip(before, now)), now)
+    expect("the epochs are those of before", s.epochs()[:2] == epochs[:2], s.epochs())
+    if not by_all:
+        status, asked = s.pod_status()
+        expect("icms pod status is not content", status == 1 and [one["epoch"] for one in asked] == epochs[:2],
+               (status, asked))
+        return right
+    s.replace(right)
+    s.until("the right one is in use still", lambda: all(s.status(t)["map_refused"] == "" for t in s.targets))
+    return right
+
+
+def refusals(s):
+    lines = s.text().splitlines()
+    at = lines.index("  - name: kv") + 1
+    new = s.raised()
+    refused(s, "a typo", new.replace("value_max", "value_mxa", 1), f"{s.file}:{at + 1}: a volume of the pod has no key")
+    refused(s, "an unknown tenant", new.replace("tenant: team", "tenant: taem"), "there is no tenant 'taem'")
+    refused(s, "a map that is cut", new[:-4], "the last line is not `...`")
+    refused(s, "a map without volumes", new[:new.index("tenants:")] + "...\n", "lists no")
+    refused(s, "a change under the same epoch", s.text().replace("weight: 2", "weight: 3"), "raise it")
+    refused(s, "an older map", s.raised(by=-1), "is lower than")
+    refused(s, "another pod's map", new.replace("name: pod0", "name: pod1"), "it is the map of the pod 'pod1'")
+    refused(s, "a former generation", new.replace("generation: 1", "generation: 0"), "of volume other is lower than 1")
+    refused(s, "a map of other volumes", new.replace("name: kv", "name: v1").replace("name: other", "name: v2"),
+            "lacks 2 of 2 volumes")
+    # an agent has no drives: it takes the epoch
+    right = refused(s, "a quota beyond the drives", new.replace("  - name: kv\n", "  - name: kv\n    quota: 1TiB\n"),
+                    f"{s.file}:{at + 1}: quota", by_all=False)
+    s.until("the agent took it", lambda: s.epochs()[2] == s.epochs()[0] + 1)
+    s.replace(s.raised(right, by=2))
+    s.until("the next epoch is used by all", lambda: len(set(s.epochs())) == 1)
+    right = refused(s, "values that no buffer holds", s.raised().replace("64KiB", "512KiB", 1),
+                    "buffers were made for", by_all=False)
+    s.replace(s.raised(right, by=2))
+    s.until("and the one after it", lambda: s.epochs() == [s.status(s.agent)["epoch"]] * 3 and
+            all(s.status(t)["map_refused"] == "" for t in s.targets))
+    status, asked = s.pod_status()
+    expect("and icms pod status is content", status == 0, asked)
+
+
+def config_map(s):
+    """A folder whose files are links to a folder that is a link, which is swapped."""
+    text = s.text()
+    for name in ("a", "b"):
+        (s.folder / name).mkdir()
+    (s.folder / "a/pod.yaml").write_text(text)
+    (s.folder / "b/pod.yaml").write_text(s.raised().replace("value_max: 64KiB", "value_max: 64KiB\n    quota: 8MiB", 1))
+    (s.folder / "data").symlink_to("a")
+    (s.folder / "link").symlink_to("data/pod.yaml")
+    (s.folder / "link").rename(s.file)
+    (s.folder / "data.new").symlink_to("b")
+    (s.folder / "data.new").rename(s.folder / "data")
+    s.until("a link that is swapped is a new epoch", lambda: all(
+        s.volumes(t)["kv"]["quota_bytes"] == 8 << 20 for t in s.targets) and len(set(s.epochs())) == 1)
+
+
+def restarts(s):
+    text = s.text()
+    e0 = s.targets[0]
+    e0.stop()
+    e0.start()
+    e0.wait_ready()
+    s.until("after a restart its blocks are there", lambda: s.get("other").stdout == b"second")
+    e0.stop()
+    s.replace(text.replace("    generation: 1\n", ""))
+    started = subprocess.run([BUILD / "cmd/icms-target", "--config", e0.config_path], capture_output=True, text=True,
+                             timeout=60, check=False)
+    expect("a map of before a reset is refused at the start", started.returncode != 0 and
+           "generation 0 is older than 1" in started.stderr, started)
+    s.replace(text)
+    e0.start()
+    e0.wait_ready()
+
+
+def checked(s, config, map_text=None):
+    (s.folder / "checked.yaml").write_text(config)
+    if map_text is not None:
+        (s.folder / "checked-pod.yaml").write_text(map_text)
+    return subprocess.run([BUILD / "cmd/icms-target", "--check-config", "--config", s.folder / "checked.yaml"],
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def commands(s):
+    e0 = s.targets[0]
+    config = pathlib.Path(e0.config_path).read_text().replace(str(s.file), str(s.folder / "checked-pod.yaml"))
+    answer = checked(s, config, s.text())
+    expect("--check-config: right", answer.returncode == 0 and "warn" not in answer.stderr, answer)
+    answer = checked(s, config, s.text().replace(e0.nqn, "nqn.2026-01.io.icms:x"))
+    expect("--check-config: another NQN is refused", answer.returncode != 0 and "checked-pod.yaml:" in answer.stderr and
+           "nqn: " in answer.stderr, answer)
+    answer = checked(s, config.replace("name: e0", "name: e5", 1).replace(e0.nqn, "nqn.2026-01.io.icms:e5"))
+    expect("--check-config: one that the map lacks is a warning", answer.returncode == 0 and
+           "icms pod add e5" in answer.stderr, answer)
+    answer = checked(s, config + "volumes:\n  - name: kv\n")
+    expect("--check-config: volumes are the map's alone", answer.returncode != 0 and
+           "volumes: with pod they are those of the pod map" in answer.stderr, answer)
+    (s.folder / "checked-pod.yaml").unlink()
+    answer = checked(s, config)
+    expect("--check-config: no map", answer.returncode != 0 and "checked-pod.yaml" in answer.stderr, answer)
+    answer = run("volume", "create", "x", "--file", e0.config_path)
+    expect("icms volume says where", answer.returncode == 1 and b"icms pod volume" in answer.stderr, answer)
+    answer = run("volume", "list", "--file", e0.config_path)
+    expect("icms volume list, too", answer.returncode == 1 and b"icms pod volume list" in answer.stderr, answer)
+    answer = run("config", "check", e0.config_path, s.file)
+    expect("icms config check knows both", answer.returncode == 0 and b"(icms-target)" in answer.stdout and
+           b"(pod map)" in answer.stdout, answer)
+    (s.folder / "checked-pod.yaml").write_text(s.text().replace("quota: 8MiB", "quota: 9MiB"))
+    answer = run("config", "diff", s.file, s.folder / "checked-pod.yaml")
+    expect("icms config diff, too", b"volumes[kv].quota: 8MiB -> 9MiB" in answer.stdout, answer)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder:
+        with pod.Pod(BUILD, folder) as p:
+            s = Scene(folder, p)
+            pids = [daemon.pid for daemon in s.daemons]
+            for name, value in BLOCKS.items():
+                put = s.put("kv", value, name)
+                expect(f"stored {name}", put.returncode == 0, put) if put.returncode else None
+            load = Load(lambda name: s.get("kv", name), BLOCKS)
+            load.start()
+            shown(s)
+            changes(s)
+            refusals(s)
+            config_map(s)
+            wait_until("there were some loads", lambda: load.loaded > 50)
+            wrong = load.end()
+            expect(f"{load.loaded} loads meanwhile were hits", not wrong, wrong[:3])
+            expect("no daemon was restarted", pids == [daemon.pid for daemon in s.daemons])
+            restarts(s)
+            commands(s)
+
+
+main()
