@@ -208,6 +208,28 @@ static void test_a_target_tells_its_readiness(void **state)
     }
 }
 
+static void test_a_target_tells_its_pod_map(void **state)
+{
+    struct target_page_pod pod = {.name = "pod0", .epoch = 7, .refused = "p.yaml:3: \"x\""};
+    struct ctl_page *page = ctl_page_new();
+
+    target_page_metrics(NULL, page);
+    assert_true(has(page, "icms_target_epoch 0"));
+    assert_true(has(page, "icms_target_map_refused 0"));
+    ctl_page_free(&page);
+    target_page_pod_set(&pod);
+    page = ctl_page_new();
+    target_page_metrics(NULL, page);
+    assert_true(has(page, "icms_target_epoch 7"));
+    assert_true(has(page, "icms_target_map_refused 1"));
+    ctl_page_free(&page);
+    page = ctl_page_new();
+    target_page_status(NULL, page);
+    assert_non_null(strstr(ctl_page_text(page), "\"pod\":\"pod0\",\"epoch\":7,"
+                                                "\"map_refused\":\"p.yaml:3: \\\"x\\\"\","));
+    ctl_page_free(&page);
+}
+
 /* Both pages of an enclosure with 1,024 volumes, and longest names, fit. */
 static void test_the_pages_have_room_for_1024_volumes(void **state)
 {
@@ -288,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_target_is_as_ready_as_it_says),
         cmocka_unit_test(test_a_target_tells_its_readiness),
+        cmocka_unit_test(test_a_target_tells_its_pod_map),
         cmocka_unit_test(test_the_pages_have_room_for_1024_volumes),
         cmocka_unit_test(test_a_trace_is_passed_on),
         cmocka_unit_test(test_an_agent_is_ready_when_clients_can_attach),

@@ -183,10 +183,12 @@ static void offered_free(struct target_reload *reload)
 static void map_refused(struct target_reload *reload, const char *why)
 {
     const struct ctl_audit_event event = {.event = "configuration", .result = why};
+    char said[sizeof(reload->map_refused)];
 
-    if (strcmp(reload->map_refused, why) == 0)
+    (void)snprintf(said, sizeof(said), "%s", why);
+    if (strcmp(reload->map_refused, said) == 0)
         return;
-    (void)snprintf(reload->map_refused, sizeof(reload->map_refused), "%s", why);
+    memcpy(reload->map_refused, said, sizeof(said));
     log_line(LOG_ERROR, "pod map refused, epoch %u stays in use, and all volumes as they were: %s",
              conf_live_pod(reload->runs)->epoch, reload->map_refused);
     ctl_audit_write(reload->audit, &event);
@@ -415,7 +417,11 @@ static void map_begin(struct target_reload *reload)
     }
     conf_live_free(&reload->comes);
     offered_free(reload);
+    if (reload->map_refused[0] == '\0')
+        return;
     reload->map_refused[0] = '\0'; /* what was said of another text is over */
+    log_line(LOG_INFO, "pod %s: the map's file holds epoch %u again, which is in use",
+             conf_live_pod(reload->runs)->name, conf_live_pod(reload->runs)->epoch);
     page_tell(reload);
 }
 

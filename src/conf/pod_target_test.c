@@ -424,6 +424,25 @@ static void test_what_is_no_value_is_refused(void **state)
     change(HEAD VOLUME, CONF_POD_VOLUME_SET, true, "qouta=1GiB", NULL, "it has quota, hosts");
 }
 
+/* `icms volume erase` and `icms drive` with the file of such a target. */
+static void test_other_commands_know_the_file(void **state)
+{
+    const char *values[] = {"size=1GiB"};
+    const struct conf_drive_change drive = {
+        .what = CONF_DRIVE_ADD, .path = "/d1", .values = values, .value_count = 1};
+    struct conf_edit edit = {0};
+    FILE *file = fopen(path, "we");
+
+    assert_non_null(file);
+    assert_true(fputs("name: e0\npod: /p.yaml\ndrives:\n- path: /d0\n  size: 1GiB\n", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(conf_generation_raise(path, "kv", 0, &why, &edit), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "`icms pod volume reset`"));
+    assert_int_equal(conf_drive_change(path, &drive, NULL, NULL, &why, &edit), ICMS_OK);
+    assert_non_null(strstr(edit.text, "- path: /d1\n  size: 1GiB\n"));
+    conf_edit_fini(&edit);
+}
+
 static int file_make(void **state)
 {
     int fd;
@@ -457,6 +476,7 @@ int main(void)
         cmocka_unit_test_teardown(test_keys_of_targets_are_set_in_their_line, forget),
         cmocka_unit_test_teardown(test_what_loses_blocks_or_lets_hosts_in_asks, forget),
         cmocka_unit_test_teardown(test_what_is_no_value_is_refused, forget),
+        cmocka_unit_test(test_other_commands_know_the_file),
     };
 
     return cmocka_run_group_tests_name("conf-pod-target", tests, file_make, file_remove);
