@@ -88,8 +88,13 @@ uint32_t target_connected(const struct target *target,
 {
     out[0] = (struct nvmf_target_connected){
         .hostnqn = "nqn.2026-01.io.icms:a", .proven = 3, .controllers = 1, .connections = 4};
+    out[1] = out[2] = out[0];
+    out[1].has_epoch = out[2].has_epoch = true;
+    out[2].epoch_min = 6;
+    out[2].epoch_max = 7;
+    out[2].age_ns = 1500000000;
     *out_more = 2;
-    return 1;
+    return 3;
 }
 
 char *target_trace(struct target *target, const struct key *key)
@@ -198,9 +203,14 @@ static void test_a_target_tells_its_readiness(void **state)
                                                         : "\"ready\":false,\"why\":\"draining\""));
         assert_non_null(
             strstr(ctl_page_text(page), "{\"name\":\"e0\",\"nqn\":\"nqn.2026-01.io.icms:e0\","));
+        assert_non_null(
+            strstr(ctl_page_text(page),
+                   "[{\"nqn\":\"nqn.2026-01.io.icms:a\",\"proven\":\"chap+tls\","
+                   "\"controllers\":1,\"connections\":4,\"connected_seconds\":0.000},"));
+        assert_non_null(strstr(ctl_page_text(page), "\"connected_seconds\":0.000,\"epoch\":0},"));
         assert_non_null(strstr(ctl_page_text(page),
-                               "[{\"nqn\":\"nqn.2026-01.io.icms:a\",\"proven\":\"chap+tls\","
-                               "\"controllers\":1,\"connections\":4}],\"controllers_more\":2,"));
+                               "\"connected_seconds\":1.500,\"epoch\":6,\"epoch_max\":7}],"
+                               "\"controllers_more\":2,"));
         assert_non_null(strstr(ctl_page_text(page), "\"generation\":3,\"nsid\":1,"
                                                     "\"encrypted\":true,\"require\":\"chap\","));
         assert_non_null(strstr(ctl_page_text(page), "{\"name\":\"team\",\"weight\":3,\"load\":"));

@@ -518,6 +518,11 @@ static void status_host(struct json *json, const struct nvmf_target_connected *h
     json_put_string(json, "proven", page_require(host->proven));
     json_put_uint(json, "controllers", host->controllers);
     json_put_uint(json, "connections", host->connections);
+    json_put_real(json, "connected_seconds", (double)host->age_ns / 1e9);
+    if (host->has_epoch)
+        json_put_uint(json, "epoch", host->epoch_min);
+    if (host->epoch_max != host->epoch_min)
+        json_put_uint(json, "epoch_max", host->epoch_max);
     json_put_end(json);
 }
 

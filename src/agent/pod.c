@@ -258,6 +258,7 @@ static void view_settings(struct agent_view *view, const struct agent *agent,
     }
     view->settings.enclosures = (uint32_t)(uuids ^ uuids >> 32);
     view->settings.weights = (uint32_t)(weights ^ weights >> 32);
+    view->settings.epoch = (uint32_t)view->epoch;
     for (uint32_t i = 0; i < agent->volume_count; i++)
         view->settings.run_blocks[i] = agent->volumes[i].spec.run_blocks;
 }

@@ -895,15 +895,18 @@ static void an_epoch_is_told_and_a_difference_that_lasts(void **state)
     rig_run(rig, 3000 * MS);
     enclosures = rig->fake[0]->told_value[0];
     weights = rig->fake[0]->told_value[1];
+    assert_int_equal(rig->fake[0]->told_value[3], 1);
     rig->fake[0]->others[0] = enclosures; /* they still have those */
     rig->fake[0]->others[1] = weights;
     assert_pod(rig, 2, pod.list, 4);
     rig_run(rig, 100 * MS);
     assert_int_equal(rig->fake[0]->told_value[0], enclosures);
     assert_int_not_equal(rig->fake[0]->told_value[1], weights);
+    assert_int_equal(rig->fake[0]->told_value[3], 2);
     assert_pod(rig, 3, rig->enclosures, 3);
     rig_run(rig, 100 * MS);
     assert_int_not_equal(rig->fake[0]->told_value[0], enclosures);
+    assert_int_equal(rig->fake[0]->told_value[3], 3);
     rig_run(rig, 100000 * MS);
     assert_false(rig_stats(rig)->enclosures[0].enclosures_differ);
     assert_false(rig_stats(rig)->enclosures[0].weights_differ);

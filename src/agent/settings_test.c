@@ -49,6 +49,8 @@ static void settings_that_differ_are_named(void **state)
     assert_int_equal(rig->fake[0]->told[1], 1);
     assert_int_equal(rig->fake[0]->told[2], 2); /* "kv" and "raw"; it does not have "none" */
     assert_int_equal(rig->fake[0]->told_nsid, 2);
+    assert_int_equal(rig->fake[0]->told[3], 1); /* that there is no pod map */
+    assert_int_equal(rig->fake[0]->told_value[3], 0);
     assert_int_equal(rig->fake[1]->told[0], 0);
     seen = &rig_stats(rig)->enclosures[0];
     assert_false(seen->enclosures_differ || seen->weights_differ);
@@ -69,6 +71,35 @@ static void settings_that_differ_are_named(void **state)
     assert_true(seen->enclosures_differ && seen->weights_differ);
     assert_int_equal(seen->run_blocks_differ, 0);
     assert_true(status_has(rig, "\"settings_differ\":[\"enclosures\",\"weights\"]"));
+    rig_free(rig);
+}
+
+static void settings_of_before(struct fake_target *target)
+{
+    target->no_epoch = true;
+    settings_on(target);
+}
+
+/* One that compares settings and does not know the epoch refuses it: it is told the others as
+ * before, again and again, and nothing differs. */
+static void a_target_that_does_not_know_the_epoch_is_told_the_rest(void **state)
+{
+    struct agent_rig *rig = rig_new(&two);
+    const struct agent_enclosure_stats *seen;
+
+    rig_on_fake(rig, 0, settings_of_before);
+    rig_run(rig, 3000 * MS);
+    for (uint32_t n = 1; n <= 3; n++) {
+        assert_int_equal(rig->fake[0]->told[0], n);
+        assert_int_equal(rig->fake[0]->told[1], n);
+        assert_int_equal(rig->fake[0]->told[2], 2 * n);
+        assert_int_equal(rig->fake[0]->told[3], 0);
+        rig_run(rig, EVERY + MS);
+    }
+    seen = &rig_stats(rig)->enclosures[0];
+    assert_false(seen->enclosures_differ || seen->weights_differ);
+    assert_int_equal(seen->run_blocks_differ, 0);
+    assert_true(status_has(rig, "\"settings_differ\":[]"));
     rig_free(rig);
 }
 
@@ -134,6 +165,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_that_differ_are_named),
+        cmocka_unit_test(a_target_that_does_not_know_the_epoch_is_told_the_rest),
         cmocka_unit_test(a_value_max_that_differs_is_named),
         cmocka_unit_test(order_does_not_matter_and_weights_do),
     };

@@ -147,10 +147,11 @@ struct nvmf_ctrl_ops {
 };
 
 /* What all hosts that share blocks have to agree about; compared by the target, which does not know
- * what it means. */
+ * what it means. The epoch is only shown there: it reaches one host after the other. */
 struct nvmf_settings {
     uint32_t enclosures;                      /* a hash of the UUIDs of all enclosures */
     uint32_t weights;                         /* a hash of them with their weights     */
+    uint32_t epoch;                           /* of the pod map; 0: there is none      */
     uint32_t run_blocks[LIMIT_AGENT_VOLUMES]; /* of each of opts.volumes               */
 };
 

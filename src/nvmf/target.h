@@ -447,14 +447,18 @@ struct nvmf_target_connected {
     char hostnqn[LIMIT_NQN_BYTES]; /* printable, without spaces                                   */
     uint8_t proven;                /* REQUIRE_*: how it has proven its name                       */
     uint32_t controllers;
-    uint32_t connections; /* of those */
+    uint32_t connections; /* of those                                                             */
+    uint64_t age_ns;      /* of the first of those that are there now                             */
+    bool has_epoch;       /* one of them told the epoch of its pod map, or (0) that it has none   */
+    uint32_t epoch_min, epoch_max; /* of those: two while another one is told, or where hosts share
+                                      a name                                                      */
 };
 
 #define NVMF_TARGET_CONNECTED 256
 
 /* The hosts that are served now, in no order; returns how many of them are in out. *out_more:
- * controllers of hosts that have no place there. Any thread. */
-uint32_t nvmf_target_connected(struct nvmf_target *target,
+ * controllers of hosts that have no place there. now_ns: by the clock of the loops. Any thread. */
+uint32_t nvmf_target_connected(struct nvmf_target *target, uint64_t now_ns,
                                struct nvmf_target_connected out[NVMF_TARGET_CONNECTED],
                                uint32_t *out_more);
 

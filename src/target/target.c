@@ -498,7 +498,7 @@ uint32_t target_connected(const struct target *target,
                           struct nvmf_target_connected out[NVMF_TARGET_CONNECTED],
                           uint32_t *out_more)
 {
-    return nvmf_target_connected(target->nvmf, out, out_more);
+    return nvmf_target_connected(target->nvmf, loop_env_now_ns(target->opts.env), out, out_more);
 }
 
 /* Called for one trace after the other, which copies the name. */

@@ -204,10 +204,13 @@ icms_err nvme_sgl_decode(const struct nvme_sgl_wf *wf, struct nvme_sgl *out_sgl,
 #define NVME_FEATURE_KV            0x20 /* b0 EDNEK: delete of a missing key fails */
 
 /* Of icms, with NVME_ICMS_EXT_SETTINGS: what all hosts that share blocks have to agree about. Set
- * tells one; DW0 is the value that the other hosts have (nvmf/target.h). They cannot be got. */
+ * tells one; DW0 is the value that the other hosts have (nvmf/target.h). They cannot be got. EPOCH
+ * is kept for each controller and compared with nothing; targets that do not know it answer Invalid
+ * Field, which says nothing. */
 #define NVME_FEATURE_ICMS_ENCLOSURES 0xc0 /* a hash of the UUIDs of all enclosures      */
 #define NVME_FEATURE_ICMS_WEIGHTS    0xc1 /* a hash of them with their weights          */
 #define NVME_FEATURE_ICMS_RUN_BLOCKS 0xc2 /* of a namespace: blocks placed together     */
+#define NVME_FEATURE_ICMS_EPOCH      0xc3 /* of the host's pod map; 0: it has none      */
 
 #define NVME_ASYNC_CRITICAL_WARNINGS 0x1fu /* feature 0Bh: a bit for each warning of log 02h */
 

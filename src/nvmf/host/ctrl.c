@@ -522,26 +522,31 @@ static void ctrl_step(struct nvmf_ctrl *ctrl, enum nvmf_ctrl_state state)
 
 /* ---- settings that hosts share -------------------------------------------------------------- */
 
+/* Those that belong to no volume, in the order in which they are told; then run_blocks of each. */
+static const uint8_t tell_fids[] = {NVME_FEATURE_ICMS_ENCLOSURES, NVME_FEATURE_ICMS_WEIGHTS,
+                                    NVME_FEATURE_ICMS_EPOCH};
+#define TELLS ((uint32_t)sizeof(tell_fids))
+
 /* The next setting that the target can compare; false: none is left. */
 static bool tell_make(struct nvmf_ctrl *ctrl, struct nvme_feature *out_feature)
 {
     const struct nvmf_settings *own = &ctrl->settings;
+    const uint32_t values[TELLS] = {own->enclosures, own->weights, own->epoch};
     const struct nvmf_volume *volume;
 
     *out_feature = (struct nvme_feature){.set = true};
-    for (; ctrl->tell_at < 2 + ctrl->wanted_count; ctrl->tell_at++) {
-        if (ctrl->tell_at < 2) {
-            out_feature->fid =
-                ctrl->tell_at == 0 ? NVME_FEATURE_ICMS_ENCLOSURES : NVME_FEATURE_ICMS_WEIGHTS;
-            out_feature->value = ctrl->tell_at == 0 ? own->enclosures : own->weights;
+    for (; ctrl->tell_at < TELLS + ctrl->wanted_count; ctrl->tell_at++) {
+        if (ctrl->tell_at < TELLS) {
+            out_feature->fid = tell_fids[ctrl->tell_at];
+            out_feature->value = values[ctrl->tell_at];
             return true;
         }
-        volume = nvmf_ctrl_volume(ctrl, &ctrl->wanted[ctrl->tell_at - 2]);
+        volume = nvmf_ctrl_volume(ctrl, &ctrl->wanted[ctrl->tell_at - TELLS]);
         if (volume == NULL)
             continue;
         out_feature->fid = NVME_FEATURE_ICMS_RUN_BLOCKS;
         out_feature->nsid = volume->nsid;
-        out_feature->value = own->run_blocks[ctrl->tell_at - 2];
+        out_feature->value = own->run_blocks[ctrl->tell_at - TELLS];
         return true;
     }
     return false;
@@ -561,11 +566,13 @@ static void ctrl_tell_next(struct nvmf_ctrl *ctrl)
     ctrl_admin_start(ctrl, &ctrl->tell, NULL, 0, 0, ctrl_tell_done);
 }
 
-/* Whatever it answers otherwise says nothing: a volume may just be going away. */
+/* Whatever it answers otherwise says nothing: a volume may just be going away, or an older target
+ * not know the setting. Of the epoch there is nothing to hear. */
 static void ctrl_tell_done(struct nvmf_req *req)
 {
     struct nvmf_ctrl *ctrl = container_of(req, struct nvmf_ctrl, tell);
     uint32_t at = ctrl->tell_at;
+    uint8_t fid = at < TELLS ? tell_fids[at] : NVME_FEATURE_ICMS_RUN_BLOCKS;
 
     if (!ctrl->up)
         return;
@@ -575,12 +582,8 @@ static void ctrl_tell_done(struct nvmf_req *req)
         ctrl_tell_next(ctrl);
         return;
     }
-    if (req->err == ICMS_OK && ctrl->ops->told != NULL)
-        ctrl->ops->told(ctrl,
-                        at == 0   ? NVME_FEATURE_ICMS_ENCLOSURES
-                        : at == 1 ? NVME_FEATURE_ICMS_WEIGHTS
-                                  : NVME_FEATURE_ICMS_RUN_BLOCKS,
-                        at < 2 ? 0 : at - 2, req->result);
+    if (req->err == ICMS_OK && ctrl->ops->told != NULL && fid != NVME_FEATURE_ICMS_EPOCH)
+        ctrl->ops->told(ctrl, fid, at < TELLS ? 0 : at - TELLS, req->result);
     if (!ctrl->up)
         return; /* told() closed it */
     ctrl->tell_at++;

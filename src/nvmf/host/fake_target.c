@@ -436,6 +436,10 @@ static void fake_admin(struct fake_cmd *cmd)
         break;
     case NVME_ADMIN_SET_FEATURES:
         nvme_feature_decode(&cmd->sqe, &feature);
+        if (target->no_epoch && feature.fid == NVME_FEATURE_ICMS_EPOCH) {
+            fake_answer(cmd, NVME_SC_FIELD, 0);
+            break;
+        }
         fake_answer(cmd, 0,
                     feature.fid == NVME_FEATURE_QUEUES ? 0x00070007 : fake_told(target, &feature));
         break;

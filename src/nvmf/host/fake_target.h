@@ -94,7 +94,8 @@ struct fake_target {
     bool records;        /* offers to delete one record                      */
     uint32_t no_room;    /* so many of those are answered NVME_ICMS_ASK      */
     bool settings;       /* compares settings of hosts                       */
-    uint32_t others[3];  /* what others have, by NVME_FEATURE_ICMS_*; 0: the same */
+    uint32_t others[4];  /* what others have, by NVME_FEATURE_ICMS_*; 0: the same */
+    bool no_epoch;       /* it does not know NVME_FEATURE_ICMS_EPOCH         */
     bool no_write_cache; /* Flush is not needed, and not known               */
     bool refuse_connect; /* Connect answers "host not allowed"               */
     bool no_subsystem;   /* Connect answers that the subsystem's name is wrong */
@@ -122,9 +123,9 @@ struct fake_target {
     uint32_t connects; /* Connect commands of admin queues                 */
     uint32_t keep_alives;
     uint32_t asked;         /* for a sign of life on an I/O queue               */
-    uint32_t told[3];       /* settings, likewise: how often                    */
+    uint32_t told[4];       /* settings, likewise: how often                    */
     uint32_t told_nsid;     /* of the last one                                */
-    uint32_t told_value[3]; /* what                                           */
+    uint32_t told_value[4]; /* what                                           */
     uint32_t r2ts;          /* asked for data                                   */
     uint32_t stores, retrieves, exists, deletes, flushes, lists; /* begun             */
     uint32_t time_left_us;   /* of the last vendor Store or Retrieve             */

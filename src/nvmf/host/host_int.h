@@ -129,7 +129,7 @@ struct nvmf_ctrl {
     struct nvmf_req event;        /* Async Event Request                                   */
     struct nvmf_req tell;         /* Set Features of a setting                             */
     struct loop_timer tell_timer; /* tells all of them again                               */
-    uint32_t tell_at;             /* which one is told: 0, 1, 2 + volume                   */
+    uint32_t tell_at;             /* which one is told: as tell_make() has them              */
     bool has_settings;            /* `settings` are told                                   */
     bool tell_again;              /* they changed while they were told                     */
     struct nvmf_settings settings;

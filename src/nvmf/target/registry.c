@@ -191,10 +191,32 @@ static void registry_serve(struct nvmft_ctrl *ctrl, bool is_served)
         return;
     pthread_mutex_lock(&ctrl->target->slow_lock);
     ctrl->is_served = is_served;
+    ctrl->served_ns = loop_now_ns(ctrl->target->opts.loops[0]);
     pthread_mutex_unlock(&ctrl->target->slow_lock);
 }
 
-uint32_t nvmf_target_connected(struct nvmf_target *target,
+/* One controller more of a host. */
+static void connected_add(struct nvmf_target_connected *host, const struct nvmft_ctrl *ctrl,
+                          uint64_t now_ns)
+{
+    uint64_t age_ns = now_ns > ctrl->served_ns ? now_ns - ctrl->served_ns : 0;
+    uint64_t told = atomic_load_explicit(&ctrl->epoch, memory_order_relaxed);
+    uint32_t epoch = (uint32_t)told;
+
+    host->controllers++;
+    host->connections += atomic_load_explicit(&ctrl->joined, memory_order_relaxed);
+    if (age_ns > host->age_ns)
+        host->age_ns = age_ns;
+    if ((told & NVMFT_EPOCH_TOLD) == 0)
+        return;
+    if (!host->has_epoch || epoch < host->epoch_min)
+        host->epoch_min = epoch;
+    if (!host->has_epoch || epoch > host->epoch_max)
+        host->epoch_max = epoch;
+    host->has_epoch = true;
+}
+
+uint32_t nvmf_target_connected(struct nvmf_target *target, uint64_t now_ns,
                                struct nvmf_target_connected out[NVMF_TARGET_CONNECTED],
                                uint32_t *out_more)
 {
@@ -219,8 +241,7 @@ uint32_t nvmf_target_connected(struct nvmf_target *target,
             out[count] = (struct nvmf_target_connected){.proven = ctrl->proven};
             memcpy(out[count++].hostnqn, ctrl->hostnqn, sizeof(ctrl->hostnqn));
         }
-        out[at].controllers++;
-        out[at].connections += atomic_load_explicit(&ctrl->joined, memory_order_relaxed);
+        connected_add(&out[at], ctrl, now_ns);
     }
     pthread_mutex_unlock(&target->slow_lock);
     return count;
@@ -506,6 +527,7 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     memcpy(ctrl->hostnqn, connect->hostnqn, sizeof(ctrl->hostnqn));
     atomic_store(&ctrl->kato_ms, connect->kato_ms);
     atomic_store(&ctrl->heard_ns, loop_now_ns(target->opts.loops[0]));
+    atomic_store(&ctrl->epoch, 0);
     atomic_store(&ctrl->ready, false);
     atomic_store(&ctrl->resetting, false);
     atomic_store(&ctrl->io_made, false);

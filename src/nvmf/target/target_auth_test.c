@@ -23,7 +23,7 @@ static void the_right_secret_passes_on_each_queue_pair(void **state)
         uint32_t more;
 
         assert_int_equal(peer_enable(admin.peer), NVME_SC_AUTH_REQUIRED);
-        assert_int_equal(nvmf_target_connected(rig->target, hosts, &more),
+        assert_int_equal(nvmf_target_connected(rig->target, 0, hosts, &more),
                          0); /* it may be anyone */
         assert_true(talk_all(&admin, &auth_keys[KEY_HOST], mutual != 0));
         assert_int_equal(event_last(rig, HOST),
@@ -37,7 +37,7 @@ static void the_right_secret_passes_on_each_queue_pair(void **state)
         assert_int_equal(peer_exist(io.peer, 1, "key", &cqe), NVME_SC_SUCCESS);
         rig_run(rig, 3 * AUTH_MS); /* the time to authenticate is over: it did */
         assert_int_equal(peer_exist(io.peer, 1, "key", &cqe), NVME_SC_SUCCESS);
-        assert_int_equal(nvmf_target_connected(rig->target, hosts, &more), 1);
+        assert_int_equal(nvmf_target_connected(rig->target, 0, hosts, &more), 1);
         assert_string_equal(hosts[0].hostnqn, HOST);
         assert_int_equal(hosts[0].proven, REQUIRE_CHAP);
         assert_int_equal(hosts[0].connections, 2);

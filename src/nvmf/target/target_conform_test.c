@@ -288,6 +288,54 @@ static void settings_of_hosts_are_compared(void **state)
     rig_free(&rig);
 }
 
+/* The epoch that each controller told last is shown, until it ends; it is compared with nobody's.
+ */
+static void the_epoch_that_a_host_tells_is_shown(void **state)
+{
+    static struct nvmf_target_connected hosts[NVMF_TARGET_CONNECTED];
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *first = rig_admin(rig, 0), *second = rig_admin(rig, 0);
+    struct peer *discovery = discovery_peer(rig);
+    struct nvmf_target_stats stats;
+    uint64_t now_ns;
+    uint32_t more;
+
+    assert_int_equal(nvmf_target_connected(rig->target, 0, hosts, &more), 1);
+    assert_false(hosts[0].has_epoch); /* a host of others, or an older one */
+    assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_EPOCH, 0, 0), 0);
+    assert_int_equal(nvmf_target_connected(rig->target, 0, hosts, &more), 1);
+    assert_true(hosts[0].has_epoch && hosts[0].epoch_min == 0 && hosts[0].epoch_max == 0);
+    assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_EPOCH, 0, 7), 7);
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_EPOCH, 9, UINT32_MAX), UINT32_MAX);
+    rig_run(rig, 10);
+    now_ns = loop_env_now_ns(sim_node_env(rig->node));
+    assert_int_equal(nvmf_target_connected(rig->target, now_ns, hosts, &more), 1);
+    assert_true(hosts[0].has_epoch && hosts[0].epoch_min == 7 && hosts[0].epoch_max == UINT32_MAX);
+    assert_int_equal(hosts[0].controllers, 2);
+    assert_true(hosts[0].age_ns >= 10000000 && hosts[0].age_ns < now_ns);
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_EPOCH, 0, 6), 6);
+    assert_int_equal(nvmf_target_connected(rig->target, 0, hosts, &more), 1);
+    assert_true(hosts[0].epoch_min == 6 && hosts[0].epoch_max == 7 && hosts[0].age_ns == 0);
+    assert_true(peer_admin(discovery, 0));
+    assert_int_equal(setting_tell(discovery, NVME_FEATURE_ICMS_EPOCH, 0, 9),
+                     (uint64_t)NVME_SC_FIELD << 32);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.settings_differ, 0);
+    peer_free(&first);
+    peer_free(&second);
+    rig_run(rig, 2000);
+    for (uint32_t i = 0; i < 64; i++) { /* whoever has the controller next told nothing */
+        first = rig_admin(rig, 0);
+        assert_int_equal(nvmf_target_connected(rig->target, 0, hosts, &more), 1);
+        assert_false(hosts[0].has_epoch);
+        peer_free(&first);
+        rig_run(rig, 100);
+    }
+    peer_free(&discovery);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 /* Hosts get other enclosures one after the other: that is no difference, unless it lasts. */
 static void a_change_that_reaches_all_hosts_is_no_difference(void **state)
 {
@@ -880,6 +928,7 @@ int main(void)
         cmocka_unit_test(a_host_without_an_identifier_is_refused),
         cmocka_unit_test(queues_are_granted_only_before_any_is_made),
         cmocka_unit_test(settings_of_hosts_are_compared),
+        cmocka_unit_test(the_epoch_that_a_host_tells_is_shown),
         cmocka_unit_test(a_change_that_reaches_all_hosts_is_no_difference),
         cmocka_unit_test(a_host_that_differs_in_turns_differs),
         cmocka_unit_test(only_events_that_exist_can_be_asked_for),

@@ -55,6 +55,9 @@
  * controller: each portal leads to the same drives. */
 #define NVMFT_ANA_GROUP 1
 
+/* In nvmft_ctrl.epoch: its host told one, in the lower half. */
+#define NVMFT_EPOCH_TOLD ((uint64_t)1 << 32)
+
 /* Events that hosts may ask for, of an I/O controller. As ANA wants it, those of changed access are
  * among them; there are none. */
 #define NVMFT_OAES (NVME_OAES_NS_CHANGED | NVME_OAES_ANA)
@@ -263,8 +266,9 @@ struct nvmft_ctrl {
     bool live;      /* in use                                                            */
     bool dying;     /* its queue pairs were told to close; takes no new ones             */
     bool is_served; /* nvmf_target_connected reads hostnqn, host and proven; under slow_lock      */
-    bool discovery; /* serves the discovery log only                                     */
-    bool tls;       /* its host is proven by TLS; so are all its queue pairs             */
+    uint64_t served_ns; /* since when; likewise                                              */
+    bool discovery;     /* serves the discovery log only                                     */
+    bool tls;           /* its host is proven by TLS; so are all its queue pairs             */
     _Atomic bool is_refusal_said; /* a command to a namespace that it may not use was told    */
     bool is_auth_wanted; /* its queue pairs serve nothing before they authenticated           */
     bool is_unproven;    /* discovery, for a host that would have to prove who it is            */
@@ -297,6 +301,7 @@ struct nvmft_ctrl {
     char hostnqn[LIMIT_NQN_BYTES];
     _Atomic uint32_t kato_ms;  /* 0: may be silent for ever                                   */
     _Atomic uint64_t heard_ns; /* last command on any of its queues                           */
+    _Atomic uint64_t epoch;    /* of the host's pod map: NVMFT_EPOCH_TOLD | it; 0: not told   */
     _Atomic bool ready;        /* CSTS.RDY: I/O queues are served                             */
     _Atomic uint64_t ednek[NVMFT_NS_WORDS]; /* as nvmft_ns_set: Delete of a missing key fails */
     /* the admin queue's loop */

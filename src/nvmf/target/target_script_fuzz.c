@@ -265,6 +265,8 @@ static void script_feature(struct script_peer *at, uint8_t arg)
         feature.fid = shared[arg & 3];
         feature.nsid = (arg & 3) == 3 ? arg >> 2 & 7 : 1;
         feature.value = arg >> 2 & 3;
+        if (arg >= 0xfc)
+            feature.fid = NVME_FEATURE_ICMS_EPOCH;
     }
     nvme_feature_encode(&feature, &sqe);
     (void)peer_submit(at->peer, &sqe, 0);

@@ -387,7 +387,7 @@ void rig_expect_clean(struct rig *rig)
     uint32_t more;
 
     rig_run(rig, 2000);
-    assert_int_equal(nvmf_target_connected(rig->target, hosts, &more) + more, 0);
+    assert_int_equal(nvmf_target_connected(rig->target, 0, hosts, &more) + more, 0);
     rig_stats(rig, &stats);
     assert_int_equal(stats.connections, 0);
     assert_int_equal(stats.controllers, 0);
