@@ -118,6 +118,9 @@ enum conf_enclosure_state {
 /* A name of up to 253 bytes, and a port. */
 #define CONF_ADDRESS_BYTES 264
 
+/* "https://" before that. */
+#define CONF_URL_BYTES (CONF_ADDRESS_BYTES + 8)
+
 /* Whether two addresses with ports, numeric or with a name, are one that is spelled in two ways. */
 bool conf_address_same(const char *a, const char *b);
 
@@ -129,6 +132,8 @@ struct conf_enclosure {
     uint32_t address_count; /* of address: its links                                 */
     char address[LIMIT_LINKS][CONF_ADDRESS_BYTES]; /* NVMe/TCP of its target; in a pod map also DNS
                                                       names                          */
+    char http[CONF_URL_BYTES];     /* of a pod map: where its target shows its status; "": not said;
+                                      agents do not look at it                        */
     uint8_t state;                 /* enum conf_enclosure_state; UP without a pod map */
     double weight;                 /* healthy capacity in any unit, same for all; 1   */
     uint8_t require;               /* REQUIRE_*: what it has to give; default: the agent's */

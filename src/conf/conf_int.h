@@ -97,6 +97,7 @@ enum conf_kind {
     CONF_PORTALS,   /* one address or a list of them: char[size], max how many; min: of a port */
     CONF_HOST,      /* char[size]: host:port, numeric or a DNS name         */
     CONF_HOSTS,     /* one of them or a list: char[size], max how many      */
+    CONF_URL,       /* char[size]: http:// or https://, and what CONF_HOST is */
     CONF_UUID,      /* struct uuid                                          */
     CONF_BYTES,     /* uint64_t                                             */
     CONF_BUDGET,    /* struct write_budget: a size a day, or a number and DWPD */

@@ -203,6 +203,7 @@ static bool field_is_equal(const struct conf_key *key, const void *a, const void
     case CONF_ADDRESS:
     case CONF_ADDRESSES:
     case CONF_HOST:
+    case CONF_URL:
         return strcmp(field_of(key, a), field_of(key, b)) == 0;
     case CONF_BUDGET: /* its burst is a key of its own */
         return left->bytes_day == right->bytes_day &&

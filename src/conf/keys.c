@@ -797,6 +797,14 @@ static const struct conf_key pod_enclosure_keys[] = {
      .doc = "up: it takes and gives blocks. joining: it takes its share of new blocks, and what it "
             "does not have yet is asked of the enclosure that had it before. draining: it is read "
             "and takes no new blocks. One enclosure at least is up."},
+    {"http", CONF_URL, false, AT(struct conf_enclosure, http),
+     .computed = "none: nobody is told where it shows its status",
+     .example = "https://192.0.2.10:9420",
+     .doc =
+         "Where its icms-target shows its status (http.listen of its file), for icms pod status: "
+         "http:// or https://, an address or a DNS name, and the port. Agents and targets do "
+         "not use it. Those of a version that does not have this key refuse a map with it: "
+         "write it when all are newer."},
 };
 static const struct conf_table pod_enclosure_table = {"an enclosure", KEYS(pod_enclosure_keys),
                                                       conf_enclosure_rules};

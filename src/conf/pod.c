@@ -314,6 +314,12 @@ icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node
                 return conf_fail(source, conf_node_line(node, "uuid"),
                                  "uuid: the volume '%s' has it already", pod->volumes[j].name);
         }
+    for (uint32_t i = 0; i < pod->enclosure_count; i++)
+        for (uint32_t j = 0; j < i && pod->enclosures[i].http[0] != '\0'; j++)
+            if (strcmp(pod->enclosures[i].http, pod->enclosures[j].http) == 0)
+                return conf_fail(source, conf_node_line(conf_entry(map, "enclosures", i), "http"),
+                                 "http: the enclosure '%s' has it already",
+                                 pod->enclosures[j].name);
     return conf_enclosures_unique(source, map, pod->enclosures, pod->enclosure_count);
 }
 
@@ -717,6 +723,9 @@ static void enclosure_differs(const struct conf_enclosure *was, const struct con
     addresses_differ(was, is, words);
     if (strcmp(was->nqn, is->nqn) != 0)
         words_add(words, "%s nqn %s -> %s", is->name, was->nqn, is->nqn);
+    if (strcmp(was->http, is->http) != 0)
+        words_add(words, "%s http %s -> %s", is->name, was->http[0] != '\0' ? was->http : "none",
+                  is->http[0] != '\0' ? is->http : "none");
 }
 
 static const char *tenant_of(const struct conf_pod_volume *volume)

@@ -138,11 +138,11 @@ enum conf_pod_what {
 /* Texts as they are written in the file; NULL: not written. */
 struct conf_pod_change {
     enum conf_pod_what what;
-    const char *name;                /* of what changes; SHRINK: NULL  */
-    const char *address;             /* ADD: one or more, with commas  */
-    const char *uuid, *nqn, *weight; /* ADD                            */
-    char *const *values;             /* CREATE, SET: "quota=4GiB"; "quota=": not written */
-                                     /* CREATE alone: "generation=3"   */
+    const char *name;                       /* of what changes; SHRINK: NULL  */
+    const char *address;                    /* ADD: one or more, with commas  */
+    const char *uuid, *nqn, *weight, *http; /* ADD                            */
+    char *const *values;                    /* CREATE, SET: "quota=4GiB"; "quota=": not written */
+                                            /* CREATE alone: "generation=3"   */
     uint32_t value_count;
     bool yes; /* REMOVE: although it is not drained, or has blocks that no other has; ADD, UNDRAIN,
                  DRAIN: although another one joins, or drains */

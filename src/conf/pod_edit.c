@@ -253,8 +253,9 @@ static icms_err entry_add(struct conf_edit_text *edit, const struct conf_pod_cha
     const struct {
         const char *key, *value;
     } lines[] = {{"name", asked->name}, {"address", addresses},    {"uuid", asked->uuid},
-                 {"nqn", asked->nqn},   {"weight", asked->weight}, {"state", "joining"}};
-    char text[LIMIT_NAME_BYTES + sizeof(addresses) + LIMIT_NQN_BYTES + 512];
+                 {"nqn", asked->nqn},   {"weight", asked->weight}, {"http", asked->http},
+                 {"state", "joining"}};
+    char text[LIMIT_NAME_BYTES + sizeof(addresses) + LIMIT_NQN_BYTES + CONF_URL_BYTES + 512];
     size_t used = 0;
 
     addresses_write(asked->address, addresses, sizeof(addresses));
@@ -425,7 +426,8 @@ static icms_err values_check(const struct change *change)
     } values[] = {{"name", asked->name},
                   {"uuid", asked->uuid},
                   {"nqn", asked->nqn},
-                  {"weight", asked->weight}};
+                  {"weight", asked->weight},
+                  {"http", asked->http}};
     struct conf_enclosure enclosure;
     struct err_why reason = {""};
 

@@ -90,7 +90,8 @@ static void test_a_map_is_taken_as_written(void **state)
     accepted("# ours\nname: pod0\nepoch: 4294967295\nshrink_epoch: 7\nenclosures:\n" E0
              "- {name: e1, address: \"[2001:db8::1]:4420\", weight: 2.5, state: joining}\n"
              "- name: e2\n  address: e2.storage.svc.cluster.local:4420\n  uuid: " UUID7
-             "\n  nqn: nqn.2026-01.io.icms:e2\n  state: draining\n",
+             "\n  nqn: nqn.2026-01.io.icms:e2\n  state: draining\n  http: "
+             "https://e2.storage.svc:9420\n",
              &pod);
     assert_string_equal(pod.name, "pod0");
     assert_int_equal(pod.epoch, UINT32_MAX);
@@ -106,6 +107,10 @@ static void test_a_map_is_taken_as_written(void **state)
     assert_string_equal(pod.enclosures[2].address, "e2.storage.svc.cluster.local:4420");
     assert_string_equal(pod.enclosures[2].nqn, "nqn.2026-01.io.icms:e2");
     assert_int_equal(pod.enclosures[2].state, CONF_ENCLOSURE_DRAINING);
+    assert_string_equal(pod.enclosures[0].http, "");
+    assert_string_equal(pod.enclosures[2].http, "https://e2.storage.svc:9420");
+    accepted(HEAD E0 "  http: http://[2001:db8::1]:1\n" E1 "  http: http://10.0.0.1:9420\n", &pod);
+    assert_string_equal(pod.enclosures[0].http, "http://[2001:db8::1]:1");
     accepted(HEAD E0, &pod);
     assert_int_equal(pod.shrink_epoch, 0);
 }
@@ -135,6 +140,35 @@ static void test_a_wrong_map_is_refused_with_its_line(void **state)
     refused(HEAD E0 "  wieght: 1\n", "p.yaml:6: ", "did you mean 'weight'?");
     refused(HEAD E0 "  secret: /s\n", "p.yaml:6: ", "no key 'secret'");
     refused(HEAD "- name: e0\n  address: 10.0", "p.yaml:5: address", "not an address and port");
+}
+
+static void test_where_an_enclosure_shows_its_status_is_a_url(void **state)
+{
+    static const char *const wrong[] = {
+        "10.0.0.1:9420",        "http://10.0.0.1",       "\"http://10.0.0.1:\"",
+        "http://10.0.0.1:0",    "http://10.0.0.1:65536", "http://10.0.0.1:9420/",
+        "http://a:9420/status", "http://user:pw@a:9420", "HTTP://a:9420",
+        "https:/a:9420",        "ftp://a:9420",          "http://:9420",
+        "http://[::1:9420",     "http://a b:9420",       "http://a:9420#x",
+        "\"http://a:9420\\n\"", "http://1.2.3:9420",     "https://",
+        "file:///etc/passwd:1", "\"http://a\\tb:1\"",    "http://a:9420?x=1:2",
+    };
+    char text[512], name[300];
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        (void)snprintf(text, sizeof(text), HEAD E0 "  http: %s\n...\n", wrong[i]);
+        refused(text, "p.yaml:6: http", "is not the URL of a daemon");
+    }
+    refused(HEAD E0 "  http: http://0.0.0.0:9420\n...\n", "p.yaml:6: http", "stands for all");
+    refused(HEAD E0 "  http: \"\"\n...\n", "p.yaml:6: http", "");
+    memset(name, 'a', sizeof(name) - 1);
+    name[sizeof(name) - 1] = '\0';
+    (void)snprintf(text, sizeof(text), HEAD E0 "  http: http://%s:1\n...\n", name);
+    refused(text, "p.yaml:6: http", "is not the URL of a daemon");
+    refused(HEAD E0 "  http: http://a:1\n" E1 "  http: http://a:1\n...\n", "p.yaml:9: http",
+            "'e0' has it already");
+    refused(HEAD E0 "  http: http://a:1\n  http: http://b:1\n...\n", "p.yaml:7: ", "http");
+    refused(HEAD E0 "  htpp: http://a:1\n...\n", "p.yaml:6: ", "did you mean 'http'?");
 }
 
 static void test_a_map_that_is_cut_anywhere_is_refused(void **state)
@@ -580,6 +614,16 @@ static void test_an_enclosure_is_added_behind_the_last(void **state)
                 "more than 0");
     not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1", .weight = "nan"), ICMS_INVALID,
                 "not a number");
+    changed(HEAD E0, ADD(.name = "e1", .address = "b:1", .http = "https://[::1]:9420"),
+            EPOCH(5) E0
+            "- name: e1\n  address: b:1\n  http: https://[::1]:9420\n  state: joining\n");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1", .http = "b:9420"), ICMS_INVALID,
+                "http: 'b:9420' is not the URL");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1", .http = "http://b:1\n  weight: 9"),
+                ICMS_INVALID, "http: ");
+    not_changed(HEAD E0 "  http: http://b:2\n",
+                ADD(.name = "e1", .address = "b:1", .http = "http://b:2"), ICMS_CONFIG,
+                "'e0' has it already");
     not_changed("name: pod0\nepoch: 4\nenclosures: [{name: e0, address: 10.0.0.1:1}]\n",
                 ADD(.name = "e1", .address = "b:1"), ICMS_CONFIG, "by hand");
     not_changed("name: pod0\nepoch: 4294967295\nenclosures:\n" E0,
@@ -855,6 +899,7 @@ int main(void)
         cmocka_unit_test(test_two_places_never_disagree),
         cmocka_unit_test(test_a_map_is_taken_as_written),
         cmocka_unit_test(test_a_wrong_map_is_refused_with_its_line),
+        cmocka_unit_test(test_where_an_enclosure_shows_its_status_is_a_url),
         cmocka_unit_test(test_a_map_that_is_cut_anywhere_is_refused),
         cmocka_unit_test(test_an_address_is_numeric_or_a_name),
         cmocka_unit_test(test_what_is_no_file_is_refused_at_once),

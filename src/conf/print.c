@@ -32,6 +32,8 @@ static const char *kind_text(enum conf_kind kind)
         return "address or DNS name, and port";
     case CONF_HOSTS:
         return "address or DNS name, and port, or list of them";
+    case CONF_URL:
+        return "URL";
     case CONF_UUID:
         return "UUID";
     case CONF_BYTES:

@@ -514,26 +514,54 @@ static icms_err port_refuse(const char *text, struct err_why *why)
                    conf_show(text, shown));
 }
 
+/* The port behind an address or a DNS name; above UINT16_MAX: it is neither. */
+static unsigned long host_port(const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    size_t digits = colon != NULL ? strspn(colon + 1, "0123456789") : 0;
+
+    if (digits < 1 || digits > 5 || colon[1 + digits] != '\0' ||
+        (!address_is_numeric(text) && !dns_name_valid(text, (size_t)(colon - text))))
+        return ULONG_MAX;
+    return strtoul(colon + 1, NULL, 10);
+}
+
 static icms_err host_set(const struct conf_key *key, const char *text, struct err_why *why,
                          char *field)
 {
     char shown[CONF_SHOW_BYTES];
-    const char *colon = strrchr(text, ':');
-    size_t digits = colon != NULL ? strspn(colon + 1, "0123456789") : 0;
-    unsigned long port = digits >= 1 && digits <= 5 && colon[1 + digits] == '\0'
-                             ? strtoul(colon + 1, NULL, 10)
-                             : ULONG_MAX;
+    unsigned long port = host_port(text);
 
     if (strchr(text, ',') != NULL && key->kind == CONF_HOSTS)
         return address_list_refuse(text, why);
-    if (port > UINT16_MAX ||
-        (!address_is_numeric(text) && !dns_name_valid(text, (size_t)(colon - text))))
+    if (port > UINT16_MAX)
         return err_set(why, ICMS_CONFIG,
                        "'%s' is not an address and port: write 192.0.2.10:4420, "
                        "\"[2001:db8::10]:4420\" (with the quotes) or a DNS name, as in "
                        "e0.example.com:4420",
                        conf_show(text, shown));
     return port == 0 ? port_refuse(text, why) : text_set(key, text, why, field);
+}
+
+static icms_err url_set(const struct conf_key *key, const char *text, struct err_why *why,
+                        char *field)
+{
+    size_t scheme = strncmp(text, "https://", 8) == 0  ? 8
+                    : strncmp(text, "http://", 7) == 0 ? 7
+                                                       : 0;
+    unsigned long port = scheme != 0 ? host_port(text + scheme) : 0;
+    const char *wrong;
+    char shown[CONF_SHOW_BYTES];
+
+    if (port == 0 || port > UINT16_MAX)
+        return err_set(why, ICMS_CONFIG,
+                       "'%s' is not the URL of a daemon: write http:// or https://, an address or "
+                       "a DNS name, and the port, as in https://192.0.2.10:9420",
+                       conf_show(text, shown));
+    wrong = conf_address_wrong(text + scheme);
+    return wrong == NULL
+               ? text_set(key, text, why, field)
+               : err_set(why, ICMS_CONFIG, "%s %s", conf_show(text + scheme, shown), wrong);
 }
 
 static icms_err address_set(const struct conf_key *key, const char *text, struct err_why *why,
@@ -650,6 +678,8 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
         return address_set(key, text, why, field);
     case CONF_HOST:
         return host_set(key, text, why, field);
+    case CONF_URL:
+        return url_set(key, text, why, field);
     case CONF_CHOICE:
         return choice_set(key, text, why, field);
     case CONF_UUID:
