@@ -42,6 +42,11 @@ enum option_code {
     OPTION_WEIGHT,
     OPTION_UUID,
     OPTION_NQN,
+    OPTION_HTTP,
+    OPTION_TOKEN,
+    OPTION_CA,
+    OPTION_CERT,
+    OPTION_CERT_KEY,
     OPTION_DRY_RUN,
     OPTION_TARGET,
     OPTION_FORMAT,
@@ -79,6 +84,11 @@ static const struct option option_table[] = {
     {"weight", required_argument, NULL, OPTION_WEIGHT},
     {"uuid", required_argument, NULL, OPTION_UUID},
     {"nqn", required_argument, NULL, OPTION_NQN},
+    {"http", required_argument, NULL, OPTION_HTTP},
+    {"token", required_argument, NULL, OPTION_TOKEN},
+    {"ca", required_argument, NULL, OPTION_CA},
+    {"cert", required_argument, NULL, OPTION_CERT},
+    {"key", required_argument, NULL, OPTION_CERT_KEY},
     {"dry-run", no_argument, NULL, OPTION_DRY_RUN},
     {"target", required_argument, NULL, OPTION_TARGET},
     {"format", no_argument, NULL, OPTION_FORMAT},
@@ -138,7 +148,13 @@ static unsigned option_taken_by(int code)
     case OPTION_WEIGHT:
     case OPTION_UUID:
     case OPTION_NQN:
+    case OPTION_HTTP:
         return CLI_TAKES_POD;
+    case OPTION_TOKEN:
+    case OPTION_CA:
+    case OPTION_CERT:
+    case OPTION_CERT_KEY:
+        return CLI_TAKES_PROOF;
     case OPTION_TARGET:
         return CLI_TAKES_TARGET;
     case OPTION_PRIORITY:
@@ -190,6 +206,45 @@ static int option_number(struct cli *cli, int code)
         cli->tier = strcmp(optarg, "local") == 0 ? ICMS_TIER_LOCAL : ICMS_TIER_DRAM;
     }
     return -1;
+}
+
+/* Of enclosures, and of who is asked over HTTP. */
+static int option_place(struct cli *cli, int code)
+{
+    switch (code) {
+    case OPTION_ADDRESS:
+        cli->address = optarg;
+        return -1;
+    case OPTION_WEIGHT:
+        cli->weight = optarg;
+        return -1;
+    case OPTION_UUID:
+        cli->uuid = optarg;
+        return -1;
+    case OPTION_NQN:
+        cli->nqn = optarg;
+        return -1;
+    case OPTION_HTTP:
+        cli->http = optarg;
+        return -1;
+    case OPTION_TOKEN:
+        cli->token = optarg;
+        return -1;
+    case OPTION_CA:
+        cli->ca = optarg;
+        return -1;
+    case OPTION_CERT:
+        cli->cert = optarg;
+        return -1;
+    case OPTION_CERT_KEY:
+        cli->cert_key = optarg;
+        return -1;
+    case OPTION_TARGET:
+        cli->target = optarg;
+        return -1;
+    default:
+        return option_number(cli, code);
+    }
 }
 
 /* One option; an exit status to end with, or -1. */
@@ -259,21 +314,6 @@ static int option_take(struct cli *cli, int code)
     case OPTION_FORMAT:
         cli->format = true;
         return -1;
-    case OPTION_ADDRESS:
-        cli->address = optarg;
-        return -1;
-    case OPTION_WEIGHT:
-        cli->weight = optarg;
-        return -1;
-    case OPTION_UUID:
-        cli->uuid = optarg;
-        return -1;
-    case OPTION_NQN:
-        cli->nqn = optarg;
-        return -1;
-    case OPTION_TARGET:
-        cli->target = optarg;
-        return -1;
     case OPTION_CANCEL:
         cli->cancel = true;
         return -1;
@@ -281,7 +321,7 @@ static int option_take(struct cli *cli, int code)
         cli->estimate = true;
         return -1;
     default:
-        return option_number(cli, code);
+        return option_place(cli, code);
     }
 }
 
@@ -323,6 +363,8 @@ int cli_parse(const struct cli_command *command, int argc, char **argv, struct c
         return cli_usage(cli, "--deadline: 600s at most");
     if (cli->pin_s != 0 && cli->cancel)
         return cli_usage(cli, "--pin and --cancel: blocks are pinned, or pins are taken back");
+    if ((cli->cert == NULL) != (cli->cert_key == NULL))
+        return cli_usage(cli, "--cert and --key: a certificate and its key are given together");
     if (cli->target != NULL && cli->opened)
         return cli_usage(cli, "--open and --target: one of them is asked");
     cli->argc = argc - optind;

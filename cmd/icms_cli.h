@@ -41,8 +41,9 @@ enum cli_takes {
     CLI_TAKES_DRIVES = 2048,   /* --format --yes                         */
     CLI_TAKES_HINT = 4096,     /* --priority --tier --cancel --pin          */
     CLI_TAKES_ESTIMATE = 8192, /* --estimate                               */
-    CLI_TAKES_POD = 128,       /* --file --address --weight --uuid --nqn --dry-run --yes --open
-                                  --deadline --json --quiet                 */
+    CLI_TAKES_PROOF = 16384,   /* --token --ca --cert --key               */
+    CLI_TAKES_POD = 128, /* --file --address --weight --uuid --nqn --http --dry-run --yes --open
+                            --deadline --json --quiet                 */
 };
 
 /* A subcommand. */
@@ -88,7 +89,9 @@ struct cli {
     const char *pod;                      /* volume: --pod; NULL                    */
     bool format;                          /* drive: --format                        */
     const char *address, *weight;         /* pod: of the new enclosure; NULL        */
-    const char *uuid, *nqn;               /* likewise                               */
+    const char *uuid, *nqn, *http;        /* likewise                               */
+    const char *token, *ca;               /* for http ports: --token, --ca; NULL    */
+    const char *cert, *cert_key;          /* --cert and --key, both or none         */
     const char *configs[CLI_CONFIGS_MAX]; /* volume erase: --config            */
     uint32_t config_count;
     int argc; /* what is left                           */

@@ -6,6 +6,7 @@
  * A change is planned and shown before it is written, and with --dry-run it is not written. Copying
  * the file to the other servers of the pod is the operator's; each agent watches its copy.
  */
+#include <curl/curl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +18,12 @@
 #include "icms_status.h"
 #include "inprocess/names.h"
 #include "loop/loop.h"
+#include "status_place.h"
 
 #define POD_FILE "/etc/icms/pod.yaml"
+
+/* How long status waits for daemons without --deadline; they are asked at the same time. */
+#define POD_STATUS_MS 2000
 
 /* How long reload waits for the agent without --deadline, and how often it asks. */
 #define POD_RELOAD_MS 10000
@@ -40,11 +45,12 @@ static json_t *enclosure_json(const struct conf_pod *map, uint32_t i)
 
     for (uint32_t k = 0; k < enclosure->address_count; k++)
         (void)json_array_append_new(addresses, json_string(enclosure->address[k]));
-    return json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:s, s:s}", "name", enclosure->name, "address",
-                     enclosure->address[0], "addresses", addresses, "state",
+    return json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:s, s:s, s:s}", "name", enclosure->name,
+                     "address", enclosure->address[0], "addresses", addresses, "state",
                      conf_enclosure_state_name((enum conf_enclosure_state)enclosure->state),
                      "weight", enclosure->weight, "share", conf_pod_share(map, i), "uuid",
-                     uuid_format(&enclosure->uuid, uuid), "nqn", enclosure->nqn);
+                     uuid_format(&enclosure->uuid, uuid), "nqn", enclosure->nqn, "http",
+                     enclosure->http);
 }
 
 static json_t *enclosures_json(const struct conf_pod *map)
@@ -474,40 +480,69 @@ static void links_text(const struct conf_pod *map, const json_t *root)
     }
 }
 
-static void pod_text(const struct pod *pod, const json_t *root, const json_t *differ,
-                     const json_t *asked)
+/* What status found. */
+struct found {
+    const json_t *root; /* of the agent; NULL: it does not answer */
+    json_t *differ, *asked, *agents;
+};
+
+static void pod_text(const struct pod *pod, const struct found *found)
 {
     const struct conf_pod *map = pod->before;
-    char error[STATUS_ERROR_BYTES];
+    const json_t *root = found->root;
+    char error[STATUS_ERROR_BYTES], epoch[STATUS_EPOCH_TEXT];
     const json_t *line;
     size_t at;
 
-    (void)printf("pod %s: epoch %u in %s, epoch %u at %s\n\n", map->name, map->epoch, pod->path,
-                 agent_epoch_of(root), text_of(root, "name"));
-    (void)printf("%-20s %-28s %-9s %8s %7s %-11s %s\n", "ENCLOSURE", "ADDRESS", "STATE", "WEIGHT",
-                 "SHARE", "HEALTH", "LAST ERROR");
+    (void)printf("pod %s: epoch %u in %s", map->name, map->epoch, pod->path);
+    if (root != NULL)
+        (void)printf(", epoch %u at %s", agent_epoch_of(root), text_of(root, "name"));
+    (void)printf("\n\n%-20s %-28s %-9s %8s %7s %-11s %10s  %s\n", "ENCLOSURE", "ADDRESS", "STATE",
+                 "WEIGHT", "SHARE", "HEALTH", "EPOCH", "LAST ERROR");
     for (uint32_t i = 0; i < map->enclosure_count; i++) {
         const struct conf_enclosure *is = &map->enclosures[i];
         const json_t *known = agent_enclosure(root, is->name);
+        const json_t *target = json_object_get(pod_asked_of(found->asked, is->name), "status");
 
-        (void)printf("%-20s %-28s %-9s %8g %6.1f%% %-11s %s\n", is->name, is->address[0],
+        (void)printf("%-20s %-28s %-9s %8g %6.1f%% %-11s %10s  %s\n", is->name, is->address[0],
                      conf_enclosure_state_name((enum conf_enclosure_state)is->state), is->weight,
                      100 * conf_pod_share(map, i), status_text(known, "state"),
-                     status_error(known, error));
+                     status_epoch(target, epoch), status_error(known, error));
         for (uint32_t k = 1; k < is->address_count; k++)
             (void)printf("%-20s %s\n", "", is->address[k]);
     }
     links_text(map, root);
-    pod_asked_text(asked, root);
+    pod_asked_text(found->asked, found->agents, map->epoch);
     volumes_text(map, root);
-    json_array_foreach(differ, at, line)(void)
+    json_array_foreach(found->differ, at, line)(void)
         printf("%s%s\n", at == 0 ? "\n" : "", json_string_value(line));
 }
 
-static void pod_json(const struct pod *pod, const json_t *root, json_t *differ, const json_t *asked)
+/* What the target of an enclosure says, or why it says nothing; not there: it was not asked. */
+static void target_json(const json_t *asked, json_t *enclosure)
 {
+    const json_t *entry = pod_asked_of(asked, text_of(enclosure, "name"));
+    json_t *status = json_object_get(entry, "status"), *target;
+
+    if (entry == NULL)
+        return;
+    if (status == NULL) {
+        (void)json_object_set(enclosure, "error", json_object_get(entry, "error"));
+        return;
+    }
+    target = json_copy(status);
+    (void)json_object_del(target, "hosts");
+    (void)json_object_set_new(enclosure, "target", target);
+}
+
+static void pod_json(const struct pod *pod, const struct found *found)
+{
+    const json_t *root = found->root;
+    json_t *agent = root == NULL ? json_null()
+                                 : json_pack("{s:s, s:I}", "name", text_of(root, "name"), "epoch",
+                                             (json_int_t)agent_epoch_of(root));
+    size_t at, named = (size_t)pod->cli->argc - 1;
     json_t *list = enclosures_json(pod->before), *enclosure;
-    size_t at;
 
     json_array_foreach(list, at, enclosure)
     {
@@ -521,12 +556,13 @@ static void pod_json(const struct pod *pod, const json_t *root, json_t *differ, 
         if (json_object_get(known, "last_error_age_seconds") != NULL)
             (void)json_object_set(enclosure, "last_error_age_seconds",
                                   json_object_get(known, "last_error_age_seconds"));
+        target_json(found->asked, enclosure);
     }
-    cli_json("{s:s, s:s, s:I, s:{s:s, s:I}, s:o, s:o, s:O, s:o}", "file", pod->path, "pod",
-             pod->before->name, "epoch", (json_int_t)pod->before->epoch, "agent", "name",
-             text_of(root, "name"), "epoch", (json_int_t)agent_epoch_of(root), "enclosures", list,
-             "volumes", volumes_json(pod->before), "differences", differ, "asked",
-             pod_asked_json(asked));
+    cli_json("{s:s, s:s, s:I, s:o, s:o, s:o, s:O, s:O, s:o}", "file", pod->path, "pod",
+             pod->before->name, "epoch", (json_int_t)pod->before->epoch, "agent", agent,
+             "enclosures", list, "volumes", volumes_json(pod->before), "differences", found->differ,
+             "agents", found->agents, "asked",
+             pod_asked_json(found->asked, json_array_size(found->asked) - named));
 }
 
 static bool is_all_up(const struct conf_pod *map, const json_t *root)
@@ -537,33 +573,70 @@ static bool is_all_up(const struct conf_pod *map, const json_t *root)
     return true;
 }
 
+/* Whether there is anybody to ask but the agent of this machine. */
+static bool are_others_asked(const struct pod *pod)
+{
+    bool are_any = pod->cli->argc > 1;
+
+    for (uint32_t i = 0; i < pod->before->enclosure_count; i++)
+        are_any = are_any || pod->before->enclosures[i].http[0] != '\0';
+    return are_any;
+}
+
+/* status: the exit status where the agent did not answer, which was said. */
+static int pod_show(struct pod *pod, const struct status_proof *proof, const json_t *root,
+                    int status)
+{
+    const struct cli *cli = pod->cli;
+    const struct conf_pod *map = pod->before;
+    uint32_t timeout_ms = cli->deadline_ms != 0 ? cli->deadline_ms : POD_STATUS_MS;
+    struct found found = {.root = root};
+
+    found.asked = pod_ask(map, cli->argv + 1, (size_t)cli->argc - 1, proof, timeout_ms);
+    found.agents = pod_agents(found.asked, root, map->epoch);
+    found.differ = root != NULL ? differences(map, root) : json_array();
+    if (root == NULL)
+        difference_add(found.differ, "the agent of this machine does not answer");
+    if (cli->json)
+        pod_json(pod, &found);
+    else if (!cli->quiet)
+        pod_text(pod, &found);
+    if (root != NULL)
+        status = json_array_size(found.differ) == 0 && is_all_up(map, root) &&
+                         pod_asked_is_well(found.asked, found.agents, map->epoch)
+                     ? CLI_DONE
+                     : CLI_MISSED;
+    json_decref(found.differ);
+    json_decref(found.agents);
+    json_decref(found.asked);
+    return status;
+}
+
 static int pod_status(struct pod *pod)
 {
     struct cli *cli = pod->cli;
+    struct status_proof proof = {.token = NULL};
     struct err_why why = {""};
-    icms_err err = conf_pod_read(pod->path, &why, pod->before);
-    int status = err == ICMS_OK ? cli_open_tier(cli) : cli_fail(cli, err, "%s", why.text);
-    json_t *root, *differ, *asked;
+    json_t *root = NULL;
+    int status;
 
-    if (status >= 0)
-        return status;
-    root = cli_ask(cli, false, NULL, &status);
-    if (root != NULL) {
-        differ = differences(pod->before, root);
-        asked = pod_ask(cli->argv + 1, cli->argc - 1);
-        if (cli->json)
-            pod_json(pod, root, differ, asked);
-        else if (!cli->quiet)
-            pod_text(pod, root, differ, asked);
-        status = json_array_size(differ) == 0 && is_all_up(pod->before, root) &&
-                         pod_asked_is_well(asked, pod->before->epoch)
-                     ? CLI_DONE
-                     : CLI_MISSED;
-        json_decref(differ);
-        json_decref(asked);
+    if (conf_pod_read(pod->path, &why, pod->before) != ICMS_OK)
+        return cli_fail(cli, ICMS_CONFIG, "%s", why.text);
+    if (status_proof_read(&proof, cli->token, cli->ca, cli->cert, cli->cert_key, &why) != ICMS_OK) {
+        (void)cli_fail(cli, ICMS_CONFIG, "%s", why.text);
+        return CLI_USAGE;
     }
+    status = cli_open_tier(cli);
+    if (status < 0)
+        root = cli_ask(cli, false, NULL, &status);
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        status = cli_fail(cli, ICMS_NO_MEMORY, "libcurl does not start");
+    else if (root != NULL || are_others_asked(pod))
+        status = pod_show(pod, &proof, root, status);
+    curl_global_cleanup();
     json_decref(root);
     cli_close(cli);
+    status_proof_fini(&proof);
     return status;
 }
 
@@ -737,9 +810,11 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
                          word->names == 0 ? "no name" : "the name of one enclosure");
     if (is_add && cli->address == NULL)
         return cli_usage(cli, "add needs --address, as in --address 192.0.2.10:4420");
-    if (!is_add &&
-        (cli->address != NULL || cli->weight != NULL || cli->uuid != NULL || cli->nqn != NULL))
-        return cli_usage(cli, "--address, --weight, --uuid and --nqn are for add");
+    if (!is_add && (cli->address != NULL || cli->weight != NULL || cli->uuid != NULL ||
+                    cli->nqn != NULL || cli->http != NULL))
+        return cli_usage(cli, "--address, --weight, --uuid, --nqn and --http are for add");
+    if (word->run != pod_status && (cli->token != NULL || cli->ca != NULL || cli->cert != NULL))
+        return cli_usage(cli, "--token, --ca, --cert and --key are for status");
     if (cli->yes && (word->run == pod_status || word->what == CONF_POD_SETTLE))
         return cli_usage(cli, "--yes is for add, drain, undrain, remove and reload");
     if (cli->dry_run && word->run == pod_status)
@@ -779,6 +854,7 @@ static int pod_run(int argc, char **argv)
                                                             .uuid = cli.uuid,
                                                             .nqn = cli.nqn,
                                                             .weight = cli.weight,
+                                                            .http = cli.http,
                                                             .yes = cli.yes});
     conf_pod_free(&pod.before);
     conf_pod_free(&pod.after);
@@ -788,7 +864,7 @@ static int pod_run(int argc, char **argv)
 const struct cli_command cli_pod = {
     .name = "pod",
     .summary = "show and change the enclosures and volumes of the pod",
-    .takes = CLI_TAKES_POD,
+    .takes = CLI_TAKES_POD | CLI_TAKES_PROOF,
     .run = pod_run,
     .help =
         "usage: icms pod status [WHERE ...] [options]\n"
@@ -800,9 +876,10 @@ const struct cli_command cli_pod = {
         "file: what would change is shown, then the file is written, with its epoch raised by\n"
         "one. Copy it to the other servers of the pod; agents watch it.\n\n"
         "  status   enclosures with state, share of new blocks, health and links; what differs\n"
-        "           between file and agent. WHERE: the file of a target on this machine, or\n"
-        "           http://ADDRESS:PORT of a target, whose drives are shown, or of another agent,\n"
-        "           with its epoch\n"
+        "           between file and agent; of each enclosure whose http is in the map its\n"
+        "           drives, its epoch and the agents that are connected to it, with theirs.\n"
+        "           WHERE: one more to ask, the file of a target on this machine, or\n"
+        "           http://ADDRESS:PORT or https://ADDRESS:PORT of a target or an agent\n"
         "  add      a new enclosure, joining\n"
         "  settle   a joining enclosure is up\n"
         "  drain    it is read and takes no new blocks\n"
@@ -820,6 +897,8 @@ const struct cli_command cli_pod = {
         "      --weight NUMBER  add: its share relative to the others; default 1\n"
         "      --uuid UUID      add: when the target's configuration has one\n"
         "      --nqn NQN        add: when the target's configuration has one\n"
+        "      --http URL       add: where its target shows its status, as in\n"
+        "                       https://192.0.2.10:9420\n"
         "      --dry-run        show what would change, and change nothing\n"
         "      --yes            add, undrain: although another one is joining; drain: although\n"
         "                       another one is draining; remove: although it may have blocks\n"
@@ -830,12 +909,19 @@ const struct cli_command cli_pod = {
         "                       more hosts may use it\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
-        "  -d, --deadline TIME  reload: how long it waits; default 10s\n"
+        "  -d, --deadline TIME  reload: how long it waits; default 10s. status: how long it waits\n"
+        "                       for targets and agents, all at the same time; default 2s\n"
+        "      --token FILE     status: the token of http ports; sent over https, and over http\n"
+        "                       to a loopback address alone\n"
+        "      --ca FILE        status: authorities of their certificates; default those of this\n"
+        "                       machine\n"
+        "      --cert FILE      status: the certificate of a client that http ports take\n"
+        "      --key FILE       status: the private key of --cert\n"
         "      --json           answer with JSON\n"
         "  -q, --quiet          no answer but the exit status\n"
         "  -h, --help           print this\n"
         "\nExit status: 0 done; 1 it failed, or status found differences, an enclosure that is "
         "not\n"
-        "up, or at WHERE no answer, a drive out of service or another epoch; 2 usage or "
-        "connection.\n",
+        "up, no answer, a drive out of service, or an agent or a target with another epoch;\n"
+        "2 usage, or the agent of this machine does not answer.\n",
 };

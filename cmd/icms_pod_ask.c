@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd/icms_pod_ask.c: icms pod status WHERE ...: the drives of enclosures, and other agents.
+ * cmd/icms_pod_ask.c: icms pod status: what targets say of their drives and of the agents that are
+ * connected to them, and agents of themselves.
  *
- * Nobody in a pod knows where all its daemons show their status, so the operator says whom to ask.
- * What comes is not believed: what is missing or of another type is "-" or 0.
+ * The map says where targets show their status (http), and the operator may name more (WHERE). All
+ * are asked at the same time. What comes is not believed: it is bounded, what is missing or of
+ * another type is "-" or 0, and who answers for an enclosure has to have its NQN.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "icms_status.h"
+#include "nvmf/target.h"
 #include "status_place.h"
+
+/* Enclosures that a sentence names. */
+#define NAMED_MAX 4
 
 /* A target says which drives it has, an agent which epoch. */
 static bool is_target(const json_t *status)
@@ -17,29 +24,160 @@ static bool is_target(const json_t *status)
     return json_is_array(json_object_get(status, "drives"));
 }
 
-/* One without a map has volumes of its own file, and no epoch. */
-static bool target_has_map(const json_t *status)
+/* ---- asking --------------------------------------------------------------------------------- */
+
+static void keep(json_t *out, const json_t *status, const char *key, size_t count_max)
 {
-    return status_number(status, "epoch") > 0;
+    json_t *value = json_object_get(status, key);
+
+    while (json_array_size(value) > count_max)
+        (void)json_array_remove(value, json_array_size(value) - 1);
+    if (value != NULL)
+        (void)json_object_set(out, key, value);
 }
 
-json_t *pod_ask(char **where, int count)
+/* What is shown of a status. */
+static json_t *status_trim(json_t *status)
 {
+    static const char *const keys[] = {
+        "name",  "nqn",         "host_nqn",   "ready",          "why",
+        "epoch", "map_refused", "used_bytes", "capacity_bytes", "controllers_more"};
+    json_t *out = json_object();
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        keep(out, status, keys[i], 0);
+    keep(out, status, "drives", LIMIT_DRIVES);
+    keep(out, status, "hosts", NVMF_TARGET_CONNECTED);
+    keep(out, status, "enclosures", LIMIT_ENCLOSURES);
+    json_decref(status);
+    return out;
+}
+
+/* Why an answer is not that of the enclosure; NULL: it is. */
+static const char *not_the_enclosure(const struct conf_enclosure *enclosure, const json_t *status,
+                                     struct err_why *why)
+{
+    if (!is_target(status))
+        (void)err_set(why, ICMS_PROTOCOL,
+                      "%s: http %s leads to no target: write the http port of its icms-target",
+                      enclosure->name, enclosure->http);
+    else if (strcmp(status_text(status, "nqn"), enclosure->nqn) != 0)
+        (void)err_set(why, ICMS_PROTOCOL,
+                      "%s: http %s leads to another target, with the NQN %.223s; the map has %s",
+                      enclosure->name, enclosure->http, status_text(status, "nqn"), enclosure->nqn);
+    else
+        return NULL;
+    return why->text;
+}
+
+/* Of a text that may have any bytes. */
+static json_t *text_json(const char *text)
+{
+    json_t *json = json_string(text);
+
+    return json != NULL ? json : json_string("(it is not UTF-8)");
+}
+
+/* What one of them answered, as an entry. */
+static json_t *entry_of(struct status_answer *answer, const struct conf_enclosure *enclosure)
+{
+    json_t *entry = json_pack("{s:o}", "where", text_json(answer->where));
+    const char *error = answer->status == NULL ? answer->why.text : NULL;
+    char text[ERR_WHY_BYTES_MAX + LIMIT_NAME_BYTES];
+
+    if (enclosure != NULL) {
+        (void)json_object_set_new(entry, "enclosure", json_string(enclosure->name));
+        if (error != NULL) {
+            (void)snprintf(text, sizeof(text), "%s: %s", enclosure->name, error);
+            error = text;
+        } else {
+            error = not_the_enclosure(enclosure, answer->status, &answer->why);
+        }
+    }
+    if (error != NULL)
+        (void)json_object_set_new(entry, "error", text_json(error));
+    else
+        (void)json_object_set(entry, "status", answer->status);
+    json_decref(answer->status);
+    return entry;
+}
+
+/* A target that the operator names may be an enclosure of the map, which answered already or did
+ * not. */
+static void entry_match(const struct conf_pod *map, const json_t *asked, json_t *entry)
+{
+    const json_t *status = json_object_get(entry, "status");
+
+    for (uint32_t i = 0; i < map->enclosure_count && is_target(status); i++) {
+        const char *name = map->enclosures[i].name;
+
+        if (strcmp(status_text(status, "nqn"), map->enclosures[i].nqn) != 0)
+            continue;
+        if (json_object_get(pod_asked_of(asked, name), "status") != NULL)
+            (void)json_object_set_new(entry, "again", json_true());
+        (void)json_object_set_new(entry, "enclosure", json_string(name));
+    }
+}
+
+json_t *pod_ask(const struct conf_pod *map, char **where, size_t count,
+                const struct status_proof *proof, uint32_t timeout_ms)
+{
+    struct status_answer *answers = calloc(LIMIT_ENCLOSURES + count, sizeof(answers[0]));
+    const struct conf_enclosure *of[LIMIT_ENCLOSURES];
+    size_t of_count = 0, all;
     json_t *asked = json_array();
 
-    for (int i = 0; i < count; i++) {
-        struct err_why why = {""};
-        json_t *status = status_ask(where[i], &why);
+    for (uint32_t i = 0; i < map->enclosure_count && answers != NULL; i++)
+        if (map->enclosures[i].http[0] != '\0') {
+            answers[of_count].where = map->enclosures[i].http;
+            of[of_count++] = &map->enclosures[i];
+        }
+    all = answers != NULL ? of_count + count : 0;
+    for (size_t i = of_count; i < all; i++)
+        answers[i].where = where[i - of_count];
+    status_ask_all(answers, all, proof, timeout_ms, status_trim);
+    for (size_t i = 0; i < all; i++) {
+        json_t *entry = entry_of(&answers[i], i < of_count ? of[i] : NULL);
 
-        if (status != NULL)
-            (void)json_array_append_new(
-                asked, json_pack("{s:s, s:o}", "where", where[i], "status", status));
-        else
-            (void)json_array_append_new(
-                asked, json_pack("{s:s, s:s}", "where", where[i], "error", why.text));
+        if (i >= of_count)
+            entry_match(map, asked, entry);
+        (void)json_array_append_new(asked, entry);
     }
+    free(answers);
     return asked;
 }
+
+const json_t *pod_asked_of(const json_t *asked, const char *enclosure)
+{
+    const json_t *entry, *found = NULL;
+    size_t i;
+
+    json_array_foreach(asked, i, entry)
+    {
+        if (strcmp(status_text(entry, "enclosure"), enclosure) == 0 &&
+            (found == NULL || json_object_get(found, "status") == NULL))
+            found = entry;
+    }
+    return found;
+}
+
+/* The status of a target, as long as it is not one that was there before; NULL: none. */
+static const json_t *target_of(const json_t *entry)
+{
+    const json_t *status = json_object_get(entry, "status");
+
+    return is_target(status) && json_object_get(entry, "again") == NULL ? status : NULL;
+}
+
+/* By which name a target is shown. */
+static const char *target_name(const json_t *entry)
+{
+    return json_object_get(entry, "enclosure") != NULL
+               ? status_text(entry, "enclosure")
+               : status_text(json_object_get(entry, "status"), "name");
+}
+
+/* ---- agents --------------------------------------------------------------------------------- */
 
 /* How many enclosures of an agent are up. */
 static size_t enclosures_up(const json_t *status)
@@ -54,6 +192,137 @@ static size_t enclosures_up(const json_t *status)
     return up;
 }
 
+/* The agent of this NQN, which is new or was named before. */
+static json_t *agent_named(json_t *agents, json_t *by_nqn, const char *nqn)
+{
+    json_t *agent = json_object_get(by_nqn, nqn);
+
+    if (agent != NULL)
+        return agent;
+    agent = json_pack("{s:s, s:[]}", "nqn", nqn, "told");
+    (void)json_array_append_new(agents, agent);
+    (void)json_object_set(by_nqn, nqn, agent);
+    return agent;
+}
+
+/* What an agent says of itself. */
+static void agent_itself(json_t *agents, json_t *by_nqn, const json_t *status)
+{
+    json_t *agent = agent_named(agents, by_nqn, status_text(status, "host_nqn"));
+
+    (void)json_object_set_new(agent, "name", json_string(status_text(status, "name")));
+    keep(agent, status, "epoch", 0);
+    keep(agent, status, "ready", 0);
+    keep(agent, status, "why", 0);
+    (void)json_object_set_new(agent, "enclosures_up",
+                              json_integer((json_int_t)enclosures_up(status)));
+    (void)json_object_set_new(
+        agent, "enclosures",
+        json_integer((json_int_t)json_array_size(json_object_get(status, "enclosures"))));
+}
+
+/* The hosts that are connected to a target. */
+static void agents_of_target(json_t *agents, json_t *by_nqn, const json_t *entry)
+{
+    static const char *const keys[] = {"epoch",       "epoch_max",   "proven",
+                                       "controllers", "connections", "connected_seconds"};
+    const json_t *host;
+    size_t i;
+
+    json_array_foreach(json_object_get(target_of(entry), "hosts"), i, host)
+    {
+        json_t *agent = agent_named(agents, by_nqn, status_text(host, "nqn"));
+        json_t *told = json_pack("{s:s}", "enclosure", target_name(entry));
+
+        for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++)
+            keep(told, host, keys[k], 0);
+        (void)json_array_append_new(json_object_get(agent, "told"), told);
+    }
+}
+
+/* What epochs are to that of the file. */
+struct epochs {
+    bool is_known, is_none, is_older, is_newer;
+};
+
+static void epoch_see(struct epochs *epochs, const json_t *number, uint32_t epoch)
+{
+    json_int_t value = json_integer_value(number);
+
+    if (!json_is_integer(number))
+        return;
+    epochs->is_known = true;
+    epochs->is_none = epochs->is_none || value == 0;
+    epochs->is_older = epochs->is_older || (value != 0 && value < (json_int_t)epoch);
+    epochs->is_newer = epochs->is_newer || value > (json_int_t)epoch;
+}
+
+static struct epochs epochs_of(const json_t *told, uint32_t epoch)
+{
+    struct epochs epochs = {.is_known = false};
+
+    epoch_see(&epochs, json_object_get(told, "epoch"), epoch);
+    epoch_see(&epochs, json_object_get(told, "epoch_max"), epoch);
+    return epochs;
+}
+
+static bool are_others(const struct epochs *epochs)
+{
+    return epochs->is_none || epochs->is_older || epochs->is_newer;
+}
+
+/* Which map an agent has, by what it says itself and by what it told. */
+static const char *map_word(const json_t *agent, uint32_t epoch)
+{
+    struct epochs epochs = epochs_of(agent, epoch);
+    const json_t *told;
+    size_t i;
+
+    json_array_foreach(json_object_get(agent, "told"), i, told)
+    {
+        struct epochs one = epochs_of(told, epoch);
+
+        epochs.is_known = epochs.is_known || one.is_known;
+        epochs.is_none = epochs.is_none || one.is_none;
+        epochs.is_older = epochs.is_older || one.is_older;
+        epochs.is_newer = epochs.is_newer || one.is_newer;
+    }
+    return epochs.is_none    ? "none"
+           : epochs.is_older ? "older"
+           : epochs.is_newer ? "newer"
+           : epochs.is_known ? "current"
+                             : "unknown";
+}
+
+json_t *pod_agents(const json_t *asked, const json_t *own, uint32_t epoch)
+{
+    json_t *agents = json_array(), *by_nqn = json_object(), *agent;
+    const json_t *entry;
+    size_t i;
+
+    if (own != NULL)
+        agent_itself(agents, by_nqn, own);
+    json_array_foreach(asked, i, entry)
+    {
+        const json_t *status = json_object_get(entry, "status");
+
+        if (status != NULL && !is_target(status))
+            agent_itself(agents, by_nqn, status);
+    }
+    json_array_foreach(asked, i, entry)
+    {
+        agents_of_target(agents, by_nqn, entry);
+    }
+    json_array_foreach(agents, i, agent)
+    {
+        (void)json_object_set_new(agent, "map", json_string(map_word(agent, epoch)));
+    }
+    json_decref(by_nqn);
+    return agents;
+}
+
+/* ---- tables --------------------------------------------------------------------------------- */
+
 static void drives_text(const json_t *asked)
 {
     char used[STATUS_BYTES_TEXT], whole[STATUS_BYTES_TEXT], part[STATUS_WHOLE_TEXT];
@@ -64,94 +333,210 @@ static void drives_text(const json_t *asked)
 
     json_array_foreach(asked, i, one)
     {
-        const json_t *status = json_object_get(one, "status");
-
-        json_array_foreach(json_object_get(status, "drives"), k, d)
+        json_array_foreach(json_object_get(target_of(one), "drives"), k, d)
         {
             if (is_first)
                 (void)printf("\n%-20s %10s %-28s %-21s %5s %10s %10s %10s %s\n", "ENCLOSURE",
                              "EPOCH", "DRIVE", "STATE", "PART", "USED", "OF", "BLOCKS", "WHY");
             is_first = false;
-            (void)printf(
-                "%-20s %10s %-28s %-21s %5s %10s %10s %10.0f %s\n", status_text(status, "name"),
-                target_has_map(status) ? status_whole(status, "epoch", epoch) : "-",
-                status_text(d, "path"), status_text(d, "state"),
-                status_whole(d, "part_percent", part),
-                status_bytes(status_number(d, "used_bytes"), used),
-                status_bytes(status_number(d, "capacity_bytes"), whole), status_number(d, "blocks"),
-                status_text(d, "why")[0] == '\0' ? "-" : status_text(d, "why"));
+            (void)printf("%-20s %10s %-28s %-21s %5s %10s %10s %10.0f %s\n", target_name(one),
+                         json_object_get(target_of(one), "epoch") != NULL
+                             ? status_whole(target_of(one), "epoch", epoch)
+                             : "-",
+                         status_text(d, "path"), status_text(d, "state"),
+                         status_whole(d, "part_percent", part),
+                         status_bytes(status_number(d, "used_bytes"), used),
+                         status_bytes(status_number(d, "capacity_bytes"), whole),
+                         status_number(d, "blocks"),
+                         status_text(d, "why")[0] == '\0' ? "-" : status_text(d, "why"));
         }
     }
 }
 
-static void agent_line(const json_t *status)
+static size_t targets_count(const json_t *asked)
 {
-    char up[32], epoch[STATUS_WHOLE_TEXT];
+    const json_t *entry;
+    size_t i, count = 0;
 
-    (void)snprintf(up, sizeof(up), "%zu of %zu", enclosures_up(status),
-                   json_array_size(json_object_get(status, "enclosures")));
-    (void)printf("%-20s %10s %-6s %-10s %s\n", status_text(status, "name"),
-                 status_whole(status, "epoch", epoch),
-                 json_is_true(json_object_get(status, "ready")) ? "yes" : "no", up,
-                 status_text(status, "why")[0] == '\0' ? "-" : status_text(status, "why"));
+    json_array_foreach(asked, i, entry)
+    {
+        count += target_of(entry) != NULL;
+    }
+    return count;
 }
 
-void pod_asked_text(const json_t *asked, const json_t *agent)
+/* All epochs of an agent. */
+static void agent_epochs(const json_t *agent, char text[STATUS_EPOCH_TEXT])
 {
-    const json_t *one;
+    const json_t *told, *own = json_object_get(agent, "epoch");
+    json_int_t low = json_integer_value(own), high = low;
+    bool is_known = json_is_integer(own);
+    json_t *all;
     size_t i;
+
+    json_array_foreach(json_object_get(agent, "told"), i, told)
+    {
+        const json_t *min = json_object_get(told, "epoch"),
+                     *max = json_object_get(told, "epoch_max");
+        json_int_t from = json_integer_value(min);
+        json_int_t to = json_is_integer(max) ? json_integer_value(max) : from;
+
+        if (!json_is_integer(min))
+            continue;
+        low = !is_known || from < low ? from : low;
+        high = !is_known || to > high ? to : high;
+        is_known = true;
+    }
+    all = json_object();
+    if (is_known)
+        (void)json_object_set_new(all, "epoch", json_integer(low));
+    if (is_known && high != low)
+        (void)json_object_set_new(all, "epoch_max", json_integer(high));
+    (void)status_epoch(all, text);
+    json_decref(all);
+}
+
+static void agent_line(const json_t *agent, size_t targets)
+{
+    const json_t *list = json_object_get(agent, "told"), *told, *ready, *before = NULL;
+    char epoch[STATUS_EPOCH_TEXT], up[32] = "-", connected[48];
+    const char *proven = "-", *name = json_string_value(json_object_get(agent, "name"));
+    size_t i, count = 0;
+
+    json_array_foreach(list, i, told)
+    {
+        count += before == NULL ||
+                 strcmp(status_text(before, "enclosure"), status_text(told, "enclosure")) != 0;
+        if (before == NULL)
+            proven = status_text(told, "proven");
+        else if (strcmp(proven, status_text(told, "proven")) != 0)
+            proven = "differs";
+        before = told;
+    }
+    agent_epochs(agent, epoch);
+    ready = json_object_get(agent, "ready");
+    if (name != NULL)
+        (void)snprintf(up, sizeof(up), "%.0f of %.0f", status_number(agent, "enclosures_up"),
+                       status_number(agent, "enclosures"));
+    (void)snprintf(connected, sizeof(connected), "%zu of %zu", count, targets);
+    (void)printf("%10s %-8s %-6s %-10s %-10s %-9s %s%s%.223s%s\n", epoch, status_text(agent, "map"),
+                 ready == NULL         ? "-"
+                 : json_is_true(ready) ? "yes"
+                                       : "no",
+                 up, connected, proven, name != NULL ? name : "", name != NULL ? " (" : "",
+                 status_text(agent, "nqn"), name != NULL ? ")" : "");
+}
+
+/* What is to be done about an agent. */
+static void agent_notes(const json_t *agent, uint32_t epoch)
+{
+    const char *name = json_string_value(json_object_get(agent, "name"));
+    struct epochs own = epochs_of(agent, epoch);
+    char text[STATUS_EPOCH_TEXT];
+    const json_t *told;
+    size_t i, count = 0;
+
+    if (name == NULL)
+        name = status_text(agent, "nqn");
+    if (json_is_false(json_object_get(agent, "ready")))
+        (void)printf("\n%.223s: not ready: %s\n", name, status_text(agent, "why"));
+    if (are_others(&own))
+        (void)printf("\n%.223s: it uses epoch %s, the file has %u\n", name,
+                     status_epoch(agent, text), epoch);
+    json_array_foreach(json_object_get(agent, "told"), i, told)
+    {
+        struct epochs epochs = epochs_of(told, epoch);
+
+        if (!are_others(&epochs) || count++ >= NAMED_MAX)
+            continue;
+        if (count == 1)
+            (void)printf("\n%.223s: the file has epoch %u, and it told ", name, epoch);
+        (void)printf("%sepoch %s to %s", count == 1 ? "" : ", ", status_epoch(told, text),
+                     status_text(told, "enclosure"));
+    }
+    if (count > NAMED_MAX)
+        (void)printf(" and to %zu more", count - NAMED_MAX);
+    if (count > 0)
+        (void)printf(": see whether its server has the file, and the log of its icms-agent\n");
+}
+
+static void target_notes(const json_t *entry, uint32_t epoch)
+{
+    const json_t *status = target_of(entry);
+    struct epochs epochs = epochs_of(status, epoch);
+    char text[STATUS_EPOCH_TEXT];
+
+    if (json_object_get(entry, "error") != NULL)
+        (void)printf("\n%s\n", status_text(entry, "error"));
+    if (status == NULL)
+        return;
+    if (!json_is_true(json_object_get(status, "ready")))
+        (void)printf("\n%s: not ready: %s\n", target_name(entry), status_text(status, "why"));
+    if (are_others(&epochs))
+        (void)printf("\n%s: its target has epoch %s of the map, the file has %u\n",
+                     target_name(entry), status_epoch(status, text), epoch);
+    if (json_string_length(json_object_get(status, "map_refused")) > 0)
+        (void)printf("\n%s: it refuses a later map: %s\n", target_name(entry),
+                     status_text(status, "map_refused"));
+    if (status_number(status, "controllers_more") > 0)
+        (void)printf("\n%s: and %.0f controllers of other hosts\n", target_name(entry),
+                     status_number(status, "controllers_more"));
+}
+
+void pod_asked_text(const json_t *asked, const json_t *agents, uint32_t epoch)
+{
+    size_t i, targets = targets_count(asked);
+    const json_t *one;
 
     if (json_array_size(asked) == 0)
         return;
     drives_text(asked);
-    (void)printf("\n%-20s %10s %-6s %-10s %s\n", "AGENT", "EPOCH", "READY", "UP", "WHY");
-    agent_line(agent);
-    json_array_foreach(asked, i, one)
+    if (json_array_size(agents) > 0)
+        (void)printf("\n%10s %-8s %-6s %-10s %-10s %-9s %s\n", "EPOCH", "MAP", "READY", "UP",
+                     "CONNECTED", "PROVEN", "AGENT");
+    json_array_foreach(agents, i, one)
     {
-        const json_t *status = json_object_get(one, "status");
-
-        if (status != NULL && !is_target(status))
-            agent_line(status);
+        agent_line(one, targets);
+    }
+    json_array_foreach(agents, i, one)
+    {
+        agent_notes(one, epoch);
     }
     json_array_foreach(asked, i, one)
     {
-        if (json_object_get(one, "error") != NULL)
-            (void)printf("\n%s\n", status_text(one, "error"));
+        target_notes(one, epoch);
     }
 }
 
-json_t *pod_asked_json(const json_t *asked)
+json_t *pod_asked_json(const json_t *asked, size_t from)
 {
     json_t *list = json_array();
-    const json_t *one;
-    size_t i;
 
-    json_array_foreach(asked, i, one)
-    {
-        const json_t *status = json_object_get(one, "status");
-        json_t *answer = json_pack("{s:s}", "where", status_text(one, "where"));
+    for (size_t i = from; i < json_array_size(asked); i++) {
+        const json_t *one = json_array_get(asked, i), *status = json_object_get(one, "status");
+        json_t *answer = json_pack("{s:O}", "where", json_object_get(one, "where"));
 
         (void)json_array_append_new(list, answer);
+        if (json_object_get(one, "enclosure") != NULL)
+            (void)json_object_set(answer, "enclosure", json_object_get(one, "enclosure"));
         if (status == NULL) {
             (void)json_object_set(answer, "error", json_object_get(one, "error"));
             continue;
         }
         (void)json_object_set_new(answer, "name", json_string(status_text(status, "name")));
-        (void)json_object_set(answer, "ready", json_object_get(status, "ready"));
-        (void)json_object_set(answer, "why", json_object_get(status, "why"));
-        if (is_target(status)) {
-            (void)json_object_set(answer, "epoch", json_object_get(status, "epoch"));
-            (void)json_object_set(answer, "map_refused", json_object_get(status, "map_refused"));
-            (void)json_object_set(answer, "drives", json_object_get(status, "drives"));
-            continue;
-        }
-        (void)json_object_set(answer, "epoch", json_object_get(status, "epoch"));
-        (void)json_object_set(answer, "enclosures", json_object_get(status, "enclosures"));
+        keep(answer, status, "ready", 0);
+        keep(answer, status, "why", 0);
+        keep(answer, status, "epoch", 0);
+        keep(answer, status, "map_refused", 0);
+        keep(answer, status, "controllers_more", 0);
+        keep(answer, status, "drives", LIMIT_DRIVES);
+        if (!is_target(status))
+            keep(answer, status, "enclosures", LIMIT_ENCLOSURES);
     }
     return list;
 }
 
-bool pod_asked_is_well(const json_t *asked, uint32_t epoch)
+bool pod_asked_is_well(const json_t *asked, const json_t *agents, uint32_t epoch)
 {
     const json_t *one, *d;
     bool is_well = true;
@@ -160,14 +545,19 @@ bool pod_asked_is_well(const json_t *asked, uint32_t epoch)
     json_array_foreach(asked, i, one)
     {
         const json_t *status = json_object_get(one, "status");
+        struct epochs epochs = epochs_of(status, epoch);
 
-        is_well = is_well && json_is_true(json_object_get(status, "ready"));
-        if (status != NULL && (!is_target(status) || target_has_map(status)))
-            is_well = is_well && (uint32_t)status_number(status, "epoch") == epoch;
+        is_well = is_well && json_is_true(json_object_get(status, "ready")) && !are_others(&epochs);
         json_array_foreach(json_object_get(status, "drives"), k, d)
         {
             is_well = is_well && strcmp(status_text(d, "state"), "out of service") != 0;
         }
+    }
+    json_array_foreach(agents, i, one)
+    {
+        const char *word = status_text(one, "map");
+
+        is_well = is_well && (strcmp(word, "current") == 0 || strcmp(word, "unknown") == 0);
     }
     return is_well;
 }

@@ -77,18 +77,49 @@ static void status_differ(const json_t *settings)
     }
 }
 
-const char *status_error(const json_t *enclosure, char text[STATUS_ERROR_BYTES])
+const char *status_age(const json_t *number, char text[STATUS_AGE_TEXT])
 {
     static const struct {
         unsigned long long seconds;
         const char *name;
     } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
+    double value = json_number_value(number);
+    unsigned long long seconds = value > 0 && value < 1e15 ? (unsigned long long)value : 0;
+    int unit = 0;
+
+    (void)snprintf(text, STATUS_AGE_TEXT, "-");
+    while (unit < 3 && seconds < units[unit].seconds)
+        unit++;
+    if (json_is_number(number))
+        (void)snprintf(text, STATUS_AGE_TEXT, "%llu %s", seconds / units[unit].seconds,
+                       units[unit].name);
+    return text;
+}
+
+const char *status_epoch(const json_t *host, char text[STATUS_EPOCH_TEXT])
+{
+    const json_t *epoch = json_object_get(host, "epoch"), *max = json_object_get(host, "epoch_max");
+    long long low = json_integer_value(epoch);
+
+    if (!json_is_integer(epoch))
+        (void)snprintf(text, STATUS_EPOCH_TEXT, "-");
+    else if (json_is_integer(max))
+        (void)snprintf(text, STATUS_EPOCH_TEXT, "%lld-%lld", low,
+                       (long long)json_integer_value(max));
+    else if (low == 0)
+        (void)snprintf(text, STATUS_EPOCH_TEXT, "none");
+    else
+        (void)snprintf(text, STATUS_EPOCH_TEXT, "%lld", low);
+    return text;
+}
+
+const char *status_error(const json_t *enclosure, char text[STATUS_ERROR_BYTES])
+{
     const json_t *age = json_object_get(enclosure, "last_error_age_seconds");
     const json_t *links = json_object_get(enclosure, "links"), *link;
     const char *error = status_text(enclosure, "last_error");
-    unsigned long long seconds;
+    char ago[STATUS_AGE_TEXT];
     size_t i;
-    int unit = 0;
 
     if (error[0] == 0)
         return "-";
@@ -99,11 +130,7 @@ const char *status_error(const json_t *enclosure, char text[STATUS_ERROR_BYTES])
     }
     if (!json_is_number(age))
         return error;
-    seconds = json_number_value(age) > 0 ? (unsigned long long)json_number_value(age) : 0;
-    while (unit < 3 && seconds < units[unit].seconds)
-        unit++;
-    (void)snprintf(text, STATUS_ERROR_BYTES, "%llu %s ago: %s", seconds / units[unit].seconds,
-                   units[unit].name, error);
+    (void)snprintf(text, STATUS_ERROR_BYTES, "%s ago: %s", status_age(age, ago), error);
     return text;
 }
 
@@ -374,6 +401,8 @@ static int status_run(int argc, char **argv)
         return cli_usage(&cli, "it has no argument '%s'", cli.argv[0]);
     if (cli.target != NULL)
         return status_target(&cli);
+    if (cli.token != NULL || cli.ca != NULL || cli.cert != NULL)
+        return cli_usage(&cli, "--token, --ca, --cert and --key are for --target");
     status = cli_open_tier(&cli);
     if (status >= 0)
         return status;
@@ -388,11 +417,11 @@ static int status_run(int argc, char **argv)
 const struct cli_command cli_status = {
     .name = "status",
     .summary = "show readiness, enclosures, volumes, hits and misses, users",
-    .takes = CLI_TAKES_TIER | CLI_TAKES_TARGET,
+    .takes = CLI_TAKES_TIER | CLI_TAKES_TARGET | CLI_TAKES_PROOF,
     .run = status_run,
     .help =
         "usage: icms status [options]\n"
-        "       icms status --target WHERE [--json]\n"
+        "       icms status --target WHERE [options]\n"
         "Show what the agent knows: whether it is ready, its host NQN, enclosures and their state "
         "and last\nerror, tiers and what moved between them, volumes, hits by tier, misses by "
         "reason,\nand what users did with "
@@ -403,8 +432,13 @@ const struct cli_command cli_status = {
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
         "      --target WHERE   the configuration of a target on this machine, such as\n"
         "                       /etc/icms/target.yaml, whose http port, token and certificate are\n"
-        "                       used; or http://ADDRESS:PORT or https://ADDRESS:PORT of one that\n"
-        "                       needs no token\n"
+        "                       used; or http://ADDRESS:PORT or https://ADDRESS:PORT\n"
+        "      --token FILE     of a URL: the token of its http port; sent over https, and over\n"
+        "                       http to a loopback address alone\n"
+        "      --ca FILE        of a URL: authorities of its certificate; default those of this\n"
+        "                       machine\n"
+        "      --cert FILE      the certificate of a client that its http port takes\n"
+        "      --key FILE       the private key of --cert\n"
         "      --json           print the agent's or the target's JSON\n"
         "  -h, --help           print this\n\n"
         "Exit status: 0 ready, 1 not ready or no status, 2 usage or connection.\n",

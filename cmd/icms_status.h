@@ -4,7 +4,10 @@
 #define CMD_ICMS_STATUS_H
 
 #include "base/limits.h"
+#include "conf/pod.h"
 #include "icms_cli.h"
+
+struct status_proof;
 
 /* A number of bytes for people into text; returns text. */
 #define STATUS_BYTES_TEXT 32
@@ -18,6 +21,15 @@ const char *status_whole(const json_t *object, const char *key, char text[STATUS
 const char *status_text(const json_t *object, const char *key);
 double status_number(const json_t *object, const char *key);
 
+/* A number of seconds for people, as in "3 min", into text; returns text. "-": no number. */
+#define STATUS_AGE_TEXT 32
+const char *status_age(const json_t *seconds, char text[STATUS_AGE_TEXT]);
+
+/* The epoch that a host told a target, "6-7" where its controllers told several, into text; returns
+ * text. "none": it has no pod map; "-": it told none. */
+#define STATUS_EPOCH_TEXT 48
+const char *status_epoch(const json_t *host, char text[STATUS_EPOCH_TEXT]);
+
 /* The last error of an enclosure, or of a link, with its age: it may be over. "-": none, or one
  * that stands at a link of the enclosure, which has several. */
 #define STATUS_ERROR_BYTES (LIMIT_REASON_BYTES + 32)
@@ -26,13 +38,26 @@ const char *status_error(const json_t *enclosure, char text[STATUS_ERROR_BYTES])
 /* Name and readiness: the first line. */
 void status_ready(const json_t *root);
 
-/* icms pod status WHERE ...: what each of these daemons answers, {"where", "status"} or {"where",
- * "error"}; tables of it, with the agent that was asked first; the same for --json; whether all
- * answered, all drives are in service, and all agents are ready and have this epoch. */
-json_t *pod_ask(char **where, int count);
-void pod_asked_text(const json_t *asked, const json_t *agent);
-json_t *pod_asked_json(const json_t *asked);
-bool pod_asked_is_well(const json_t *asked, uint32_t epoch);
+/* icms pod status: what the targets of the map's enclosures answer, and the daemons that the
+ * operator names, inside curl_global_init(): {"where", "enclosure", "status"} or {"where",
+ * "enclosure", "error"} of each; without "enclosure": it is none of the map; with "again": of one
+ * that answered before. It takes timeout_ms at most. */
+json_t *pod_ask(const struct conf_pod *map, char **where, size_t count,
+                const struct status_proof *proof, uint32_t timeout_ms);
+
+/* The entry of an enclosure, one with a status if there is one; NULL: it was not asked. */
+const json_t *pod_asked_of(const json_t *asked, const char *enclosure);
+
+/* All agents: own, which was asked itself (NULL: none), those among asked, and those that targets
+ * name; each once, with "nqn", "told" (to each target), "map" (to the epoch of the file: current,
+ * older, newer, none, unknown) and, where it was asked itself, what it said. */
+json_t *pod_agents(const json_t *asked, const json_t *own, uint32_t epoch);
+
+/* Tables of them; the entries from this one on for --json; whether all answered and are ready, all
+ * drives are in service, and nobody has another epoch. */
+void pod_asked_text(const json_t *asked, const json_t *agents, uint32_t epoch);
+json_t *pod_asked_json(const json_t *asked, size_t from);
+bool pod_asked_is_well(const json_t *asked, const json_t *agents, uint32_t epoch);
 
 /* --target: asks the target that cli.target names, prints, returns the exit status. */
 int status_target(const struct cli *cli);

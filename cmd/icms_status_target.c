@@ -61,16 +61,19 @@ static void target_portals(const json_t *portals)
 static void target_hosts(const json_t *root)
 {
     const json_t *hosts = json_object_get(root, "hosts"), *h;
+    char epoch[STATUS_EPOCH_TEXT], age[STATUS_AGE_TEXT];
     size_t i;
 
     if (json_array_size(hosts) == 0)
         return;
-    (void)printf("\n%-9s %11s %11s  %s\n", "PROVEN", "CONTROLLERS", "CONNECTIONS", "HOST");
+    (void)printf("\n%-9s %11s %11s %10s %10s  %s\n", "PROVEN", "CONTROLLERS", "CONNECTIONS",
+                 "SINCE", "EPOCH", "HOST");
     json_array_foreach(hosts, i, h)
     {
-        (void)printf("%-9s %11.0f %11.0f  %s\n", status_text(h, "proven"),
+        (void)printf("%-9s %11.0f %11.0f %10s %10s  %s\n", status_text(h, "proven"),
                      status_number(h, "controllers"), status_number(h, "connections"),
-                     status_text(h, "nqn"));
+                     status_age(json_object_get(h, "connected_seconds"), age),
+                     status_epoch(h, epoch), status_text(h, "nqn"));
     }
     if (status_number(root, "controllers_more") > 0)
         (void)printf("and %.0f controllers of other hosts\n",
@@ -183,13 +186,16 @@ static int target_print(const struct cli *cli, const struct status_place *place)
 int status_target(const struct cli *cli)
 {
     struct status_place place = {.text = NULL};
+    struct status_proof proof;
     struct err_why why = {""};
     int status = CLI_USAGE;
     icms_err err;
 
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return cli_fail(cli, ICMS_NO_MEMORY, "libcurl does not start");
-    err = status_place_find(&place, cli->target, &why);
+    err = status_proof_read(&proof, cli->token, cli->ca, cli->cert, cli->cert_key, &why);
+    if (err == ICMS_OK)
+        err = status_place_find(&place, cli->target, &proof, &why);
     if (err != ICMS_OK)
         (void)cli_fail(cli, err, "%s", why.text);
     else if ((err = status_place_ask(&place, STATUS_ASK_MS, &why)) != ICMS_OK)
@@ -197,6 +203,7 @@ int status_target(const struct cli *cli)
     else
         status = target_print(cli, &place);
     status_place_fini(&place);
+    status_proof_fini(&proof);
     curl_global_cleanup();
     return status;
 }

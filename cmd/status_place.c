@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd/status_place.c: the status of a daemon over HTTP, see status_place.h.
+ * cmd/status_place.c: the status of daemons over HTTP, see status_place.h.
  *
- * status_place_find() or place_of_http() makes the URL, the token and the key that the target has
- * to have, of its configuration or of a URL alone; status_place_ask() reads the page. What comes is
- * bounded.
+ * Life of a place: status_place_find() or place_of_http() makes the URL, and what is proven to
+ * whom; place_begin() makes a transfer of it, which status_place_ask() or status_ask_all()
+ * performs; place_end() says what came of it. What comes is bounded, in bytes and in time.
  */
 #include "status_place.h"
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
+#include <errno.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
@@ -16,8 +18,43 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "loop/loop.h"
+
+/* ---- proofs --------------------------------------------------------------------------------- */
+
+/* libcurl says of a file that it cannot read no more than that. */
+static icms_err file_check(const char *option, const char *path, struct err_why *why)
+{
+    return path == NULL || access(path, R_OK) == 0
+               ? ICMS_OK
+               : err_set(why, err_from_errno(errno), "cannot read %s %.300s: %s", option, path,
+                         strerror(errno));
+}
+
+icms_err status_proof_read(struct status_proof *proof, const char *token, const char *ca,
+                           const char *cert, const char *key, struct err_why *why)
+{
+    icms_err err = file_check("--ca", ca, why);
+
+    *proof = (struct status_proof){.ca = ca, .cert = cert};
+    if (err == ICMS_OK)
+        err = file_check("--cert", cert, why);
+    if (err == ICMS_OK && token != NULL)
+        err = secret_read_line(token, why, &proof->token);
+    if (err == ICMS_OK && key != NULL)
+        err = secret_read(key, LIMIT_HTTP_PEM_BYTES, why, &proof->key);
+    if (err != ICMS_OK)
+        status_proof_fini(proof);
+    return err;
+}
+
+void status_proof_fini(struct status_proof *proof)
+{
+    secret_free(&proof->token);
+    secret_free(&proof->key);
+}
 
 /* ---- where ---------------------------------------------------------------------------------- */
 
@@ -74,7 +111,7 @@ static icms_err place_of_http(struct status_place *place, const struct conf_http
     (void)snprintf(place->url, sizeof(place->url), "%s://%s/status",
                    http->certificate[0] != '\0' ? "https" : "http",
                    loop_addr_format(&addr, text, sizeof(text)));
-    place->wants_certificate = http->token[0] == '\0' && http->client_ca[0] != '\0';
+    place->is_of_file = true;
     if (http->certificate[0] != '\0')
         err = place_pin(place, http->certificate, why);
     if (err == ICMS_OK && http->token[0] != '\0')
@@ -101,19 +138,47 @@ static icms_err place_of_file(struct status_place *place, const char *path, stru
     return err;
 }
 
-icms_err status_place_find(struct status_place *place, const char *where, struct err_why *why)
+/* Whether a URL leads to a loopback address that is written in numbers. */
+static bool url_is_loopback(const char *url)
+{
+    const char *begin = strstr(url, "://") + 3;
+    bool is_six = begin[0] == '[';
+    size_t bytes = strcspn(begin += is_six, is_six ? "]" : ":/");
+    char host[INET6_ADDRSTRLEN];
+    struct in6_addr six;
+    struct in_addr four;
+
+    if (bytes >= sizeof(host))
+        return false;
+    memcpy(host, begin, bytes);
+    host[bytes] = '\0';
+    if (is_six)
+        return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+    return inet_pton(AF_INET, host, &four) == 1 && ntohl(four.s_addr) >> 24 == 127;
+}
+
+icms_err status_place_find(struct status_place *place, const char *where,
+                           const struct status_proof *proof, struct err_why *why)
 {
     size_t bytes = strlen(where);
+    bool is_tls = strncasecmp(where, "https://", 8) == 0;
 
+    place->proof = proof;
     if (strstr(where, "://") == NULL)
         return place_of_file(place, where, why);
     while (bytes > 0 && where[bytes - 1] == '/')
         bytes--;
-    if ((strncasecmp(where, "http://", 7) != 0 && strncasecmp(where, "https://", 8) != 0) ||
-        strpbrk(where, "@?#") != NULL || bytes > sizeof(place->url) - sizeof("/status"))
+    if ((!is_tls && strncasecmp(where, "http://", 7) != 0) || strpbrk(where, "@?#") != NULL ||
+        bytes > sizeof(place->url) - sizeof("/status"))
         return err_set(why, ICMS_INVALID,
                        "cannot ask %.300s: write http://ADDRESS:PORT, https://ADDRESS:PORT or the "
                        "file of a target",
+                       where);
+    if (!is_tls && proof != NULL && proof->token != NULL && !url_is_loopback(where))
+        return err_set(why, ICMS_AUTH,
+                       "cannot ask %.300s: the token of --token would be sent in clear text to "
+                       "another machine; write https:// when the daemon has http.certificate, or "
+                       "leave --token out",
                        where);
     (void)snprintf(place->url, sizeof(place->url), "%.*s/status", (int)bytes, where);
     return ICMS_OK;
@@ -121,16 +186,35 @@ icms_err status_place_find(struct status_place *place, const char *where, struct
 
 /* ---- asking --------------------------------------------------------------------------------- */
 
+#define ANSWER_BYTES ((size_t)64 << 10) /* of memory, at first */
+
 static size_t answer_take(char *data, size_t size, size_t count, void *arg)
 {
     struct status_place *place = arg;
-    size_t bytes = size * count;
+    size_t bytes = size * count, room = place->room;
 
     if (bytes > LIMIT_HTTP_PAGE_BYTES - place->bytes)
         return 0; /* ends the transfer */
+    while (room < place->bytes + bytes + 1)
+        room = room == 0 ? ANSWER_BYTES : 2 * room;
+    if (room != place->room) {
+        char *text = realloc(place->text, room);
+
+        if (text == NULL)
+            return 0;
+        place->text = text;
+        place->room = room;
+    }
     memcpy(place->text + place->bytes, data, bytes);
     place->bytes += bytes;
+    place->text[place->bytes] = '\0';
     return bytes;
+}
+
+/* What is sent, if anything is. */
+static struct secret *place_token(const struct status_place *place)
+{
+    return place->is_of_file ? place->token : place->proof != NULL ? place->proof->token : NULL;
 }
 
 /* The header with the token, for curl_slist_free_all(); NULL: no memory. */
@@ -146,24 +230,77 @@ static struct curl_slist *token_header(struct secret *token)
     return headers;
 }
 
+/* The key of a file answers, whoever signed it and whatever names it has; else the authorities of
+ * --ca, or of this machine, have signed a certificate for the name or address of the URL. */
+static bool curl_is_trusting(CURL *curl, const struct status_place *place)
+{
+    const struct status_proof *proof = place->proof;
+    struct curl_blob key = {.flags = CURL_BLOB_NOCOPY};
+
+    if (place->pin[0] != '\0' &&
+        (curl_easy_setopt(curl, CURLOPT_PINNEDPUBLICKEY, place->pin) != CURLE_OK ||
+         curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L) != CURLE_OK ||
+         curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L) != CURLE_OK))
+        return false;
+    if (proof == NULL)
+        return true;
+    if (proof->ca != NULL && place->pin[0] == '\0' &&
+        curl_easy_setopt(curl, CURLOPT_CAINFO, proof->ca) != CURLE_OK)
+        return false;
+    if (proof->cert == NULL)
+        return true;
+    key.data = secret_bytes(proof->key);
+    key.len = secret_length(proof->key);
+    return curl_easy_setopt(curl, CURLOPT_SSLCERT, proof->cert) == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_SSLKEY_BLOB, &key) == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_KEYPASSWD, "") == CURLE_OK; /* nobody is asked for one */
+}
+
 static bool curl_is_set(CURL *curl, struct status_place *place, uint32_t timeout_ms)
 {
-    bool is_set =
-        curl_easy_setopt(curl, CURLOPT_URL, place->url) == CURLE_OK &&
-        curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, place->reason) == CURLE_OK &&
-        curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
-        curl_easy_setopt(curl, CURLOPT_PROXY, "") == CURLE_OK &&
-        curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)timeout_ms) == CURLE_OK &&
-        curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, answer_take) == CURLE_OK &&
-        curl_easy_setopt(curl, CURLOPT_WRITEDATA, place) == CURLE_OK &&
-        curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_3) == CURLE_OK;
+    return curl_easy_setopt(curl, CURLOPT_URL, place->url) == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, place->reason) == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_PROXY, "") == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)timeout_ms) == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, answer_take) == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_WRITEDATA, place) == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_HTTPHEADER, place->headers) == CURLE_OK &&
+           curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_3) == CURLE_OK &&
+#if LIBCURL_VERSION_NUM >= 0x075700
+           /* a resolver that does not answer holds nobody up at the end either */
+           curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK &&
+#endif
+           curl_is_trusting(curl, place);
+}
 
-    /* The key is compared before anything is sent: no name or authority proves more. */
-    if (is_set && place->pin[0] != '\0')
-        is_set = curl_easy_setopt(curl, CURLOPT_PINNEDPUBLICKEY, place->pin) == CURLE_OK &&
-                 curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L) == CURLE_OK &&
-                 curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L) == CURLE_OK;
-    return is_set;
+/* False: no memory. place_end() follows either way. */
+static bool place_begin(struct status_place *place, uint32_t timeout_ms)
+{
+    struct secret *token = place_token(place);
+
+    place->headers = token == NULL ? NULL : token_header(token);
+    place->curl = curl_easy_init();
+    return place->curl != NULL && (place->headers != NULL) == (token != NULL) &&
+           curl_is_set(place->curl, place, timeout_ms);
+}
+
+/* Of who answers 401. */
+static const char *place_wants(const struct status_place *place)
+{
+    bool has_cert = place->proof != NULL && place->proof->cert != NULL;
+
+    if (place_token(place) != NULL)
+        return place->is_of_file ? "another token than http.token has now; reload icms-target"
+                                 : "another token than that of --token: the one of its http.token";
+    if (has_cert)
+        return "another certificate than that of --cert, signed by its http.client_ca, or a token "
+               "(--token)";
+    return place->is_of_file
+               ? "the certificate of a client: add --cert and --key, or give the target "
+                 "http.token, too"
+               : "a token: add --token, or --cert and --key, or name the target's file instead of "
+                 "a URL";
 }
 
 static icms_err place_said(const struct status_place *place, CURLcode code, long status,
@@ -178,6 +315,14 @@ static icms_err place_said(const struct status_place *place, CURLcode code, long
                        "cannot ask %s: it has another key than http.certificate; after a change "
                        "of the file reload icms-target",
                        place->url);
+    if (code == CURLE_PEER_FAILED_VERIFICATION)
+        return err_set(why, ICMS_PEER_DOWN,
+                       "cannot ask %s: %.200s; name the authority of its certificate with --ca, "
+                       "and an address that is in it",
+                       place->url, reason);
+    if (code == CURLE_SSL_CERTPROBLEM || code == CURLE_SSL_CACERT_BADFILE)
+        return err_set(why, ICMS_CONFIG, "cannot ask %s: %.200s; look at %s", place->url, reason,
+                       code == CURLE_SSL_CERTPROBLEM ? "--cert and --key" : "--ca");
     if (code == CURLE_WRITE_ERROR)
         return err_set(why, ICMS_PROTOCOL, "cannot read %s: more than %zu bytes", place->url,
                        LIMIT_HTTP_PAGE_BYTES);
@@ -188,37 +333,34 @@ static icms_err place_said(const struct status_place *place, CURLcode code, long
                        place->url, reason);
     if (status == 401)
         return err_set(why, ICMS_AUTH, "cannot read %s: it needs %s", place->url,
-                       place->wants_certificate
-                           ? "the certificate of a client: read it with curl --cert, or give the "
-                             "target http.token, too"
-                       : place->token != NULL
-                           ? "another token than http.token has now; reload icms-target"
-                           : "a token: name the target's file instead of a URL");
+                       place_wants(place));
     if (status != 200)
         return err_set(why, ICMS_PROTOCOL, "cannot read %s: HTTP status %ld", place->url, status);
     return ICMS_OK;
 }
 
-icms_err status_place_ask(struct status_place *place, uint32_t timeout_ms, struct err_why *why)
+static icms_err place_end(struct status_place *place, CURLcode code, struct err_why *why)
 {
-    CURL *curl = curl_easy_init();
-    struct curl_slist *headers = place->token == NULL ? NULL : token_header(place->token);
-    CURLcode code = CURLE_OUT_OF_MEMORY;
     icms_err err;
     long status = 0;
 
-    place->text = malloc(LIMIT_HTTP_PAGE_BYTES + 1);
-    if (curl != NULL && place->text != NULL && (headers != NULL) == (place->token != NULL) &&
-        curl_is_set(curl, place, timeout_ms) &&
-        curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers) == CURLE_OK) {
-        code = curl_easy_perform(curl);
-        (void)curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-        place->text[place->bytes] = '\0';
-    }
+    if (code == CURLE_OK)
+        (void)curl_easy_getinfo(place->curl, CURLINFO_RESPONSE_CODE, &status);
     err = place_said(place, code, status, why);
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(curl);
+    curl_slist_free_all(place->headers);
+    curl_easy_cleanup(place->curl);
+    place->headers = NULL;
+    place->curl = NULL;
     return err;
+}
+
+icms_err status_place_ask(struct status_place *place, uint32_t timeout_ms, struct err_why *why)
+{
+    CURLcode code = CURLE_OUT_OF_MEMORY;
+
+    if (place_begin(place, timeout_ms))
+        code = curl_easy_perform(place->curl);
+    return place_end(place, code, why);
 }
 
 static json_t *place_json(struct status_place *place, struct err_why *why)
@@ -240,21 +382,92 @@ void status_place_fini(struct status_place *place)
     free(place->text);
 }
 
-json_t *status_ask(const char *where, struct err_why *why)
-{
-    struct status_place place = {.text = NULL};
-    json_t *root = NULL;
+/* ---- asking many ---------------------------------------------------------------------------- */
 
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
-        (void)err_set(why, ICMS_NO_MEMORY, "libcurl does not start");
-        return NULL;
+struct asking {
+    struct status_place *places;
+    bool *are_asked;
+    CURLM *multi;
+};
+
+static void asking_begin(const struct asking *all, struct status_answer *answers, size_t i,
+                         const struct status_proof *proof, uint32_t timeout_ms)
+{
+    struct status_place *place = &all->places[i];
+
+    if (status_place_find(place, answers[i].where, proof, &answers[i].why) != ICMS_OK)
+        return;
+    if (place_begin(place, timeout_ms) &&
+        curl_multi_add_handle(all->multi, place->curl) == CURLM_OK)
+        all->are_asked[i] = true;
+    else
+        (void)!place_end(place, CURLE_OUT_OF_MEMORY, &answers[i].why);
+}
+
+/* The transfer of a place is over. One answer after the other is taken apart, and what is not kept
+ * of it is freed: together they may be large. */
+static void asking_end(const struct asking *all, struct status_answer *answer, size_t i,
+                       CURLcode code, json_t *(*trim)(json_t *status))
+{
+    struct status_place *place = &all->places[i];
+
+    all->are_asked[i] = false;
+    (void)curl_multi_remove_handle(all->multi, place->curl);
+    if (place_end(place, code, &answer->why) == ICMS_OK)
+        answer->status = place_json(place, &answer->why);
+    if (answer->status != NULL && trim != NULL)
+        answer->status = trim(answer->status);
+    free(place->text);
+    place->text = NULL;
+}
+
+static void asking_run(const struct asking *all, struct status_answer *answers, size_t count,
+                       json_t *(*trim)(json_t *status))
+{
+    int running = 1, left;
+
+    while (running > 0) {
+        const CURLMsg *said;
+
+        if (curl_multi_perform(all->multi, &running) != CURLM_OK)
+            break;
+        while ((said = curl_multi_info_read(all->multi, &left)) != NULL)
+            for (size_t i = 0; i < count; i++)
+                if (said->msg == CURLMSG_DONE && all->are_asked[i] &&
+                    all->places[i].curl == said->easy_handle) {
+                    asking_end(all, &answers[i], i, said->data.result, trim);
+                    break; /* what it points at is gone */
+                }
+        if (running > 0 && curl_multi_poll(all->multi, NULL, 0, 1000, NULL) != CURLM_OK)
+            break;
     }
-    if (status_place_find(&place, where, why) == ICMS_OK &&
-        status_place_ask(&place, STATUS_ASK_MS, why) == ICMS_OK)
-        root = place_json(&place, why);
-    status_place_fini(&place);
-    curl_global_cleanup();
-    return root;
+    for (size_t i = 0; i < count; i++)
+        if (all->are_asked[i])
+            asking_end(all, &answers[i], i, CURLE_OUT_OF_MEMORY, trim);
+}
+
+void status_ask_all(struct status_answer *answers, size_t count, const struct status_proof *proof,
+                    uint32_t timeout_ms, json_t *(*trim)(json_t *status))
+{
+    struct asking all = {.places = calloc(count + 1, sizeof(all.places[0])),
+                         .are_asked = calloc(count + 1, sizeof(all.are_asked[0])),
+                         .multi = curl_multi_init()};
+    bool is_ready = all.places != NULL && all.are_asked != NULL && all.multi != NULL;
+
+    for (size_t i = 0; i < count; i++) {
+        answers[i].status = NULL;
+        (void)err_set(&answers[i].why, ICMS_NO_MEMORY, "out of memory");
+        if (is_ready)
+            asking_begin(&all, answers, i, proof, timeout_ms);
+    }
+    if (is_ready)
+        asking_run(&all, answers, count, trim);
+    for (size_t i = 0; i < count && all.places != NULL; i++)
+        status_place_fini(&all.places[i]);
+    if (all.multi != NULL)
+        (void)curl_multi_cleanup(all.multi);
+    free(all.places);
+    free(all.are_asked);
 }
 
 json_t *status_ask_http(const struct conf_http *http, const char *file, uint32_t timeout_ms,

@@ -543,9 +543,11 @@ static void status_write(void *arg, struct json *json)
     json_put_string(json, "nqn", stats.nqn);
     json_put_bool(json, "ready", readiness->ready);
     json_put_string(json, "why", readiness->why.text);
-    json_put_string(json, "pod", readiness->pod.name);
-    json_put_uint(json, "epoch", readiness->pod.epoch);
-    json_put_string(json, "map_refused", readiness->pod.refused);
+    if (readiness->pod.epoch != 0) { /* it has a map */
+        json_put_string(json, "pod", readiness->pod.name);
+        json_put_uint(json, "epoch", readiness->pod.epoch);
+        json_put_string(json, "map_refused", readiness->pod.refused);
+    }
     json_put_uint(json, "connections", stats.nvmf.connections);
     json_put_array(json, "portals");
     for (uint32_t i = 0; i < stats.nvmf.portal_count; i++)

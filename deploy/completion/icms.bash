@@ -40,7 +40,7 @@ _icms()
     get) options="$options $tier $keys --output" ;;
     exists | rm) options="$options $tier $keys" ;;
     match) options="$options $tier $keys --estimate" ;;
-    status) options="$options --open --target --json" ;;
+    status) options="$options --open --target --token --ca --cert --key --json" ;;
     trace) options="$options $tier $keys" ;;
     prestage) options="$options $tier $keys --priority --tier --pin --cancel" ;;
     bench)
@@ -54,7 +54,8 @@ _icms()
     volume) options="$options $tier $keys --config --yes --file --pod --dry-run" ;;
     drive) options="$options --file --format --yes --dry-run --json --quiet" ;;
     pod)
-        options="$options --file --address --weight --uuid --nqn --dry-run --yes --open --deadline --json --quiet"
+        options="$options --file --address --weight --uuid --nqn --http --dry-run --yes --open --deadline"
+        options="$options --token --ca --cert --key --json --quiet"
         ;;
     config) options="$options --json --quiet" ;;
     version) options="--json" ;;
@@ -74,7 +75,7 @@ _icms()
         ;;
     *,pod)
         mapfile -t COMPREPLY < <(compgen -W "status add settle drain undrain remove reload" -- "$word"
-            [ "${COMP_WORDS[COMP_CWORD - 1]}" != --file ] || compgen -f -- "$word")
+            [[ ${COMP_WORDS[COMP_CWORD - 1]} != --@(file|token|ca|cert|key) ]] || compgen -f -- "$word")
         ;;
     *)
         compopt -o filenames 2> /dev/null

@@ -79,8 +79,10 @@ _icms() {
             ;;
         status)
             _arguments '(-o --open)'{-o,--open}'[the tier]:where:' \
-                '--target[file or http URL of a target]:where:_files' '--json[print JSON]' \
-                '(-h --help)'{-h,--help}'[print the options]'
+                '--target[file or http URL of a target]:where:_files' \
+                '--token[of the http port]:file:_files' '--ca[authorities of its certificate]:file:_files' \
+                '--cert[a certificate of a client]:file:_files' '--key[of --cert]:file:_files' \
+                '--json[print JSON]' '(-h --help)'{-h,--help}'[print the options]'
             ;;
         bench)
             _arguments '--list[the benches there are]' \
@@ -129,9 +131,12 @@ _icms() {
         pod)
             _arguments '--file[the pod map]:file:_files' '--address[of the new enclosure]:address:' \
                 '--weight[of the new enclosure]:number:' '--uuid[of the new enclosure]:UUID:' \
-                '--nqn[of the new enclosure]:NQN:' '--dry-run[show, and change nothing]' \
+                '--nqn[of the new enclosure]:NQN:' '--http[where the new enclosure shows its status]:URL:' \
+                '--dry-run[show, and change nothing]' \
                 '--yes[also what loses blocks]' '(-o --open)'{-o,--open}'[the agent]:where:' \
-                '(-d --deadline)'{-d,--deadline}'[how long reload waits]:time:' \
+                '(-d --deadline)'{-d,--deadline}'[how long status and reload wait]:time:' \
+                '--token[of http ports]:file:_files' '--ca[authorities of their certificates]:file:_files' \
+                '--cert[a certificate of a client]:file:_files' '--key[of --cert]:file:_files' \
                 '--json[answer with JSON]' '(-q --quiet)'{-q,--quiet}'[no answer but the exit status]' \
                 '(-h --help)'{-h,--help}'[print the options]' \
                 ':what:(status add settle drain undrain remove reload)' ':enclosure:'

@@ -421,8 +421,8 @@ def target_status(env):
     expect("status of a target", result, 0)
     lines = [line.split() for line in result.stdout.decode().splitlines()]
     assert lines[0] == ["dev:", "ready"] and lines[1] == ["subsystem", "NQN:", told["nqn"]], lines
-    for first in (["PORTAL", "CONNECTIONS"], ["PROVEN", "CONTROLLERS", "CONNECTIONS", "HOST"],
-                  ["none", "1"], ["DRIVE", "STATE"], ["TENANT", "WEIGHT"],
+    for first in (["PORTAL", "CONNECTIONS"], ["PROVEN", "CONTROLLERS", "CONNECTIONS", "SINCE", "EPOCH",
+                                                          "HOST"], ["none", "1"], ["DRIVE", "STATE"], ["TENANT", "WEIGHT"],
                   ["VOLUME", "ENCRYPTED", "GENERATION", "REQUIRE"], ["kv", "no", "0", "none"],
                   [told["drives"][0]["path"], "in", "service"], [told["portals"][0]["address"]]):
         assert any(line[:len(first)] == first for line in lines), (first, lines)

@@ -103,13 +103,13 @@ def fill(s):
            {"name": "server-a", "epoch": 1} and told["differences"] == [] and
            [e["health"] for e in told["enclosures"]] == ["up"] * 3 and
            [round(e["share"], 3) for e in told["enclosures"]] == [0.333] * 3, told)
-    here = s.targets[0].config_path, f"http://127.0.0.1:{s.agent.http_port}"
+    here = "--deadline", "50s", s.targets[0].config_path, f"http://127.0.0.1:{s.agent.http_port}"
     asked = json.loads(s.pod("status", "--json", *here).stdout)["asked"]
     expect("drives of a target and the epoch of an agent are asked for", [one["name"] for one in asked] == [
         "e0", "server-a"] and [drive["state"] for drive in asked[0]["drives"]] == ["in service"] and
         asked[1]["epoch"] == 1 and len(asked[1]["enclosures"]) == 3, asked)
     text = s.pod("status", *here).stdout.decode()
-    expect("and shown", str(s.targets[0].drives[0]) in text and re.search(r"server-a +1 yes +3 of 3", text), text)
+    expect("and shown", str(s.targets[0].drives[0]) in text and re.search(r" 1 current +yes +3 of 3 +1 of 1 +none +server-a ", text), text)
     nobody = s.pod("status", "--json", f"http://127.0.0.1:{pod.free_port()}")
     expect("one that does not answer is told", nobody.returncode == 1 and
            "cannot ask http://" in json.loads(nobody.stdout)["asked"][0]["error"], nobody)

@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""icms pod status, from the pod map alone.
+
+Goal: with the map's http every enclosure shows its drives and every agent of the pod its epoch, each once; an agent
+with an older map, or without one, is marked, and the exit status is 1. Who does not answer, answers for another
+enclosure or answers nonsense is named, within a bound, however many they are. The token of --token reaches who has
+proven a certificate, or a loopback address, and nobody else; wrong tokens, authorities and files have their own
+errors.
+Method: two targets, one with TLS, a token and certificates of clients on an address that is not loopback, in a
+network namespace of this test, and agents with maps of their own; sockets of this test that are silent, remember
+what comes, or lie.
+
+usage: pod_status.py BUILD_ROOT
+"""
+import contextlib
+import http.server
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+from http_ports import ADDRESS, certificates  # noqa: E402
+from judge import expect, own_network, wait_until  # noqa: E402
+
+BUILD = pathlib.Path(sys.argv[1]).resolve()
+VOLUME = {"name": "kv", "value_max": "64KiB"}
+PATIENT = ["--deadline", "50s"]  # where the answer has to come, on a machine that is busy
+
+
+def icms(*words):
+    return subprocess.run([BUILD / "cmd/icms", *[str(word) for word in words]], capture_output=True, text=True,
+                          timeout=60, check=False)
+
+
+class Scene:
+    def __init__(self, folder, p):
+        self.folder, self.p = folder, p
+        certificates(folder)
+        for name in ("token", "token2"):
+            assert icms("key", "gen", "--type", "token", folder / name).returncode == 0
+        self.token = (folder / "token").read_text().strip()
+        keys = {"token": folder / "token", "certificate": folder / "server.crt", "key": folder / "server.key",
+                "client_ca": folder / "ca.crt"}
+        self.targets = [p.add_target(f"e{i}", 2, "64MiB", [VOLUME], segment="1MiB", memory="16MiB",
+                                     **({"http_address": ADDRESS, "http": keys} if i == 0 else {})) for i in range(2)]
+        self.http = [f"https://{ADDRESS}:{self.targets[0].http_port}", f"http://127.0.0.1:{self.targets[1].http_port}"]
+        self.file = folder / "pod.yaml"
+        self.proof = ["--token", folder / "token", "--ca", folder / "ca.crt"]
+        self.agents = {}
+        self.targets[1].wait_ready()
+        for name in ("a", "b"):
+            self.write(folder / f"{name}-pod.yaml", 1)
+            self.agents[name] = p.add_agent(name, [], [VOLUME], pod=folder / f"{name}-pod.yaml", memory="1MiB")
+        self.write(self.file, 1)
+        for agent in self.agents.values():
+            agent.wait_ready()
+
+    def write(self, path, epoch, urls=None):
+        text = f"name: pod0\nepoch: {epoch}\nenclosures:\n"
+        for target, url in zip(self.targets, urls or self.http):
+            text += f"  - name: {target.name}\n    address: 127.0.0.1:{target.port}\n    nqn: {target.nqn}\n"
+            text += f"    http: {url}\n" if url else ""
+        beside = path.with_suffix(".new")
+        beside.write_text(text + "...\n")
+        beside.rename(path)
+
+    def status(self, *words, file=None, proof=None, agent="a"):
+        return icms("pod", "status", "--file", file or self.file, "--open", f"unix:{self.agents[agent].socket}",
+                    *(self.proof if proof is None else proof), *words)
+
+    def told(self, *words, **keys):
+        """(exit status, JSON)"""
+        done = self.status("--json", *words, **keys)
+        return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+    def nqn(self, name):
+        return json.loads(icms("status", "--json", "--open", f"unix:{self.agents[name].socket}").stdout)["host_nqn"]
+
+    def agent(self, told, name):
+        found = [agent for agent in told["agents"] if agent["nqn"] == self.nqn(name)]
+        assert len(found) == 1, (name, told["agents"])
+        return found[0]
+
+
+def whole(s):
+    """Everything, without a word of where."""
+    wait_until("both agents told both targets epoch 1", lambda: [
+        [(told["enclosure"], told.get("epoch")) for told in s.agent(s.told(*PATIENT)[1], name)["told"]]
+        for name in ("a", "b")] == [[("e0", 1), ("e1", 1)]] * 2, 60, lambda: s.status(*PATIENT))
+    status, told = s.told(*PATIENT)
+    expect("the pod is well", status == 0 and told["differences"] == [] and told["asked"] == [], (status, told))
+    expect("each enclosure with its drives", [[d["state"] for d in e["target"]["drives"]] for e in told["enclosures"]] ==
+           [["in service"] * 2] * 2 and [e["target"]["nqn"] for e in told["enclosures"]] ==
+           [t.nqn for t in s.targets] and [e["http"] for e in told["enclosures"]] == s.http, told)
+    expect("each agent once, its own name where it was asked", len(told["agents"]) == 2 and
+           [agent["map"] for agent in told["agents"]] == ["current"] * 2 and s.agent(told, "a")["name"] == "a" and
+           s.agent(told, "a")["epoch"] == 1 and "name" not in s.agent(told, "b"), told["agents"])
+    expect("how it is proven, and since when", all(
+        one["proven"] == "none" and one["controllers"] >= 1 and one["connections"] >= 4 and one["connected_seconds"] >= 0
+        for agent in told["agents"] for one in agent["told"]), told["agents"])
+    text = s.status(*PATIENT).stdout
+    expect("and as a table", all(str(drive) in text for target in s.targets for drive in target.drives) and
+           any(line.split()[:2] == ["1", "current"] and line.split()[-3:-1] == ["none", "a"] and "2 of 2" in line
+               for line in text.splitlines()) and
+           any(line.split()[:3] == ["1", "current", "-"] and line.split()[-1] == s.nqn("b")
+               for line in text.splitlines()), text)
+    status, told = s.told(*PATIENT, f"http://127.0.0.1:{s.agents['b'].http_port}", s.targets[1].config_path)
+    b = s.agent(told, "b")
+    expect("what is named besides", status == 0 and [one["name"] for one in told["asked"]] == ["b", "e1"] and
+           told["asked"][1]["enclosure"] == "e1" and b["name"] == "b" and b["epoch"] == 1 and
+           [one["enclosure"] for one in b["told"]] == ["e0", "e1"], told)
+    one = icms("status", "--target", s.http[0], *s.proof)
+    expect("icms status of a target by its URL", one.returncode == 0 and "VOLUME" in one.stdout and
+           any(line.split()[0] == "none" and line.split()[-1] == s.nqn("b") and line.split()[-2] == "1"
+               for line in one.stdout.splitlines() if s.nqn("b") in line), one)
+
+
+def older(s):
+    """One agent has the map of before, one has none."""
+    for path in (s.file, s.folder / "a-pod.yaml"):
+        s.write(path, 2)
+    wait_until("one agent has the new epoch everywhere", lambda: s.agent(s.told(*PATIENT)[1], "a")["map"] == "current",
+               60, lambda: s.status(*PATIENT))
+    status, told = s.told(*PATIENT)
+    expect("the other one is marked", status == 1 and told["differences"] == [] and
+           s.agent(told, "b")["map"] == "older" and [one["epoch"] for one in s.agent(told, "b")["told"]] == [1, 1], told)
+    done = s.status(*PATIENT)
+    expect("and named", done.returncode == 1 and f"{s.nqn('b')}: the file has epoch 2, and it told epoch 1 to e0, "
+           "epoch 1 to e1: see whether its server has the file" in done.stdout, done.stdout)
+    expect("quietly, too", s.status("-q", *PATIENT).returncode == 1)
+    s.write(s.folder / "older.yaml", 1)
+    status, told = s.told(*PATIENT, file=s.folder / "older.yaml", agent="b")
+    expect("a file that is older than what an agent has", status == 1 and s.agent(told, "a")["map"] == "newer", told)
+    s.write(s.folder / "b-pod.yaml", 2)
+    wait_until("it follows", lambda: s.status(*PATIENT).returncode == 0, 60, lambda: s.status(*PATIENT))
+    lone = s.p.add_agent("lone", s.targets, [VOLUME], memory="1MiB")
+    lone.wait_ready()
+    wait_until("an agent without a map is marked", lambda: [
+        agent["map"] for agent in s.told(*PATIENT)[1]["agents"]].count("none") == 1, 60, lambda: s.status(*PATIENT))
+    expect("and makes it fail", s.status(*PATIENT).returncode == 1)
+    assert lone.stop() == 0
+    wait_until("until it is gone", lambda: s.status(*PATIENT).returncode == 0, 60, lambda: s.status(*PATIENT))
+
+
+class Witness:
+    """Takes connections and remembers what comes; answers nothing."""
+
+    def __init__(self, address):
+        self.socket = socket.create_server((address, 0))
+        self.url = f"http://{address}:{self.socket.getsockname()[1]}"
+        self.came, self.kept = [], []
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        with contextlib.suppress(OSError):
+            while True:
+                peer = self.socket.accept()[0]
+                self.kept.append(peer)
+                self.came.append(peer.recv(65536))
+
+
+def proofs(s):
+    """What is proven to whom."""
+    cases = [("no token", ["--ca", s.folder / "ca.crt"], "it needs a token: add --token"),
+             ("a wrong token", ["--token", s.folder / "token2", "--ca", s.folder / "ca.crt"],
+              "another token than that of --token"),
+             ("another authority", ["--token", s.folder / "token", "--ca", s.folder / "foreign.crt"], "--ca"),
+             ("the authorities of the machine", ["--token", s.folder / "token"], "--ca"),
+             ("a certificate of another authority", ["--ca", s.folder / "ca.crt", "--cert", s.folder / "stranger.crt",
+                                                     "--key", s.folder / "stranger.key"], "it needs another certificate")]
+    for what, proof, word in cases:
+        status, told = s.told(*PATIENT, proof=proof)
+        expect(f"{what}: named, the rest is shown", status == 1 and word in told["enclosures"][0]["error"] and
+               told["enclosures"][0]["error"].startswith("e0: ") and "target" not in told["enclosures"][0] and
+               len(told["enclosures"][1]["target"]["drives"]) == 2, told)
+        one = icms("status", "--target", s.http[0], *proof)
+        expect(f"{what}: of one target", one.returncode in (1, 2) and word in one.stderr and one.stdout == "", one)
+    client = ["--ca", s.folder / "ca.crt", "--cert", s.folder / "client.crt", "--key", s.folder / "client.key"]
+    expect("the certificate of a client", s.status(*PATIENT, proof=client).returncode == 0)
+    expect("of one target, too", icms("status", "--target", s.http[0], *client).returncode == 0)
+    witness, loopback = Witness(ADDRESS), Witness("127.0.0.1")
+    s.write(s.folder / "clear.yaml", 2, [witness.url, loopback.url])
+    status, told = s.told("--deadline", "1s", file=s.folder / "clear.yaml")
+    expect("no token without TLS to another address", status == 1 and witness.came == [] and
+           "in clear text to another machine" in told["enclosures"][0]["error"], (told, witness.came))
+    expect("on loopback it is sent", len(loopback.came) == 1 and s.token.encode() in loopback.came[0] and
+           "timed out" in told["enclosures"][1]["error"].lower(), (told, loopback.came))
+    for url in (witness.url, witness.url.replace("http", "HTTP", 1), witness.url.replace("//", "///"),
+                f"http://localhost:{witness.url.rpartition(':')[2]}"):
+        one = icms("status", "--target", url, *s.proof)
+        expect(f"nor of one target ({url})", one.returncode == 2 and witness.came == [] and "clear text" in one.stderr,
+               (one, witness.came))
+    s.told("--deadline", "1s", file=s.folder / "clear.yaml", proof=[])
+    wait_until("without --token it is asked", lambda: len(witness.came) == 1)
+    expect("and nothing is proven", b"Authorization" not in witness.came[0], witness.came)
+    (s.folder / "open").write_text(s.token)
+    (s.folder / "open").chmod(0o644)
+    (s.folder / "key").write_bytes((s.folder / "client.key").read_bytes())
+    (s.folder / "key").chmod(0o644)
+    for what, words, says in (
+            ("a token that others may read", ["--token", s.folder / "open"], "0644"),
+            ("no token file", ["--token", s.folder / "nothing"], "nothing"),
+            ("no authorities", ["--ca", s.folder / "nothing"], "cannot read --ca"),
+            ("a certificate without its key", ["--cert", s.folder / "client.crt"], "given together"),
+            ("a key that others may read", ["--cert", s.folder / "client.crt", "--key", s.folder / "key"], "0644")):
+        for done in (s.status(proof=words), icms("status", "--target", s.http[0], *words)):
+            expect(what, done.returncode == 2 and says in done.stderr and done.stdout == "", done)
+    for what, words in (("--token of an agent", ["status", "--token", s.folder / "token"]),
+                        ("--token of a change", ["pod", "drain", "e0", "--file", s.file, "--token", s.folder / "token"]),
+                        ("--http of a state", ["pod", "drain", "e0", "--file", s.file, "--http", "http://a:1"])):
+        done = icms(*words)
+        expect(what, done.returncode == 2 and " for " in done.stderr, done)
+    status, told = s.told(*PATIENT, proof=["--ca", s.folder / "server.key", "--token", s.folder / "token"])
+    expect("authorities that are none", status == 1 and "--ca" in told["enclosures"][0]["error"], told)
+
+
+def silent(s):
+    """Nobody holds it up, however many do not answer."""
+    witnesses = [Witness("127.0.0.1") for _ in range(40)]
+    text = s.file.read_text().removesuffix("...\n")
+    file = s.folder / "silent.yaml"
+    for i, witness in enumerate(witnesses):
+        text += f"  - name: s{i}\n    address: 127.0.0.1:{i + 1}\n    http: {witness.url}\n"
+    file.write_text(text + "...\n")
+    status, told = s.told(file=file)  # ends within a minute: one after the other they would take 80 s
+    expect("silent ones are named", status == 1 and all(
+        e["error"].startswith(f"{e['name']}: cannot ask") for e in told["enclosures"][2:]) and
+        all(len(w.came) == 1 for w in witnesses), told)
+
+
+def hostile(s):
+    """What answers is not believed."""
+    answers = {"nqn": {"drives": [], "nqn": "nqn.2026-01.io.icms:\x1b[2Jother", "ready": True},
+               "agent": {"name": "x", "enclosures": [], "epoch": 2, "host_nqn": "y"},
+               "odd": {"drives": [{"path": "\x1b[2J\x9bx", "state": 7}, 5, None] + [{}] * 1000, "nqn": s.targets[0].nqn,
+                       "ready": True, "epoch": -3, "controllers_more": 7, "hosts": [
+                           {"nqn": "nqn.\x1b[2Jodd", "epoch": 1 << 62, "epoch_max": "7", "proven": [], "controllers": "x"},
+                           {"nqn": 5, "epoch": 2.5}, 7, None, []] + [{"nqn": f"n{i}", "epoch": 2} for i in range(5000)]}}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            answer = json.dumps(answers[what]).encode() if what in answers else {
+                "list": b"[1]", "deep": b"[" * 100000, "large": b"x" * (9 << 20), "nothing": b""}.get(what)
+            self.send_response(200 if answer is not None else 302)
+            self.send_header("Location", f"{s.http[1]}/status")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(answer or b"")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    file = s.folder / "hostile.yaml"
+    s.write(file, 2, [f"http://127.0.0.1:{server.server_port}", None])
+    for what, word in (("nqn", "leads to another target, with the NQN nqn.2026-01.io.icms:?[2Jother"),
+                       ("agent", "leads to no target"), ("list", "its answer is no status"),
+                       ("deep", "its answer is no status"), ("large", "more than"), ("nothing", "its answer is no status"),
+                       ("moved", "HTTP status 302")):
+        done = s.status(*PATIENT, file=file)
+        expect(f"answer {what}", done.returncode == 1 and f"\ne0: " in done.stdout and word in done.stdout and
+               "\x1b" not in done.stdout, done)
+    what = "odd"
+    done = s.status(*PATIENT, file=file)
+    expect("an odd answer", done.returncode == 1 and "\x1b" not in done.stdout and "\x9b" not in done.stdout and
+           "?[2J" in done.stdout and "e0: and 7 controllers of other hosts" in done.stdout and
+           "e0: its target has epoch -3" in done.stdout and len(done.stdout.splitlines()) < 1000, done)
+    told = s.told(*PATIENT, file=file)[1]
+    expect("is cut", len(told["enclosures"][0]["target"]["drives"]) == 32 and len(told["agents"]) <= 257 and
+           [a["map"] for a in told["agents"] if a["nqn"].startswith("nqn.?[2J")] == ["newer"] and
+           "target" not in told["enclosures"][1] and "error" not in told["enclosures"][1], told)
+    server.shutdown()
+
+
+def away(s):
+    """Without the agent of this machine, and without a target."""
+    done = icms("pod", "status", "--file", s.file, "--open", "unix:/nonexistent/sock", *s.proof, *PATIENT, "--json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    expect("without an agent the rest is shown", done.returncode == 2 and lines[0]["error"] == "NOT_FOUND" and
+           lines[1]["agent"] is None and len(lines[1]["agents"]) == 2 and
+           lines[1]["differences"] == ["the agent of this machine does not answer"] and
+           len(lines[1]["enclosures"][0]["target"]["drives"]) == 2, done)
+    done = icms("pod", "status", "--file", s.file, "--open", "unix:/nonexistent/sock", *s.proof, *PATIENT)
+    expect("as tables, too", done.returncode == 2 and str(s.targets[0].drives[0]) in done.stdout and
+           s.nqn("b") in done.stdout, done)
+    s.targets[1].kill()
+    status, told = s.told(*PATIENT)
+    expect("a target that is gone is named, the other one is shown", status == 1 and
+           told["enclosures"][1]["error"].startswith("e1: cannot ask http://127.0.0.1:") and
+           len(told["enclosures"][0]["target"]["drives"]) == 2 and
+           [one["enclosure"] for one in s.agent(told, "b")["told"]] == ["e0"], told)
+    done = s.status(*PATIENT)
+    expect("in a sentence", done.returncode == 1 and "\ne1: cannot ask http://127.0.0.1:" in done.stdout and
+           "1 of 1" in done.stdout, done)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(BUILD, folder) as p:
+        s = Scene(pathlib.Path(folder), p)
+        whole(s)
+        older(s)
+        proofs(s)
+        silent(s)
+        hostile(s)
+        away(s)
+        for agent in s.agents.values():
+            expect("an agent ends as asked", agent.stop(30) == 0)
+            expect("the token is in no log", s.token not in agent.log_path.read_text())
+
+
+if __name__ == "__main__":
+    own_network(ADDRESS)
+    main()
