@@ -454,7 +454,7 @@ struct nvmf_target_connected {
                                       a name                                                      */
 };
 
-#define NVMF_TARGET_CONNECTED 256
+#define NVMF_TARGET_CONNECTED 1024
 
 /* The hosts that are served now, in no order; returns how many of them are in out. *out_more:
  * controllers of hosts that have no place there. now_ns: by the clock of the loops. Any thread. */

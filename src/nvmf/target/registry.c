@@ -25,7 +25,8 @@ icms_err nvmft_registry_init(struct nvmf_target *target)
 {
     list_init(&target->unproven);
     target->ctrls = calloc(target->opts.connections_max, sizeof(*target->ctrls));
-    if (target->ctrls == NULL)
+    target->listed = calloc(target->opts.connections_max, NVMFT_PROVEN * sizeof(target->listed[0]));
+    if (target->ctrls == NULL || target->listed == NULL)
         return ICMS_NO_MEMORY;
     if (nvmft_hosts_init(&target->hosts, target->opts.connections_max) != ICMS_OK)
         return ICMS_NO_MEMORY;
@@ -220,28 +221,28 @@ uint32_t nvmf_target_connected(struct nvmf_target *target, uint64_t now_ns,
                                struct nvmf_target_connected out[NVMF_TARGET_CONNECTED],
                                uint32_t *out_more)
 {
-    uint32_t hosts[NVMF_TARGET_CONNECTED], count = 0, at;
+    uint32_t connections_max = target->opts.connections_max, count = 0;
 
     *out_more = 0;
     pthread_mutex_lock(&target->slow_lock);
-    for (uint32_t i = 0; i < target->opts.connections_max; i++) {
+    memset(target->listed, 0, (size_t)connections_max * NVMFT_PROVEN * sizeof(uint16_t));
+    for (uint32_t i = 0; i < connections_max; i++) {
         const struct nvmft_ctrl *ctrl = &target->ctrls[i];
+        uint16_t *listed;
 
         if (!ctrl->is_served)
             continue;
-        for (at = 0; at < count; at++)
-            if (hosts[at] == ctrl->host && out[at].proven == ctrl->proven)
-                break;
-        if (at == NVMF_TARGET_CONNECTED) {
+        listed = &target->listed[(size_t)ctrl->host * NVMFT_PROVEN + ctrl->proven];
+        if (*listed == 0 && count == NVMF_TARGET_CONNECTED) {
             (*out_more)++;
             continue;
         }
-        if (at == count) {
-            hosts[count] = ctrl->host;
+        if (*listed == 0) {
             out[count] = (struct nvmf_target_connected){.proven = ctrl->proven};
-            memcpy(out[count++].hostnqn, ctrl->hostnqn, sizeof(ctrl->hostnqn));
+            memcpy(out[count].hostnqn, ctrl->hostnqn, sizeof(ctrl->hostnqn));
+            *listed = (uint16_t)++count;
         }
-        connected_add(&out[at], ctrl, now_ns);
+        connected_add(&out[*listed - 1], ctrl, now_ns);
     }
     pthread_mutex_unlock(&target->slow_lock);
     return count;

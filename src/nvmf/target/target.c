@@ -390,6 +390,7 @@ void nvmf_target_free(struct nvmf_target **target_ref)
     free(target->rates);
     free(target->ctrls);
     nvmft_hosts_fini(&target->hosts);
+    free(target->listed);
     spaces = atomic_load(&target->spaces);
     nvmft_spaces_free(&spaces);
     nvmft_keys_free(&target->keys);

@@ -6,6 +6,9 @@
 #include "base/bytes.h"
 #include "nvmf/target/target_test.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 static uint16_t identify(struct peer *peer, uint8_t cns, uint8_t csi, uint32_t nsid, uint8_t *page)
 {
     struct nvme_identify what = {.cns = cns, .csi = csi, .nsid = nsid};
@@ -332,6 +335,47 @@ static void the_epoch_that_a_host_tells_is_shown(void **state)
         rig_run(rig, 100);
     }
     peer_free(&discovery);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+#define MANY (NVMF_TARGET_CONNECTED + 6)
+
+static void many_connections(struct nvmf_target_opts *opts)
+{
+    opts->connections_max = MANY;
+}
+
+/* As many hosts as have a place are listed, each once, and the rest is counted. */
+static void more_hosts_than_are_listed_are_counted(void **state)
+{
+    static struct nvmf_target_connected hosts[NVMF_TARGET_CONNECTED];
+    static struct peer *peers[MANY];
+    struct rig *rig = rig_new(1, many_connections);
+    uint32_t more, listed, both = 0;
+
+    for (uint32_t i = 0; i < MANY; i++) { /* the first and the last one are one host */
+        peers[i] = rig_peer(rig);
+        peers[i]->kato_ms = 0;
+        (void)snprintf(peers[i]->host, sizeof(peers[i]->host), "nqn.2026-01.io.icms:many-%u",
+                       i % (MANY - 1));
+        assert_true(peer_admin(peers[i], 0));
+        assert_int_equal(setting_tell(peers[i], NVME_FEATURE_ICMS_EPOCH, 0, i + 1), i + 1);
+    }
+    listed = nvmf_target_connected(rig->target, 0, hosts, &more);
+    assert_int_equal(listed, NVMF_TARGET_CONNECTED);
+    assert_int_equal(more, MANY - 1 - NVMF_TARGET_CONNECTED);
+    for (uint32_t i = 0; i < listed; i++) {
+        uint32_t number = (uint32_t)atoi(strrchr(hosts[i].hostnqn, '-') + 1);
+
+        both += hosts[i].controllers == 2;
+        assert_int_equal(hosts[i].controllers, number == 0 ? 2 : 1);
+        assert_int_equal(hosts[i].epoch_min, number + 1);
+        assert_int_equal(hosts[i].epoch_max, number == 0 ? MANY : number + 1);
+    }
+    assert_int_equal(both, 1);
+    for (uint32_t i = 0; i < MANY; i++)
+        peer_free(&peers[i]);
     rig_expect_clean(rig);
     rig_free(&rig);
 }
@@ -929,6 +973,7 @@ int main(void)
         cmocka_unit_test(queues_are_granted_only_before_any_is_made),
         cmocka_unit_test(settings_of_hosts_are_compared),
         cmocka_unit_test(the_epoch_that_a_host_tells_is_shown),
+        cmocka_unit_test(more_hosts_than_are_listed_are_counted),
         cmocka_unit_test(a_change_that_reaches_all_hosts_is_no_difference),
         cmocka_unit_test(a_host_that_differs_in_turns_differs),
         cmocka_unit_test(only_events_that_exist_can_be_asked_for),

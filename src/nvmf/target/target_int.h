@@ -55,6 +55,9 @@
  * controller: each portal leads to the same drives. */
 #define NVMFT_ANA_GROUP 1
 
+/* What a host may have proven: as many values. */
+#define NVMFT_PROVEN (1 + (REQUIRE_CHAP | REQUIRE_TLS))
+
 /* In nvmft_ctrl.epoch: its host told one, in the lower half. */
 #define NVMFT_EPOCH_TOLD ((uint64_t)1 << 32)
 
@@ -553,6 +556,8 @@ struct nvmf_target {
     pthread_mutex_t slow_lock; /* slow_host; taken when a slow host was cut off, and to read it */
     char slow_host[LIMIT_NQN_BYTES];
     struct nvmf_target_differs differs; /* the last one; under slow_lock                       */
+    uint16_t *listed; /* of nvmf_target_connected: place + 1 of a host, by nvmft_ctrl.host *
+                         NVMFT_PROVEN + proven; under slow_lock                            */
     struct nvmft_setting enclosures, weights;       /* what hosts told                         */
     struct nvmft_setting run_blocks[LIMIT_VOLUMES]; /* likewise, by namespace                  */
     struct nvmft_keys *keys; /* what hosts have to prove, and with what                */
