@@ -518,21 +518,24 @@ static void pod_text(const struct pod *pod, const struct found *found)
         printf("%s%s\n", at == 0 ? "\n" : "", json_string_value(line));
 }
 
-/* What the target of an enclosure says, or why it says nothing; not there: it was not asked. */
+/* What the target of an enclosure says, by its http or where the operator named it, and why its
+ * http says nothing; neither: it was not asked. */
 static void target_json(const json_t *asked, json_t *enclosure)
 {
-    const json_t *entry = pod_asked_of(asked, text_of(enclosure, "name"));
-    json_t *status = json_object_get(entry, "status"), *target;
+    const char *name = text_of(enclosure, "name");
+    json_t *target = json_copy(json_object_get(pod_asked_of(asked, name), "status"));
+    const json_t *entry;
+    size_t i;
 
-    if (entry == NULL)
-        return;
-    if (status == NULL) {
-        (void)json_object_set(enclosure, "error", json_object_get(entry, "error"));
-        return;
-    }
-    target = json_copy(status);
     (void)json_object_del(target, "hosts");
-    (void)json_object_set_new(enclosure, "target", target);
+    if (target != NULL)
+        (void)json_object_set_new(enclosure, "target", target);
+    json_array_foreach(asked, i, entry)
+    {
+        if (strcmp(text_of(entry, "enclosure"), name) == 0 &&
+            json_object_get(entry, "error") != NULL)
+            (void)json_object_set(enclosure, "error", json_object_get(entry, "error"));
+    }
 }
 
 static void pod_json(const struct pod *pod, const struct found *found)

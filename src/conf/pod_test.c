@@ -275,6 +275,9 @@ static void test_a_map_is_compared_with_the_one_before(void **state)
     assert_non_null(strstr(why.text, "its epoch 3 is lower than 4"));
     assert_int_equal(compare(HEAD E0 E1, HEAD E0 E1 "  weight: 2\n", &gone), CONF_POD_REFUSED);
     assert_non_null(strstr(why.text, "e1 weight 1 -> 2) and has its epoch, 4: raise it"));
+    assert_int_equal(compare(HEAD E0 E1, HEAD E0 E1 "  http: http://b:1\n", &gone),
+                     CONF_POD_REFUSED);
+    assert_non_null(strstr(why.text, "e1 http none -> http://b:1) and has its epoch, 4: raise"));
     assert_int_equal(compare(EPOCH(4294967295) E0 E1, EPOCH(5) E0, &gone), CONF_POD_REFUSED);
     assert_non_null(strstr(why.text, "until who uses it is started again"));
     assert_int_equal(compare(EPOCH(4294967295) E0 E1, EPOCH(4294967295) E0, &gone),
