@@ -326,7 +326,6 @@ json_t *pod_agents(const json_t *asked, const json_t *own, uint32_t epoch)
 static void drives_text(const json_t *asked)
 {
     char used[STATUS_BYTES_TEXT], whole[STATUS_BYTES_TEXT], part[STATUS_WHOLE_TEXT];
-    char epoch[STATUS_WHOLE_TEXT];
     bool is_first = true;
     const json_t *one, *d;
     size_t i, k;
@@ -336,13 +335,10 @@ static void drives_text(const json_t *asked)
         json_array_foreach(json_object_get(target_of(one), "drives"), k, d)
         {
             if (is_first)
-                (void)printf("\n%-20s %10s %-28s %-21s %5s %10s %10s %10s %s\n", "ENCLOSURE",
-                             "EPOCH", "DRIVE", "STATE", "PART", "USED", "OF", "BLOCKS", "WHY");
+                (void)printf("\n%-20s %-28s %-21s %5s %10s %10s %10s %s\n", "ENCLOSURE", "DRIVE",
+                             "STATE", "PART", "USED", "OF", "BLOCKS", "WHY");
             is_first = false;
-            (void)printf("%-20s %10s %-28s %-21s %5s %10s %10s %10.0f %s\n", target_name(one),
-                         json_object_get(target_of(one), "epoch") != NULL
-                             ? status_whole(target_of(one), "epoch", epoch)
-                             : "-",
+            (void)printf("%-20s %-28s %-21s %5s %10s %10s %10.0f %s\n", target_name(one),
                          status_text(d, "path"), status_text(d, "state"),
                          status_whole(d, "part_percent", part),
                          status_bytes(status_number(d, "used_bytes"), used),
