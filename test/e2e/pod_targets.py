@@ -13,9 +13,12 @@ usage: pod_targets.py BUILD_ROOT
 """
 import json
 import pathlib
+import random
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -221,6 +224,60 @@ def refusals(s):
     expect("and icms pod status is content", status == 0, asked)
 
 
+def storm(s):
+    """Very many epochs, with maps that are wrong or being written, and SIGHUP meanwhile."""
+    pick = random.Random(27)
+    right = s.text()
+    for turn in range(120):
+        new = s.raised(right, by=turn + 1)
+        more = "".join(pod.volume_lines({"name": f"v{n}", "value_max": "64KiB", "quota": f"{pick.randrange(1, 9)}MiB"}) +
+                       "\n" for n in range(4) if pick.random() < 0.5)
+        new = "shrink_epoch: " + new.split("epoch: ")[1].split("\n")[0] + "\n" + new.replace("...\n", more + "...\n")
+        if turn % 5 == 0:
+            new = new[:pick.randrange(len(new))]
+        if turn % 7 == 0:
+            s.file.write_text(new)  # in place: it may be read halfway
+        else:
+            s.replace(new)
+        if turn % 3 == 0:
+            for daemon in s.daemons:
+                daemon.signal(signal.SIGHUP)
+        time.sleep(pick.random() / 20)
+    last = s.raised(right, by=200)
+    s.replace("shrink_epoch: " + last.split("epoch: ")[1].split("\n")[0] + "\n" + last)
+    s.until("after a storm the last map counts", lambda: len(set(s.epochs())) == 1 and
+            f"epoch: {s.epochs()[0]}\n" in last and all(set(s.volumes(t)) == {"kv", "other"} for t in s.targets))
+    s.replace(s.raised(right, by=201))
+    s.until("and the next one", lambda: f"epoch: {s.epochs()[0]}\n" in s.text() and len(set(s.epochs())) == 1)
+
+
+def together(s):
+    """A target's own file and the map, with one SIGHUP: both or neither."""
+    e0 = s.targets[0]
+    own, right = pathlib.Path(e0.config_path), s.text()
+    config = own.read_text()
+    drives = [config.replace("drives:", f"drives:\n  - path: {s.folder}/more{n}\n    size: 64MiB\n    format_empty: true")
+              for n in range(2)]
+
+    def hang_up(text, map_text, words):
+        at = len(e0.log_path.read_text())
+        own.write_text(text)
+        s.replace(map_text)
+        e0.signal(signal.SIGHUP)
+        s.until(f"SIGHUP: {words}", lambda: words in e0.log_path.read_text()[at:])
+        return e0.log_path.read_text()[at:]
+
+    said = hang_up(drives[0], s.raised().replace("tenant: team", "tenant: taem"), "configuration refused")
+    expect("it names the map", f"{s.file}:" in said and "no tenant 'taem'" in said, said)
+    expect("the drive did not come, either", len(s.status(e0)["drives"]) == 1, s.status(e0)["drives"])
+    hang_up(drives[0], s.raised(right).replace("weight: 2", "weight: 3"), "configuration read: 2 volumes, 2 drives")
+    s.until("both are in use", lambda: len(s.status(e0)["drives"]) == 2 and
+            s.status(e0)["epoch"] == s.epochs()[1] == s.epochs()[2])
+    said = hang_up(config.replace(f"pod: {s.file}", "volumes:\n  - name: kv\n    value_max: 64KiB\n"), s.text(), "configuration refused")
+    expect("volumes of its own need a restart", "pod is none (default), and" in said, said)
+    own.write_text(drives[0])
+
+
 def config_map(s):
     """A folder whose files are links to a folder that is a link, which is swapped."""
     text = s.text()
@@ -240,7 +297,7 @@ def config_map(s):
 def restarts(s):
     text = s.text()
     e0 = s.targets[0]
-    e0.stop()
+    expect("a target ends well", e0.stop() == 0, e0.log_tail())
     e0.start()
     e0.wait_ready()
     s.until("after a restart its blocks are there", lambda: s.get("other").stdout == b"second")
@@ -305,6 +362,8 @@ def main():
             shown(s)
             changes(s)
             refusals(s)
+            storm(s)
+            together(s)
             config_map(s)
             wait_until("there were some loads", lambda: load.loaded > 50)
             wrong = load.end()
