@@ -399,6 +399,10 @@ static int status_run(int argc, char **argv)
         return status;
     if (cli.argc != 0)
         return cli_usage(&cli, "it has no argument '%s'", cli.argv[0]);
+    if (cli.target != NULL && strstr(cli.target, "://") == NULL &&
+        (cli.token != NULL || cli.ca != NULL))
+        return cli_usage(&cli,
+                         "--token and --ca are for a URL: the file of a target names its own");
     if (cli.target != NULL)
         return status_target(&cli);
     if (cli.token != NULL || cli.ca != NULL || cli.cert != NULL)

@@ -218,8 +218,9 @@ def proofs(s):
             ("a key that others may read", ["--cert", s.folder / "client.crt", "--key", s.folder / "key"], "0644")):
         for done in (s.status(proof=words), icms("status", "--target", s.http[0], *words)):
             expect(what, done.returncode == 2 and says in done.stderr and done.stdout == "", done)
-    for what, words in (("--token of an agent", ["status", "--token", s.folder / "token"]),
-                        ("--token of a change", ["pod", "drain", "e0", "--file", s.file, "--token", s.folder / "token"]),
+    for what, words in (("--token of a file", ["status", "--target", s.targets[0].config_path, *s.proof[:2]]),
+                        ("--token of an agent", ["status", *s.proof[:2]]),
+                        ("--token of a change", ["pod", "drain", "e0", "--file", s.file, *s.proof[:2]]),
                         ("--http of a state", ["pod", "drain", "e0", "--file", s.file, "--http", "http://a:1"])):
         done = icms(*words)
         expect(what, done.returncode == 2 and " for " in done.stderr, done)
