@@ -45,11 +45,22 @@ static void unreadable_told(void *arg, bool is_asked, const char *sentence)
     unreadables++;
 }
 
+static void file_put(const char *text);
+
+/* Whether the file is another one after each look. */
+static _Atomic bool is_changing;
+
 static bool turned(void *arg, bool is_asked)
 {
+    char text[32];
+
     (void)arg;
     (void)is_asked;
-    return turns++ % 4 != 0; /* now and then something is under way */
+    if (is_changing) {
+        (void)snprintf(text, sizeof(text), "version %u", turns);
+        file_put(text);
+    }
+    return turns++ % 4 != 0 && !is_changing; /* now and then something is under way */
 }
 
 static void until(_Atomic uint32_t *counter, uint32_t value)
@@ -114,6 +125,18 @@ static void test_another_text_is_told_once(void **state)
     until(&texts, 2);
 }
 
+/* Somebody writes it, and has not ended: no two looks find the same. */
+static void test_a_text_counts_when_it_is_found_twice(void **state)
+{
+    begin();
+    is_changing = true;
+    until(&turns, 6);
+    assert_int_equal(texts, 0);
+    is_changing = false;
+    until(&texts, 1);
+    assert_int_equal(strncmp(last, "version ", 8), 0);
+}
+
 static void test_who_asks_is_told(void **state)
 {
     begin();
@@ -173,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_another_text_is_told_once, end),
+        cmocka_unit_test_teardown(test_a_text_counts_when_it_is_found_twice, end),
         cmocka_unit_test_teardown(test_who_asks_is_told, end),
         cmocka_unit_test_teardown(test_after_the_end_nothing_is_told, end),
         cmocka_unit_test(test_a_file_that_is_missing_is_an_error),

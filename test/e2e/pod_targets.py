@@ -209,6 +209,8 @@ def refusals(s):
     refused(s, "a former generation", new.replace("generation: 1", "generation: 0"), "of volume other is lower than 1")
     refused(s, "a map of other volumes", new.replace("name: kv", "name: v1").replace("name: other", "name: v2"),
             "lacks 2 of 2 volumes")
+    refused(s, "a map of other enclosures", new.replace("name: e", "name: f").replace("icms:e", "icms:f"),
+            "lacks 2 of 2 enclosures")
     # an agent has no drives: it takes the epoch
     right = refused(s, "a quota beyond the drives", new.replace("  - name: kv\n", "  - name: kv\n    quota: 1TiB\n"),
                     f"{s.file}:{at + 1}: quota", by_all=False)
