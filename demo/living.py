@@ -124,12 +124,11 @@ class Living:
             self.machines[f"e{i}"] = Machine(f"e{i}", 10 + i)
         for i in range(SERVERS):
             self.machines[f"g{i}"] = Machine(f"g{i}", 100 + i)
-        self.generation = 0
-        for i in range(ENCLOSURES - 1):
-            self.enclosure(f"e{i}")
+        names = [f"e{i}" for i in range(ENCLOSURES - 1)]
         self.file.write_text("name: living\nepoch: 1\nenclosures:\n" + "".join(
-            f"  - name: {name}\n    address: {self.address(name)}\n    nqn: {e.nqn}\n"
-            for name, e in self.enclosures.items()) + "volumes:\n  - name: kv\n    value_max: 64KiB\n...\n")
+            f"  - name: {name}\n    address: {self.address(name)}\n    nqn: {self.nqn(name)}\n" for name in names) +
+            "volumes:\n  - name: kv\n    value_max: 64KiB\n...\n")
+        self.start(*names)
         for i in range(SERVERS):
             name = f"g{i}"
             agent = p.make_agent(name, [], [VOLUME], pod=self.file, memory="1MiB", require="none")
@@ -139,7 +138,11 @@ class Living:
         self.each(self.agents, pod.Daemon.wait_ready)
 
     def address(self, name):
-        return f"{self.machines[name].address}:{self.enclosures[name].port}"
+        return f"{self.machines[name].address}:4420"
+
+    @staticmethod
+    def nqn(name):
+        return f"nqn.2026-01.io.icms:{name}"
 
     @staticmethod
     def put_at(daemon, machine):
@@ -155,10 +158,9 @@ class Living:
     def enclosure(self, name):
         if name not in self.enclosures:
             machine = self.machines[name]
-            target = self.p.make_target(name, 1, "64MiB", [{**VOLUME, "generation": self.generation}],
-                                        segment="1MiB", memory="32MiB", require="none",
-                                        advertise_host=machine.address, listen=f"{machine.address}:4420")
-            target.port = 4420
+            target = self.p.make_target(name, 1, "64MiB", [], segment="1MiB", memory="32MiB", require="none",
+                                        advertise_host=machine.address, listen=f"{machine.address}:4420",
+                                        pod=self.file)
             self.enclosures[name] = self.put_at(target, machine)
         self.enclosures[name].start()
         self.enclosures[name].wait_ready()
@@ -191,14 +193,6 @@ class Living:
         for name in names:
             self.enclosure(name)
 
-    def reset(self):
-        """The next generation, at the agents and at the enclosures."""
-        self.generation += 1
-        for target in self.enclosures.values():
-            self.icms("volume", "reset", "kv", "--file", target.config_path, "--yes")
-            target.signal(signal.SIGHUP)
-        self.pod("volume", "reset", "kv", "--yes")
-
     def agent_again(self, number):
         self.agents[number].kill()
         self.agents[number].start()
@@ -216,16 +210,16 @@ class Living:
     def script(self):
         """Kind, what the picture says, what is done, which enclosures it takes or brings back; a pause comes after
         each."""
-        e3 = lambda: (self.enclosure("e3"), self.pod("add", "e3", "--address", self.address("e3"), "--nqn",  # noqa: E731
-                                                     self.enclosures["e3"].nqn))
+        def add(name):
+            return lambda: (self.enclosure(name), self.pod("add", name, "--address", self.address(name), "--nqn",
+                                                           self.nqn(name)))
         return [
-            ("grow", "e3 joins", e3),
+            ("grow", "e3 joins", add("e3")),
             ("settle", "e3 is up", lambda: self.pod("settle", "e3")),
             ("drain", "e0 drains", lambda: self.pod("drain", "e0")),
             ("remove", "e0 leaves", lambda: (self.pod("remove", "e0", "--yes"), self.enclosures["e0"].stop())),
             ("upgrade", "e1 restarts", lambda: (self.enclosures["e1"].stop(), self.start("e1"))),
-            ("grow", "e0 joins", lambda: (self.enclosure("e0"), self.pod("add", "e0", "--address", self.address("e0"),
-                                                                         "--nqn", self.enclosures["e0"].nqn))),
+            ("grow", "e0 joins", add("e0")),
             ("settle", "e0 is up", lambda: self.pod("settle", "e0")),
             ("SIGKILL", "e2 is killed", lambda: self.crash("e2"), "e2"),
             ("repair", "e2 is back", lambda: self.start("e2"), "e2"),
@@ -236,7 +230,7 @@ class Living:
             ("agent", "agent g1 is killed", lambda: self.agent_again(1)),
             ("half", "e0 and e1 are killed", lambda: self.crash("e0", "e1"), "e0", "e1"),
             ("repair", "both are back", lambda: self.start("e0", "e1"), "e0", "e1"),
-            ("reset", "the volume is reset", self.reset),
+            ("reset", "the volume is reset", lambda: self.pod("volume", "reset", "kv", "--yes")),
             ("drain", "e3 drains", lambda: self.pod("drain", "e3")),
             ("remove", "e3 leaves", lambda: (self.pod("remove", "e3", "--yes"), self.enclosures["e3"].stop())),
         ]
