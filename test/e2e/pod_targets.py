@@ -314,6 +314,34 @@ def restarts(s):
     e0.wait_ready()
 
 
+def lacking(s):
+    """A target that starts with a map which lacks a volume that its drives have blocks of."""
+    e0, e1 = s.targets
+    for n in range(16):  # both have some
+        expect("stored", s.put("other", b"%d" % n, f"many{n}").returncode == 0)
+    right = s.text()
+    less = s.raised()
+    at = less.index("  - name: other")
+    e1.stop()
+    s.replace(less[:at] + "...\n")
+    s.until("the others use it", lambda: [s.status(d)["epoch"] for d in (e0, s.agent)] == [s.status(e0)["epoch"]] * 2 and
+            set(s.volumes(e0)) == {"kv"})
+    e1.start()
+    e1.wait_ready()
+    expect("it starts with what there is", set(s.volumes(e1)) == {"kv"}, s.volumes(e1))
+    s.replace(s.raised(right, by=2))
+    s.until("the volume comes back at the one that ran", lambda: set(s.volumes(e0)) == {"kv", "other"})
+    s.until("the other one says that it has to be restarted", lambda: "has blocks of it from before the start; restart" in
+            s.status(e1)["map_refused"])
+    e1.stop()
+    e1.start()
+    e1.wait_ready()
+    expect("then it uses the map", s.epochs() == [s.status(e0)["epoch"]] * 3 and s.status(e1)["map_refused"] == "",
+           s.epochs())
+    for n in range(16):
+        s.until(f"block {n} is there", lambda n=n: s.get("other", f"many{n}").stdout == b"%d" % n)
+
+
 def checked(s, config, map_text=None):
     (s.folder / "checked.yaml").write_text(config)
     if map_text is not None:
@@ -372,6 +400,7 @@ def main():
             expect(f"{load.loaded} loads meanwhile were hits", not wrong, wrong[:3])
             expect("no daemon was restarted", pids == [daemon.pid for daemon in s.daemons])
             restarts(s)
+            lacking(s)
             commands(s)
 
 
