@@ -28,9 +28,9 @@ uint64_t agent_in_flight(const struct agent *agent)
     uint64_t in_flight = 0;
 
     for (uint32_t i = 0; i < agent->reactor_count; i++) {
-        uint64_t answered = counter_get(&agent->reactors[i].answered);
+        uint64_t answered = counter_get_acquire(&agent->reactors[i].answered);
 
-        atomic_thread_fence(memory_order_acquire); /* of what was answered all was taken */
+        /* of what was answered all was taken */
         in_flight += counter_get(&agent->reactors[i].requests) - answered;
     }
     return in_flight;

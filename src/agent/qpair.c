@@ -99,7 +99,7 @@ static void qpair_req_free(struct agent_req *req)
     agent_req_state_set(req, AGENT_REQ_FREE);
     list_remove(&req->qpair_link);
     list_push(&qpair->free, &req->qpair_link);
-    counter_add(&qpair->reactor->answered, 1);
+    counter_add_release(&qpair->reactor->answered, 1);
     if (qpair->state == AGENT_QPAIR_LEAVING)
         qpair_leave_check(qpair);
     else if (was_full)

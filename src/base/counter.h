@@ -29,4 +29,16 @@ static inline uint64_t counter_get(const uint64_t *counter)
     return __atomic_load_n(counter, __ATOMIC_RELAXED);
 }
 
+/* By its writer, and by any thread: who sees this count with acquire sees what the writer counted
+ * elsewhere before. */
+static inline void counter_add_release(uint64_t *counter, uint64_t n)
+{
+    __atomic_store_n(counter, *counter + n, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t counter_get_acquire(const uint64_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
+
 #endif
