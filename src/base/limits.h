@@ -24,8 +24,9 @@
 /* The sealed trailer that follows a value (wire/sealed.h). */
 #define LIMIT_TRAILER_BYTES 64
 
-/* Encryption (crypt/seal.h): a value is sealed in pieces, each with a tag; its trailer has a salt.
- */
+/* Encryption (crypt/seal.h): a value is sealed in pieces, each with a tag, behind a head with a
+ * salt (wire/sealed.h). */
+#define LIMIT_SEALED_HEAD_BYTES 32
 #define LIMIT_PIECE_BYTES       ((uint64_t)256 << 10)
 #define LIMIT_TAG_BYTES         16
 #define LIMIT_SEALED_SALT_BYTES 24

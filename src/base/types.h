@@ -140,7 +140,7 @@ static inline bool volume_has_runs(const struct volume_spec *volume)
     return volume->sealed;
 }
 
-/* Pieces of a value that is encrypted, and its bytes then: ciphertext and tags. */
+/* Pieces of a value that is encrypted, and its bytes then: head, ciphertext and tags. */
 static inline uint32_t sealed_pieces(uint64_t plain_bytes)
 {
     return (uint32_t)((plain_bytes + LIMIT_PIECE_BYTES - 1) / LIMIT_PIECE_BYTES);
@@ -148,21 +148,32 @@ static inline uint32_t sealed_pieces(uint64_t plain_bytes)
 
 static inline uint64_t sealed_bytes(uint64_t plain_bytes)
 {
-    return plain_bytes + (uint64_t)sealed_pieces(plain_bytes) * LIMIT_TAG_BYTES;
+    return LIMIT_SEALED_HEAD_BYTES + plain_bytes +
+           (uint64_t)sealed_pieces(plain_bytes) * LIMIT_TAG_BYTES;
 }
 
 /* The other way round; 0: no value has so many. */
 static inline uint64_t sealed_plain_bytes(uint64_t bytes)
 {
     const uint64_t piece_bytes = LIMIT_PIECE_BYTES + LIMIT_TAG_BYTES;
-    uint64_t rest = bytes % piece_bytes;
+    uint64_t rest;
 
-    if (bytes == 0 || (rest != 0 && rest <= LIMIT_TAG_BYTES))
+    if (bytes <= LIMIT_SEALED_HEAD_BYTES)
+        return 0;
+    bytes -= LIMIT_SEALED_HEAD_BYTES;
+    rest = bytes % piece_bytes;
+    if (rest != 0 && rest <= LIMIT_TAG_BYTES)
         return 0;
     return bytes - (bytes + piece_bytes - 1) / piece_bytes * LIMIT_TAG_BYTES;
 }
 
-/* Bytes of a value as agents see them, the trailer not counted: plain, or ciphertext and tags. */
+/* Where pieces [0, count) of an encrypted value end, the last one of the value not among them. */
+static inline uint64_t sealed_pieces_end(uint32_t count)
+{
+    return LIMIT_SEALED_HEAD_BYTES + count * (LIMIT_PIECE_BYTES + LIMIT_TAG_BYTES);
+}
+
+/* Bytes of a value as agents see them, the trailer not counted: plain, or all that is sealed. */
 static inline uint64_t volume_carried_bytes_max(const struct volume_spec *volume)
 {
     return volume->encrypted ? sealed_bytes(volume->value_bytes_max) : volume->value_bytes_max;

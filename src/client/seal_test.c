@@ -230,19 +230,20 @@ static void no_two_ciphertexts_are_alike(void **state)
 {
     enum { BYTES = 64 };
     struct fixture *f = *state;
-    uint8_t one[BYTES + 16 + LIMIT_TRAILER_BYTES], two[sizeof(one)];
+    const uint32_t sealed = LIMIT_SEALED_HEAD_BYTES + BYTES + 16;
+    uint8_t one[LIMIT_SEALED_HEAD_BYTES + BYTES + 16 + LIMIT_TRAILER_BYTES], two[sizeof(one)];
     struct icms_key icms_key = rig_key(1);
     struct key key = client_key(&icms_key);
 
     assert_int_equal(rig_put_one(f->vault, 1, BYTES), ICMS_OK);
     assert_int_equal(fake_agent_value_take(f->rig.agent, FAKE_VAULT, &key, one, sizeof(one)),
-                     BYTES + 16);
+                     sealed);
     assert_int_equal(rig_put_one(f->vault, 1, BYTES), ICMS_OK);
     assert_int_equal(fake_agent_value_take(f->rig.agent, FAKE_VAULT, &key, two, sizeof(two)),
-                     BYTES + 16);
-    for (int i = 0; i < BYTES + 16; i += 8)
+                     sealed);
+    assert_memory_not_equal(one, two, LIMIT_SEALED_SALT_BYTES);
+    for (uint32_t i = LIMIT_SEALED_HEAD_BYTES; i < sealed; i += 8)
         assert_memory_not_equal(one + i, two + i, 8);
-    assert_memory_not_equal(one + BYTES + 16 + 16, two + BYTES + 16 + 16, LIMIT_SEALED_SALT_BYTES);
 }
 
 /* Damage: of every byte of a small value and its trailer, of some of a large one. The agent is
@@ -254,7 +255,7 @@ static void every_flipped_byte_is_a_miss(void **state)
     unsigned suspects = 0;
 
     assert_int_equal(rig_put_one(f->vault, 1, small), ICMS_OK);
-    for (uint32_t at = 1; at <= small + 16 + LIMIT_TRAILER_BYTES; at++) {
+    for (uint32_t at = 1; at <= sealed_bytes(small) + LIMIT_TRAILER_BYTES; at++) {
         assert_int_equal(rig_put_one(f->vault, 1, small), ICMS_OK); /* out of the arena */
         atomic_store(&fake.damage, at);
         get_misses(f->vault, 1, small, ICMS_MISS_CHECKSUM);
@@ -263,7 +264,8 @@ static void every_flipped_byte_is_a_miss(void **state)
     }
     for (uint32_t i = 0; i < 20; i++) {
         assert_int_equal(rig_put_one(f->vault, 2, large), ICMS_OK);
-        atomic_store(&fake.damage, 1 + i * ((large + 32 + LIMIT_TRAILER_BYTES - 1) / 19));
+        atomic_store(&fake.damage,
+                     1 + i * (((uint32_t)sealed_bytes(large) + LIMIT_TRAILER_BYTES - 1) / 19));
         get_misses(f->vault, 2, large, ICMS_MISS_CHECKSUM);
         atomic_store(&fake.damage, 0);
         wait_suspects(++suspects);
@@ -275,16 +277,16 @@ static void every_flipped_byte_is_a_miss(void **state)
 
 /* What an agent gives out that knows all but the keys: whole by its checksums. */
 static void forge(const struct fixture *f, uint64_t number, const uint8_t *sealed, uint32_t bytes,
-                  const struct sealed_cipher *cipher)
+                  bool encrypted)
 {
     uint8_t *value = malloc(bytes + LIMIT_TRAILER_BYTES);
     struct icms_key icms_key = rig_key(number);
     struct key key = client_key(&icms_key);
 
     memcpy(value, sealed, bytes);
-    if (cipher != NULL)
+    if (encrypted)
         sealed_trailer_make_encrypted(&client_view(f->vault)->arena.uuid, &key, icms_key.digest,
-                                      bytes, crc32c(value, bytes), cipher, value + bytes);
+                                      bytes, crc32c(value, bytes), value + bytes);
     else
         sealed_trailer_make(&client_view(f->vault)->arena.uuid, &key, icms_key.digest, bytes,
                             crc32c(value, bytes), value + bytes);
@@ -294,50 +296,57 @@ static void forge(const struct fixture *f, uint64_t number, const uint8_t *seale
 
 static void what_an_agent_forges_is_a_miss(void **state)
 {
-    const uint32_t plain = 300 * KIB, bytes = plain + 32, piece = 256 * KIB + 16;
+    const uint32_t plain = 300 * KIB, bytes = (uint32_t)sealed_bytes(plain);
+    const uint32_t piece = (uint32_t)sealed_pieces_end(1);
     struct fixture *f = *state;
     uint8_t *value = malloc(bytes + LIMIT_TRAILER_BYTES), *other = malloc(bytes);
     struct icms_key icms_key = rig_key(1);
     struct key key = client_key(&icms_key);
-    struct sealed_cipher cipher, salted;
+    struct sealed_head head;
     uint64_t tag_errors = 0;
 
     assert_int_equal(rig_put_one(f->vault, 1, plain), ICMS_OK);
     assert_int_equal(
         fake_agent_value_take(f->rig.agent, FAKE_VAULT, &key, value, bytes + LIMIT_TRAILER_BYTES),
         bytes);
-    assert_int_equal(sealed_trailer_cipher(value + bytes, &cipher), ICMS_OK);
-    assert_int_equal(cipher.key_id, 1);
-    forge(f, 1, value, bytes, &cipher); /* as it was: it does open */
+    assert_int_equal(sealed_head_read(value, &head), ICMS_OK);
+    assert_int_equal(head.key_id, 1);
+    assert_int_equal(head.length, plain);
+    forge(f, 1, value, bytes, true); /* as it was: it does open */
     assert_int_equal(rig_get_one(f->vault, 1, plain, NULL), ICMS_OK);
 
     for (int bit = 0; bit < 16; bit++) { /* a bit of the text */
         memcpy(other, value, bytes);
-        other[bit * 18000] ^= (uint8_t)(1 << bit % 8);
-        forge(f, 1, other, bytes, &cipher);
+        other[LIMIT_SEALED_HEAD_BYTES + bit * 18000] ^= (uint8_t)(1 << bit % 8);
+        forge(f, 1, other, bytes, true);
         get_misses(f->vault, 1, plain, ICMS_MISS_CHECKSUM);
         tag_errors++;
     }
-    salted = cipher;
-    salted.salt[23] ^= 1;
-    forge(f, 1, value, bytes, &salted);
-    get_misses(f->vault, 1, plain, ICMS_MISS_CHECKSUM);
-    forge(f, 2, value, bytes, &cipher); /* another block's */
+    for (uint32_t at = 0; at < LIMIT_SEALED_HEAD_BYTES; at++) { /* the head: all but the key's id */
+        if (at >= LIMIT_SEALED_SALT_BYTES && at < LIMIT_SEALED_SALT_BYTES + sizeof(head.key_id))
+            continue;
+        memcpy(other, value, bytes);
+        other[at] ^= 1;
+        forge(f, 1, other, bytes, true);
+        get_misses(f->vault, 1, plain, ICMS_MISS_CHECKSUM);
+        tag_errors++;
+    }
+    forge(f, 2, value, bytes, true); /* another block's */
     get_misses(f->vault, 2, plain, ICMS_MISS_CHECKSUM);
-    forge(f, 1, value, piece, &cipher); /* cut behind a piece */
+    forge(f, 1, value, piece, true); /* cut behind a piece */
     get_misses(f->vault, 1, plain, ICMS_MISS_CHECKSUM);
-    forge(f, 1, value, bytes - 20, &cipher); /* and inside of one */
+    forge(f, 1, value, bytes - 20, true); /* and inside of one */
     get_misses(f->vault, 1, plain, ICMS_MISS_CHECKSUM);
-    tag_errors += 4;
+    tag_errors += 3;
     assert_int_equal(counted(f->vault, SHM_COUNT_TAG_ERRORS), tag_errors);
     assert_int_equal(atomic_load(&fake.suspects), 0); /* whole: nobody deletes it */
 
-    forge(f, 1, value, 16, &cipher); /* a length that no value has */
+    forge(f, 1, value, LIMIT_SEALED_HEAD_BYTES + 16, true); /* a length that no value has */
     get_misses(f->vault, 1, plain, ICMS_MISS_CHECKSUM);
     wait_suspects(1);
 
-    forge(f, 1, value, bytes, NULL); /* plain, they say */
-    get_misses(f->vault, 1, plain + 32, ICMS_MISS_CHECKSUM);
+    forge(f, 1, value, bytes, false); /* plain, they say */
+    get_misses(f->vault, 1, bytes, ICMS_MISS_CHECKSUM);
     wait_suspects(2);
     free(value);
     free(other);
@@ -350,14 +359,13 @@ static void another_value_of_the_same_16_bytes_is_a_collision(void **state)
     struct icms_block block = {.key = rig_key(1), .data = data, .bytes = sizeof(data)};
 
     assert_int_equal(rig_put_one(f->vault, 1, sizeof(data)), ICMS_OK);
-    block.key.digest[ICMS_DIGEST_BYTES - 1] ^= 2; /* in the half that the trailer has */
-    assert_int_equal(icms_get(f->vault, &block, 1, NULL), ICMS_MISS);
-    assert_int_equal(block.reason, ICMS_MISS_COLLISION);
-    block.key = rig_key(1);
-    block.key.digest[0] ^= 2; /* in the other one, where the tag tells */
-    block.bytes = sizeof(data);
-    assert_int_equal(icms_get(f->vault, &block, 1, NULL), ICMS_MISS);
-    assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
+    for (int at = 0; at < ICMS_DIGEST_BYTES; at++) {
+        block.key = rig_key(1);
+        block.key.digest[at] ^= 2;
+        block.bytes = sizeof(data);
+        assert_int_equal(icms_get(f->vault, &block, 1, NULL), ICMS_MISS);
+        assert_int_equal(block.reason, ICMS_MISS_COLLISION);
+    }
     assert_int_equal(atomic_load(&fake.suspects), 0);
 }
 

@@ -281,20 +281,18 @@ static void send_put_encrypt(struct icms_request *request, const struct client_o
     const struct shm_arena *arena = &request->view->arena;
     const struct client_key *volume_key = &request->volume->keys->keys[0];
     const uint32_t carried = (uint32_t)sealed_bytes(block->bytes);
-    struct sealed_cipher cipher = {.key_id = volume_key->id};
     struct key key = client_key(&block->key);
     struct seal_block bound = {
         .volume = &arena->uuid, .key = &key, .digest = block->key.digest, .key_id = volume_key->id};
     uint32_t number, crc;
     struct seal *seal = client_seal_take(request->icms->crypt, &number);
 
-    sys_random(cipher.salt, sizeof(cipher.salt));
-    memcpy(bound.salt, cipher.salt, sizeof(bound.salt));
+    sys_random(bound.salt, sizeof(bound.salt));
     crc = seal_value(seal, secret_bytes(volume_key->secret), &bound,
                      client_block_memory(request, op->block), (uint32_t)block->bytes,
                      client_seal_memory(request), to);
     client_seal_give(request->icms->crypt, number);
-    sealed_trailer_make_encrypted(&arena->uuid, &key, block->key.digest, carried, crc, &cipher,
+    sealed_trailer_make_encrypted(&arena->uuid, &key, block->key.digest, carried, crc,
                                   to + carried);
 }
 

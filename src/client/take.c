@@ -152,60 +152,73 @@ static enum icms_miss take_copy(const struct icms_request *request, size_t index
     return take_check(request, key, value_bytes, crc, trailer);
 }
 
-/* What a value of an encrypted volume is to become. */
-struct take_plain {
+/* A value of an encrypted volume, and what it is to become. */
+struct take_sealed {
+    const uint8_t *value;
+    uint32_t value_bytes;
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint8_t *to;
-    uint32_t bytes; /* of the plain value */
-    bool is_whole;  /* out: what is stored is as it was sealed, whatever is wrong with it for us */
+    uint32_t plain_bytes;
+    bool is_whole; /* out: what is stored is as it was sealed, whatever is wrong with it for us */
 };
 
-/* Decrypts with a key that we have. `to` is the value, or zeros. The tags have in them all that the
- * trailer's checksum covers. Only when one does not pass is that checksum looked at: it tells what
- * is damaged from what is whole and was sealed under another key, or for another block. */
-static enum icms_miss take_decrypt(const struct icms_request *request, const struct icms_key *key,
-                                   const uint8_t *value, uint32_t value_bytes,
-                                   const uint8_t *trailer, const struct sealed_cipher *cipher,
-                                   struct take_plain *plain)
+/* Decrypts pieces of a value with a key that we have. False: one did not pass, and all of `to` is
+ * zeros. */
+static bool take_decrypt(const struct icms_request *request, const struct icms_key *key,
+                         const struct client_key *volume_key, const struct sealed_head *head,
+                         const struct seal_sealed *pieces, uint8_t *to)
 {
-    const struct icms_volume *volume = request->volume;
-    const struct client_key *volume_key = client_keys_find(volume->keys, cipher->key_id);
     struct key wire = client_key(key);
     struct seal_block bound = {.volume = &request->view->arena.uuid,
                                .key = &wire,
                                .digest = key->digest,
-                               .key_id = cipher->key_id};
-    uint32_t number, crc;
+                               .key_id = head->key_id};
+    uint32_t number;
     struct seal *seal = client_seal_take(request->icms->crypt, &number);
-    enum icms_miss wrong;
     bool passed;
 
-    memcpy(bound.salt, cipher->salt, sizeof(bound.salt));
-    passed = seal_open(seal, secret_bytes(volume_key->secret), &bound, value, plain->bytes,
-                       client_seal_memory(request), plain->to);
+    memcpy(bound.salt, head->salt, sizeof(bound.salt));
+    passed = seal_open_pieces(seal, secret_bytes(volume_key->secret), &bound, pieces, to);
     client_seal_give(request->icms->crypt, number);
-    if (passed)
-        return ICMS_MISS_NONE;
-    crc = crc32c(value, value_bytes);
-    wrong = take_check(request, key, value_bytes, crc, trailer);
-    plain->is_whole = wrong != ICMS_MISS_CHECKSUM;
-    return wrong == ICMS_MISS_NONE ? ICMS_MISS_CHECKSUM : wrong;
+    return passed;
 }
 
-static enum icms_miss take_open(const struct icms_request *request, const struct icms_key *key,
-                                const uint8_t *value, uint32_t value_bytes,
-                                struct take_plain *plain)
+/* What is wrong with a value that does not open: its checksum tells what is damaged from what is
+ * whole and was sealed for another block, or as `whole` says. */
+static enum icms_miss take_closed(const struct icms_request *request, const struct icms_key *key,
+                                  struct take_sealed *sealed, enum icms_miss whole)
 {
-    uint8_t trailer[LIMIT_TRAILER_BYTES];
-    struct sealed_cipher cipher;
+    uint32_t crc = crc32c(sealed->value, sealed->value_bytes);
+    enum icms_miss wrong = take_check(request, key, sealed->value_bytes, crc, sealed->trailer);
 
-    memcpy(trailer, value + value_bytes, sizeof(trailer));
-    if (sealed_trailer_cipher(trailer, &cipher) != ICMS_OK)
-        return ICMS_MISS_CHECKSUM;
-    if (client_keys_find(request->volume->keys, cipher.key_id) == NULL) {
-        plain->is_whole = true; /* as far as we can tell; whoever has the key sees */
-        return ICMS_MISS_NO_KEY;
-    }
-    return take_decrypt(request, key, value, value_bytes, trailer, &cipher, plain);
+    sealed->is_whole = wrong != ICMS_MISS_CHECKSUM;
+    return wrong == ICMS_MISS_NONE ? whole : wrong;
+}
+
+/* The tags have in them all that the trailer's checksum covers: only when one does not pass is that
+ * checksum looked at. */
+static enum icms_miss take_open(const struct icms_request *request, const struct icms_key *key,
+                                struct take_sealed *sealed)
+{
+    struct seal_sealed pieces = {.from = sealed->value,
+                                 .plain_bytes = sealed->plain_bytes,
+                                 .end = sealed_pieces(sealed->plain_bytes),
+                                 .memory = client_seal_memory(request)};
+    const struct client_key *volume_key;
+    uint8_t bytes[LIMIT_SEALED_HEAD_BYTES];
+    struct sealed_head head;
+
+    memcpy(bytes, sealed->value, sizeof(bytes));
+    memcpy(sealed->trailer, sealed->value + sealed->value_bytes, sizeof(sealed->trailer));
+    if (sealed_trailer_encrypted(sealed->trailer) != ICMS_OK ||
+        sealed_head_read(bytes, &head) != ICMS_OK || head.length != sealed->plain_bytes)
+        return take_closed(request, key, sealed, ICMS_MISS_CHECKSUM);
+    volume_key = client_keys_find(request->volume->keys, head.key_id);
+    if (volume_key == NULL)
+        return take_closed(request, key, sealed, ICMS_MISS_NO_KEY);
+    if (take_decrypt(request, key, volume_key, &head, &pieces, sealed->to))
+        return ICMS_MISS_NONE;
+    return take_closed(request, key, sealed, ICMS_MISS_CHECKSUM);
 }
 
 /* Tells the agent that a block does not pass, so that it looks itself: it forgets its copy, and has
@@ -257,33 +270,35 @@ static bool take_private(struct icms_request *request, uint64_t bytes)
 
 /* client_block_load() in an encrypted volume. */
 static void take_encrypted(struct icms_request *request, size_t index, const uint8_t *value,
-                           uint32_t value_bytes)
+                           const struct client_place *place)
 {
     struct icms_block *block = &request->blocks[index];
-    struct take_plain plain = {.to = client_block_memory(request, index),
-                               .bytes = (uint32_t)sealed_plain_bytes(value_bytes)};
+    struct take_sealed sealed = {.value = value,
+                                 .value_bytes = place->value_bytes,
+                                 .to = client_block_memory(request, index),
+                                 .plain_bytes = (uint32_t)sealed_plain_bytes(place->value_bytes)};
     enum icms_miss wrong = ICMS_MISS_NONE;
     uint64_t room = client_block_room(request, index);
 
-    block->bytes = plain.bytes;
-    if (plain.bytes == 0) { /* nobody sealed that */
+    block->bytes = sealed.plain_bytes;
+    if (sealed.plain_bytes == 0) { /* nobody sealed that */
         wrong = ICMS_MISS_CHECKSUM;
     } else if (request->lease_wanted) {
-        if (!take_private(request, plain.bytes)) {
+        if (!take_private(request, sealed.plain_bytes)) {
             client_block_done(request, index, ICMS_LIMIT, ICMS_MISS_NONE);
             return;
         }
-        plain.to = request->icms->crypt->base + request->private_offset;
-    } else if (block->data != NULL && room < plain.bytes) {
+        sealed.to = request->icms->crypt->base + request->private_offset;
+    } else if (block->data != NULL && room < sealed.plain_bytes) {
         client_block_done(request, index, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
         return;
     }
-    if (wrong == ICMS_MISS_NONE && plain.to != NULL)
-        wrong = take_open(request, &block->key, value, value_bytes, &plain);
+    if (wrong == ICMS_MISS_NONE && sealed.to != NULL)
+        wrong = take_open(request, &block->key, &sealed);
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
     if (wrong != ICMS_MISS_NONE)
-        take_wrong(request, index, wrong, plain.is_whole);
+        take_wrong(request, index, wrong, sealed.is_whole);
     else
         client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
 }
@@ -340,7 +355,7 @@ void client_block_load(struct icms_request *request, size_t index, struct client
         device_copy_fill(copy);
     block->source = source;
     if (request->volume->keys != NULL) {
-        take_encrypted(request, index, value, value_bytes);
+        take_encrypted(request, index, value, place);
         if (block->data != NULL)
             take_timed(request->icms, value_bytes, begin_ns);
         return;

@@ -950,9 +950,9 @@ static void test_an_encrypted_volume_is_another_one(void **state)
                   "a.yaml:2: ", "sealed: true");
     agent_refused("local: {path: /tmp/l, size: 1GiB, segment: 128MiB}\n"
                   "volumes: [{name: v, encrypted: true, value_max: 64MiB}]\n",
-                  "a.yaml:2: ", "67104768");
+                  "a.yaml:2: ", "67104736");
     agent_accepted("local: {path: /tmp/l, size: 1GiB, segment: 128MiB}\n"
-                   "volumes: [{name: v, encrypted: true, value_max: 67104768}]\n");
+                   "volumes: [{name: v, encrypted: true, value_max: 67104736}]\n");
 }
 
 int main(void)

@@ -183,10 +183,11 @@ static icms_err volume_encrypted_rules(const struct conf_source *source,
         return conf_fail(source, conf_node_line(map, "encrypted"),
                          "encrypted: a raw volume cannot be: write 'sealed: true'");
     if (volume_carried_bytes_max(volume) > LIMIT_VALUE_BYTES)
-        return conf_fail(source, conf_node_line(map, "value_max"),
-                         "value_max: of an encrypted volume at most %llu bytes: each 256KiB has a "
-                         "tag of 16 bytes",
-                         (unsigned long long)sealed_plain_bytes(LIMIT_VALUE_BYTES));
+        return conf_fail(
+            source, conf_node_line(map, "value_max"),
+            "value_max: of an encrypted volume at most %llu bytes: it has a head of 32 "
+            "bytes, and each 256KiB a tag of 16",
+            (unsigned long long)sealed_plain_bytes(LIMIT_VALUE_BYTES));
     return ICMS_OK;
 }
 

@@ -145,13 +145,14 @@ struct piece {
 static struct piece piece_at(const void *from, void *to, uint32_t plain_bytes, uint32_t position,
                              bool encrypt)
 {
-    const uint64_t sealed_piece = LIMIT_PIECE_BYTES + LIMIT_TAG_BYTES;
     struct piece piece = {.position = position, .count = sealed_pieces(plain_bytes)};
 
     piece.plain_bytes =
         (uint32_t)u64_min(LIMIT_PIECE_BYTES, plain_bytes - (uint64_t)position * LIMIT_PIECE_BYTES);
-    piece.from = (const uint8_t *)from + position * (encrypt ? LIMIT_PIECE_BYTES : sealed_piece);
-    piece.to = (uint8_t *)to + position * (encrypt ? sealed_piece : LIMIT_PIECE_BYTES);
+    piece.from = (const uint8_t *)from +
+                 (encrypt ? position * LIMIT_PIECE_BYTES : sealed_pieces_end(position));
+    piece.to =
+        (uint8_t *)to + (encrypt ? sealed_pieces_end(position) : position * LIMIT_PIECE_BYTES);
     return piece;
 }
 
@@ -222,9 +223,14 @@ uint32_t seal_value(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
                     const struct seal_block *block, const void *plain, uint32_t plain_bytes,
                     enum seal_memory memory, void *to)
 {
-    uint32_t crc = 0, count = sealed_pieces(plain_bytes);
+    struct sealed_head head = {.key_id = block->key_id, .length = plain_bytes};
+    uint8_t head_bytes[LIMIT_SEALED_HEAD_BYTES];
+    uint32_t crc, count = sealed_pieces(plain_bytes);
 
     check(plain_bytes > 0);
+    memcpy(head.salt, block->salt, sizeof(head.salt));
+    sealed_head_make(&head, head_bytes);
+    crc = crc32c_copy_steady(0, to, head_bytes, sizeof(head_bytes));
     seal_begin(seal, volume_key, block, true);
     for (uint32_t i = 0; i < count; i++) {
         struct piece piece = piece_at(plain, to, plain_bytes, i, true);
@@ -237,19 +243,18 @@ uint32_t seal_value(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
     return crc;
 }
 
-bool seal_open(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
-               const struct seal_block *block, const void *from, uint32_t plain_bytes,
-               enum seal_memory memory, void *to)
+bool seal_open_pieces(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
+                      const struct seal_block *block, const struct seal_sealed *sealed, void *to)
 {
-    uint32_t count = sealed_pieces(plain_bytes);
+    uint32_t plain_bytes = sealed->plain_bytes;
     bool passed = true;
 
-    check(plain_bytes > 0);
+    check(plain_bytes > 0 && sealed->end <= sealed_pieces(plain_bytes));
     seal_begin(seal, volume_key, block, false);
-    for (uint32_t i = 0; i < count && passed; i++) {
-        struct piece piece = piece_at(from, to, plain_bytes, i, false);
+    for (uint32_t i = sealed->first; i < sealed->end && passed; i++) {
+        struct piece piece = piece_at(sealed->from, to, plain_bytes, i, false);
 
-        piece.memory = memory;
+        piece.memory = sealed->memory;
         piece_begin(seal, block, &piece, plain_bytes, false);
         passed = piece_open(seal, &piece);
     }
@@ -257,4 +262,16 @@ bool seal_open(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
     if (!passed)
         secret_wipe(to, plain_bytes);
     return passed;
+}
+
+bool seal_open(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
+               const struct seal_block *block, const void *from, uint32_t plain_bytes,
+               enum seal_memory memory, void *to)
+{
+    const struct seal_sealed sealed = {.from = from,
+                                       .plain_bytes = plain_bytes,
+                                       .end = sealed_pieces(plain_bytes),
+                                       .memory = memory};
+
+    return seal_open_pieces(seal, volume_key, block, &sealed, to);
 }

@@ -4,8 +4,8 @@
  *
  * A value is cut into pieces of LIMIT_PIECE_BYTES; the last one may be shorter. Each piece is
  * AES-256-GCM ciphertext with its tag of LIMIT_TAG_BYTES behind it, and the pieces follow each
- * other: these are the sealed bytes. The trailer behind them (wire/sealed.h) has the salt and the
- * id of the volume's key.
+ * other, behind a head with the salt, the id of the volume's key and the length of the value: these
+ * are the sealed bytes (wire/sealed.h). So who has the first pieces can open them.
  *
  *   block key, nonce  XAES-256-GCM (C2SP) from the volume's key and the salt of 192 random bits, so
  *                     that any number of writers share a key. A value of one piece is exactly
@@ -14,7 +14,9 @@
  *   associated data   struct sealed_aad_wf: volume, key, digest, plain length, position, count, id
  *
  * So nothing of another block, volume, generation or key passes, and no piece passes in another
- * place, or without the others. XAES-256-GCM does not commit to its key; nothing here relies on it.
+ * place, or beside pieces of another value: pieces that pass under one head are of the value that
+ * was sealed under it, whenever and wherever they were read. XAES-256-GCM does not commit to its
+ * key; nothing here relies on it.
  *
  * Each byte is moved once, in chunks that stay in the cache: encrypted, copied, and summed for the
  * trailer's CRC32C; or copied and decrypted. Opening sums nothing: the tags authenticate every
@@ -59,15 +61,28 @@ enum seal_memory {
     SEAL_OWN,    /* nobody: it is this process's alone, and not in use elsewhere in it */
 };
 
-/* Seals plain_bytes, 1 or more, into to[sealed_bytes(plain_bytes)] and returns their CRC32C. The
- * plain bytes do not change meanwhile. */
+/* Seals plain_bytes, 1 or more, into to[sealed_bytes(plain_bytes)], head and all, and returns their
+ * CRC32C. The plain bytes do not change meanwhile. */
 uint32_t seal_value(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
                     const struct seal_block *block, const void *plain, uint32_t plain_bytes,
                     enum seal_memory memory, void *to);
 
-/* Opens a value whose sealed bytes are sealed_bytes(plain_bytes) into to[plain_bytes]. False: a tag
- * did not pass; `to` is zeros then. Sealed bytes of SEAL_SHARED may change meanwhile: what passes
- * is what was sealed. */
+/* Sealed bytes, of which some pieces are to be opened. */
+struct seal_sealed {
+    const void *from;     /* sealed_bytes(plain_bytes); read are those pieces and nothing else   */
+    uint32_t plain_bytes; /* of the value                                                        */
+    uint32_t first, end;  /* pieces [first, end): any of sealed_pieces(plain_bytes), or none     */
+    enum seal_memory memory;
+};
+
+/* Opens pieces of a value into their places of to[plain_bytes]. What its head says is the caller's
+ * to read: salt and key_id of the block, plain_bytes. False: a tag did not pass; all of `to` is
+ * zeros then. Sealed bytes of SEAL_SHARED may change meanwhile: what passes is what was sealed. */
+bool seal_open_pieces(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
+                      const struct seal_block *block, const struct seal_sealed *sealed,
+                      void *to) ICMS_MUST_CHECK;
+
+/* The same for all of them. */
 bool seal_open(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
                const struct seal_block *block, const void *from, uint32_t plain_bytes,
                enum seal_memory memory, void *to) ICMS_MUST_CHECK;

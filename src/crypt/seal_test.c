@@ -21,6 +21,7 @@
 
 #define KIB   ((uint32_t)1024)
 #define PIECE ((uint32_t)LIMIT_PIECE_BYTES)
+#define HEAD  LIMIT_SEALED_HEAD_BYTES
 
 static const uint8_t volume_key[SEAL_KEY_BYTES] = "the key of a volume, thirty-two";
 static const struct uuid volume = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
@@ -91,19 +92,21 @@ static void a_value_of_one_piece_is_xaes_256_gcm(void **state)
     };
     struct seal_block block = block_of();
     struct sealed_aad_wf aad;
-    uint8_t out[12 + 16], wanted[12 + 16], derived[32], master[32];
+    uint8_t out[HEAD + 12 + 16], wanted[HEAD + 12 + 16], derived[32], master[32];
 
     memcpy(block.salt, "ABCDEFGHIJKLMNOPQRSTUVWX", 24);
     sealed_aad_make(&(struct sealed_aad){&volume, &key, digest, 7, 12, 0, 1}, &aad);
     for (size_t i = 0; i < 2; i++) {
         memset(master, vectors[i].byte, sizeof(master));
         (void)test_hex(vectors[i].derived, derived, sizeof(derived));
+        (void)test_hex("4142434445464748494a4b4c4d4e4f505152535455565758 07000000 0c000000", wanted,
+                       HEAD);
         gcm(derived, (const uint8_t *)"MNOPQRSTUVWX", &aad, sizeof(aad), "XAES-256-GCM", 12,
-            wanted);
+            wanted + HEAD);
         assert_int_equal(seal_value(seal, master, &block, "XAES-256-GCM", 12, SEAL_SHARED, out),
                          crc32c(wanted, sizeof(wanted)));
         assert_memory_equal(out, wanted, sizeof(wanted));
-        test_bytes_are(out, vectors[i].cipher);
+        test_bytes_are(out + HEAD, vectors[i].cipher);
     }
 }
 
@@ -129,7 +132,7 @@ static void pieces_have_their_own_nonce_and_place(void **state)
         nonce[11] ^= (uint8_t)i;
         sealed_aad_make(&(struct sealed_aad){&volume, &key, digest, 7, bytes, i, 3}, &aad);
         gcm(derived, nonce, &aad, sizeof(aad), plain + (size_t)i * PIECE, (int)n, wanted);
-        assert_memory_equal(out + (size_t)i * (PIECE + 16), wanted, n + 16);
+        assert_memory_equal(out + sealed_pieces_end(i), wanted, n + 16);
     }
     free(plain);
     free(out);
@@ -173,13 +176,14 @@ static void every_size_comes_back(void **state)
 /* Sizes that no value has: a tag, and nothing that it could be of. */
 static void other_lengths_are_of_no_value(void **state)
 {
-    assert_int_equal(sealed_plain_bytes(0), 0);
-    for (uint64_t bytes = 1; bytes <= 16; bytes++) {
+    const uint64_t pieces = LIMIT_VALUE_BYTES / LIMIT_PIECE_BYTES;
+
+    for (uint64_t bytes = 0; bytes <= HEAD + 16; bytes++)
         assert_int_equal(sealed_plain_bytes(bytes), 0);
-        assert_int_equal(sealed_plain_bytes(LIMIT_PIECE_BYTES + 16 + bytes), 0);
-    }
-    assert_int_equal(sealed_plain_bytes(17), 1);
-    assert_int_equal(sealed_plain_bytes(LIMIT_VALUE_BYTES), LIMIT_VALUE_BYTES - 4096);
+    for (uint64_t bytes = 1; bytes <= 16; bytes++)
+        assert_int_equal(sealed_plain_bytes(HEAD + LIMIT_PIECE_BYTES + 16 + bytes), 0);
+    assert_int_equal(sealed_plain_bytes(HEAD + 17), 1);
+    assert_int_equal(sealed_plain_bytes(LIMIT_VALUE_BYTES), LIMIT_VALUE_BYTES - HEAD - pieces * 16);
     for (uint64_t plain = 1; plain < 3 * LIMIT_PIECE_BYTES; plain += 1021)
         assert_int_equal(sealed_plain_bytes(sealed_bytes(plain)), plain);
 }
@@ -201,12 +205,12 @@ static void does_not_open(const struct seal_block *block, const uint8_t *master,
 
 static void every_flipped_bit_is_found(void **state)
 {
-    uint8_t plain[100], out[116];
+    uint8_t plain[100], out[HEAD + 116];
     struct seal_block block = block_of();
 
     memset(plain, 0x77, sizeof(plain));
     (void)seal_value(seal, volume_key, &block, plain, sizeof(plain), SEAL_SHARED, out);
-    for (int bit = 0; bit < 8 * (int)sizeof(out); bit++) {
+    for (int bit = 8 * HEAD; bit < 8 * (int)sizeof(out); bit++) {
         out[bit / 8] ^= (uint8_t)(1 << bit % 8);
         does_not_open(&block, volume_key, out, sizeof(plain));
         out[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -222,7 +226,8 @@ static void a_large_value_with_a_flipped_bit_shows_no_piece(void **state)
 
     (void)seal_value(seal, volume_key, &block, plain, bytes, SEAL_SHARED, out);
     for (uint64_t i = 0; i < 40; i++) {
-        uint64_t at = i < 2 ? i * (stored - 1) : hash64_mix(i) % stored;
+        uint64_t at =
+            i < 2 ? HEAD + i * (stored - HEAD - 1) : HEAD + hash64_mix(i) % (stored - HEAD);
 
         out[at] ^= 0x10;
         does_not_open(&block, volume_key, out, bytes);
@@ -288,14 +293,12 @@ static void swapped_and_cut_pieces_do_not_open(void **state)
     for (uint32_t first = 0; first < 3; first++)
         for (uint32_t second = first + 1; second < 3; second++) {
             memcpy(moved, out, sealed_bytes(bytes));
-            memcpy(moved + (size_t)first * sealed_piece, out + (size_t)second * sealed_piece,
-                   sealed_piece);
-            memcpy(moved + (size_t)second * sealed_piece, out + (size_t)first * sealed_piece,
-                   sealed_piece);
+            memcpy(moved + sealed_pieces_end(first), out + sealed_pieces_end(second), sealed_piece);
+            memcpy(moved + sealed_pieces_end(second), out + sealed_pieces_end(first), sealed_piece);
             does_not_open(&block, volume_key, moved, bytes);
         }
     memcpy(moved, out, sealed_bytes(bytes));
-    memcpy(moved + sealed_piece, out, sealed_piece); /* one twice */
+    memcpy(moved + sealed_pieces_end(1), out + sealed_pieces_end(0), sealed_piece); /* one twice */
     does_not_open(&block, volume_key, moved, bytes);
     free(moved);
     free(plain);
@@ -314,12 +317,42 @@ static void pieces_of_two_values_do_not_mix(void **state)
     other.salt[0] ^= 1;
     (void)seal_value(seal, volume_key, &block, plain, bytes, SEAL_SHARED, one);
     (void)seal_value(seal, volume_key, &other, plain, bytes, SEAL_SHARED, two);
-    memcpy(one + PIECE + 16, two + PIECE + 16, PIECE + 16);
+    memcpy(one + sealed_pieces_end(1), two + sealed_pieces_end(1), PIECE + 16);
     does_not_open(&block, volume_key, one, bytes);
     does_not_open(&other, volume_key, one, bytes);
     free(plain);
     free(one);
     free(two);
+}
+
+/* Pieces that are opened one by one, in any order and from copies of their own, make the value; one
+ * that does not pass leaves nothing of what was opened before. */
+static void pieces_open_one_by_one(void **state)
+{
+    const uint32_t bytes = 3 * PIECE + 100, order[] = {1, 0, 3, 2};
+    uint8_t *plain = filled(bytes), *out = malloc(sealed_bytes(bytes)), *back = malloc(bytes);
+    struct seal_block block = block_of();
+
+    (void)seal_value(seal, volume_key, &block, plain, bytes, SEAL_SHARED, out);
+    memset(back, 0x5a, bytes);
+    for (int i = 0; i < 4; i++) {
+        struct seal_sealed part = {
+            .from = out, .plain_bytes = bytes, .first = order[i], .end = order[i] + 1};
+
+        assert_true(seal_open_pieces(seal, volume_key, &block, &part, back));
+        part.end = part.first; /* none */
+        assert_true(seal_open_pieces(seal, volume_key, &block, &part, back));
+        memset(out + sealed_pieces_end(order[i]), 0, 100); /* it is not looked at again */
+    }
+    assert_memory_equal(back, plain, bytes);
+    assert_false(seal_open_pieces(
+        seal, volume_key, &block,
+        &(struct seal_sealed){.from = out, .plain_bytes = bytes, .first = 3, .end = 4}, back));
+    for (uint32_t i = 0; i < bytes; i++)
+        assert_int_equal(back[i], 0);
+    free(plain);
+    free(out);
+    free(back);
 }
 
 int main(void)
@@ -334,6 +367,7 @@ int main(void)
         cmocka_unit_test(another_key_block_or_volume_does_not_open),
         cmocka_unit_test(swapped_and_cut_pieces_do_not_open),
         cmocka_unit_test(pieces_of_two_values_do_not_mix),
+        cmocka_unit_test(pieces_open_one_by_one),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

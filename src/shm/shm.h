@@ -55,7 +55,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      12
+#define SHM_VERSION      13
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The trailer of a sealed value.
+ * The trailer of a sealed value, and the head of an encrypted one.
  *
  * Called by client and agent on engine threads and loops, once where a block is handed over and
  * once where it is handed out. Pure. Invariant: value_crc covers the value first, so the caller's
@@ -49,25 +49,20 @@ void sealed_trailer_make(const struct uuid *volume, const struct key *key,
         .length = le32_of(length),
     };
 
-    memcpy(trailer.plain.digest, digest, sizeof(trailer.plain.digest));
+    memcpy(trailer.digest, digest, sizeof(trailer.digest));
     trailer_finish(&trailer, volume, key, value_crc, out_trailer);
 }
 
 void sealed_trailer_make_encrypted(const struct uuid *volume, const struct key *key,
                                    const uint8_t digest[LIMIT_DIGEST_BYTES], uint32_t length,
-                                   uint32_t value_crc, const struct sealed_cipher *cipher,
-                                   uint8_t out_trailer[LIMIT_TRAILER_BYTES])
+                                   uint32_t value_crc, uint8_t out_trailer[LIMIT_TRAILER_BYTES])
 {
     struct sealed_trailer_wf trailer = {
         .kind = SEALED_KIND_ENCRYPTED,
         .length = le32_of(length),
-        .key_id = le32_of(cipher->key_id),
     };
 
-    check(cipher->key_id != 0);
-    memcpy(trailer.encrypted.salt, cipher->salt, sizeof(trailer.encrypted.salt));
-    memcpy(trailer.encrypted.digest_half, digest + LIMIT_DIGEST_BYTES / 2,
-           sizeof(trailer.encrypted.digest_half));
+    memcpy(trailer.digest, digest, sizeof(trailer.digest));
     trailer_finish(&trailer, volume, key, value_crc, out_trailer);
 }
 
@@ -83,25 +78,18 @@ static icms_err sealed_trailer_read(const uint8_t bytes[LIMIT_TRAILER_BYTES],
         return ICMS_CORRUPT;
     if (trailer.version != SEALED_VERSION || trailer.kind > SEALED_KIND_ENCRYPTED)
         return ICMS_VERSION;
-    if ((trailer.kind == SEALED_KIND_ENCRYPTED) != (le32_get(trailer.key_id) != 0))
-        return ICMS_CORRUPT;
     *out_trailer = trailer;
     return ICMS_OK;
 }
 
-icms_err sealed_trailer_cipher(const uint8_t trailer[LIMIT_TRAILER_BYTES],
-                               struct sealed_cipher *out_cipher)
+icms_err sealed_trailer_encrypted(const uint8_t trailer[LIMIT_TRAILER_BYTES])
 {
     struct sealed_trailer_wf wf;
     icms_err err = sealed_trailer_read(trailer, &wf);
 
     if (err != ICMS_OK)
         return err;
-    if (wf.kind != SEALED_KIND_ENCRYPTED)
-        return ICMS_CORRUPT;
-    out_cipher->key_id = le32_get(wf.key_id);
-    memcpy(out_cipher->salt, wf.encrypted.salt, sizeof(out_cipher->salt));
-    return ICMS_OK;
+    return wf.kind == SEALED_KIND_ENCRYPTED ? ICMS_OK : ICMS_CORRUPT;
 }
 
 icms_err sealed_trailer_check(const struct sealed_place *place, uint32_t length, uint32_t value_crc,
@@ -121,13 +109,30 @@ icms_err sealed_trailer_check(const struct sealed_place *place, uint32_t length,
 bool sealed_trailer_is(const uint8_t trailer[LIMIT_TRAILER_BYTES],
                        const uint8_t digest[LIMIT_DIGEST_BYTES])
 {
-    const size_t half = LIMIT_DIGEST_BYTES / 2;
-
-    if (trailer[offsetof(struct sealed_trailer_wf, kind)] == SEALED_KIND_ENCRYPTED)
-        return memcmp(trailer + offsetof(struct sealed_trailer_wf, encrypted.digest_half),
-                      digest + half, half) == 0;
-    return memcmp(trailer + offsetof(struct sealed_trailer_wf, plain.digest), digest,
+    return memcmp(trailer + offsetof(struct sealed_trailer_wf, digest), digest,
                   LIMIT_DIGEST_BYTES) == 0;
+}
+
+void sealed_head_make(const struct sealed_head *head, uint8_t out_head[LIMIT_SEALED_HEAD_BYTES])
+{
+    struct sealed_head_wf wf = {.key_id = le32_of(head->key_id), .length = le32_of(head->length)};
+
+    check(head->key_id != 0 && head->length != 0);
+    memcpy(wf.salt, head->salt, sizeof(wf.salt));
+    memcpy(out_head, &wf, sizeof(wf));
+}
+
+icms_err sealed_head_read(const uint8_t bytes[LIMIT_SEALED_HEAD_BYTES],
+                          struct sealed_head *out_head)
+{
+    struct sealed_head_wf wf;
+
+    memcpy(&wf, bytes, sizeof(wf));
+    if (le32_get(wf.key_id) == 0 || le32_get(wf.length) == 0)
+        return ICMS_CORRUPT;
+    *out_head = (struct sealed_head){.key_id = le32_get(wf.key_id), .length = le32_get(wf.length)};
+    memcpy(out_head->salt, wf.salt, sizeof(wf.salt));
+    return ICMS_OK;
 }
 
 void sealed_aad_make(const struct sealed_aad *from, struct sealed_aad_wf *out_aad)

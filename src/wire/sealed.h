@@ -7,11 +7,11 @@
  * same bytes in DRAM, on SSD, flash, S3 and in a hand-off. Bound into its checksum are the value as
  * it is stored, the trailer's own fields, the volume and the key.
  *
- * Two kinds, one a volume. Plain: the value itself; the trailer carries the block's digest, the
- * SHA-256 that names its content, of which the key has 12 bytes only. Encrypted: ciphertext with
- * the tags of its pieces (crypt/seal.h); the trailer carries the salt, the id of the volume's key,
- * and the second half of the digest, of which the key has none but bytes 4 to 15. All of the digest
- * is in the data that the tags authenticate.
+ * Two kinds, one a volume. Plain: the value itself. Encrypted: a head, which says how the rest is
+ * opened, and ciphertext with the tags of its pieces (crypt/seal.h). The head is in front, so that
+ * who has the first pieces can open them. The trailer carries the block's digest, the SHA-256 that
+ * names its content, of which the key has 12 bytes only; of an encrypted value the tags
+ * authenticate it, too.
  *
  * Two questions, asked in this order. Is this what somebody sealed for this volume and key
  * (sealed_trailer_check)? If not, bytes were damaged or delivered for another key. Is it the block
@@ -36,35 +36,26 @@
 #include "base/types.h"
 
 #define SEALED_MAGIC   0x4c414553u /* "SEAL" */
-#define SEALED_VERSION 3
+#define SEALED_VERSION 4
 
 /* What the value's bytes are. */
-#define SEALED_KIND_PLAIN     0 /* the value itself; key_id is 0                                */
-#define SEALED_KIND_ENCRYPTED 1 /* pieces of AES-256-GCM ciphertext, each with its tag          */
+#define SEALED_KIND_PLAIN     0 /* the value itself                                             */
+#define SEALED_KIND_ENCRYPTED 1 /* a head, and pieces of ciphertext, each with its tag          */
 
 struct sealed_trailer_wf {
     le32 magic;          /* @0  SEALED_MAGIC                                               */
     uint8_t version;     /* @4  SEALED_VERSION                                             */
     uint8_t kind;        /* @5  SEALED_KIND_*                                              */
     uint8_t reserved[2]; /* @6  0                                                          */
-    le32 length;         /* @8  bytes in front of the trailer: value, or pieces with tags  */
-    le32 key_id;         /* @12 encryption key of the volume; 0 when plain                 */
-    union {
-        struct {
-            uint8_t digest[LIMIT_DIGEST_BYTES]; /* @16 of the block                        */
-            uint8_t pad[8];                     /* @48 0                                   */
-        } plain;
-        struct {
-            uint8_t salt[LIMIT_SEALED_SALT_BYTES];       /* @16 of the value's key         */
-            uint8_t digest_half[LIMIT_DIGEST_BYTES / 2]; /* @40 bytes 16..31 of the digest */
-        } encrypted;
-    };
+    le32 length;         /* @8  bytes in front of the trailer: value, or all that is sealed */
+    uint8_t pad[4];      /* @12 0                                                          */
+    uint8_t digest[LIMIT_DIGEST_BYTES]; /* @16 of the block                                */
+    uint8_t pad1[8];                    /* @48 0                                           */
     le32 value_crc;   /* @56 CRC32C of value, bytes 0..55, volume, key, key length      */
     le32 trailer_crc; /* @60 CRC32C of bytes 0..59                                      */
 };
 static_assert(sizeof(struct sealed_trailer_wf) == LIMIT_TRAILER_BYTES, "trailer");
-static_assert(offsetof(struct sealed_trailer_wf, plain.digest) == 16, "trailer: digest");
-static_assert(offsetof(struct sealed_trailer_wf, encrypted.digest_half) == 40, "trailer: half");
+static_assert(offsetof(struct sealed_trailer_wf, digest) == 16, "trailer: digest");
 static_assert(offsetof(struct sealed_trailer_wf, value_crc) == 56, "trailer: value_crc");
 
 /* Writes the trailer of a plain value: length bytes whose CRC32C is value_crc. */
@@ -72,23 +63,15 @@ void sealed_trailer_make(const struct uuid *volume, const struct key *key,
                          const uint8_t digest[LIMIT_DIGEST_BYTES], uint32_t length,
                          uint32_t value_crc, uint8_t out_trailer[LIMIT_TRAILER_BYTES]);
 
-/* What the trailer of an encrypted value says besides. */
-struct sealed_cipher {
-    uint32_t key_id; /* of the volume's key; not 0 */
-    uint8_t salt[LIMIT_SEALED_SALT_BYTES];
-};
-
-/* The same for length bytes of ciphertext and tags. */
+/* The same for length bytes of head, ciphertext and tags. */
 void sealed_trailer_make_encrypted(const struct uuid *volume, const struct key *key,
                                    const uint8_t digest[LIMIT_DIGEST_BYTES], uint32_t length,
-                                   uint32_t value_crc, const struct sealed_cipher *cipher,
-                                   uint8_t out_trailer[LIMIT_TRAILER_BYTES]);
+                                   uint32_t value_crc, uint8_t out_trailer[LIMIT_TRAILER_BYTES]);
 
-/* Reads how an encrypted value is to be opened, before the value itself is looked at. CORRUPT: no
- * trailer, or damaged, or that of a plain value; VERSION: whole, but of a version or kind that this
- * build does not know. */
-icms_err sealed_trailer_cipher(const uint8_t trailer[LIMIT_TRAILER_BYTES],
-                               struct sealed_cipher *out_cipher) ICMS_MUST_CHECK;
+/* Whether this is a trailer of an encrypted value, whatever value and block. CORRUPT: no trailer,
+ * or damaged, or that of a plain value; VERSION: whole, but of a version or kind that this build
+ * does not know. */
+icms_err sealed_trailer_encrypted(const uint8_t trailer[LIMIT_TRAILER_BYTES]) ICMS_MUST_CHECK;
 
 /* What a value is held against: the volume, whether it is encrypted, and the key. */
 struct sealed_place {
@@ -102,11 +85,33 @@ struct sealed_place {
 icms_err sealed_trailer_check(const struct sealed_place *place, uint32_t length, uint32_t value_crc,
                               const uint8_t trailer[LIMIT_TRAILER_BYTES]) ICMS_MUST_CHECK;
 
-/* Of a trailer that passed the check: whether it is that of the block with this digest. Plain: all
- * 32 bytes are compared, so no choice of digests passes for another one. Encrypted: the second
- * half; the tags tell the rest. */
+/* Of a trailer that passed the check: whether it is that of the block with this digest. All 32
+ * bytes are compared, so no choice of digests passes for another one. */
 bool sealed_trailer_is(const uint8_t trailer[LIMIT_TRAILER_BYTES],
                        const uint8_t digest[LIMIT_DIGEST_BYTES]);
+
+/* ---- the head of an encrypted value --------------------------------------------------------- */
+
+/* How what follows is opened. It has no checksum of its own: with another salt, id or length no
+ * piece opens. */
+struct sealed_head_wf {
+    uint8_t salt[LIMIT_SEALED_SALT_BYTES]; /* @0  of the value's key, random      */
+    le32 key_id;                           /* @24 of the volume's key; not 0      */
+    le32 length;                           /* @28 of the plain value; not 0       */
+};
+static_assert(sizeof(struct sealed_head_wf) == LIMIT_SEALED_HEAD_BYTES, "head");
+static_assert(offsetof(struct sealed_head_wf, key_id) == 24, "head: key_id");
+
+struct sealed_head {
+    uint8_t salt[LIMIT_SEALED_SALT_BYTES];
+    uint32_t key_id, length;
+};
+
+void sealed_head_make(const struct sealed_head *head, uint8_t out_head[LIMIT_SEALED_HEAD_BYTES]);
+
+/* CORRUPT: nobody made it. */
+icms_err sealed_head_read(const uint8_t bytes[LIMIT_SEALED_HEAD_BYTES],
+                          struct sealed_head *out_head) ICMS_MUST_CHECK;
 
 /* ---- what the tag of a piece authenticates -------------------------------------------------- */
 

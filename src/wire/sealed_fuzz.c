@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzer of the trailer's check: a key length, then a trailer, then the value. Nothing but what was
- * made for this value, volume, key and digest passes.
+ * made for this value, volume, key and digest passes. The same bytes are read as a head, which is
+ * made again.
  */
 #include "base/check.h"
 #include "base/crc.h"
@@ -15,26 +16,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct key key = {.bytes = "0123456789abcde"};
     struct sealed_place place = {.volume = &volume, .key = &key};
     uint8_t made[LIMIT_TRAILER_BYTES], digest[LIMIT_DIGEST_BYTES];
-    struct sealed_cipher cipher;
+    uint8_t head_made[LIMIT_SEALED_HEAD_BYTES];
+    struct sealed_head head;
     uint32_t crc, length;
 
     if (bytes < 1 + LIMIT_TRAILER_BYTES)
         return 0;
     key.length = (uint8_t)(1 + data[0] % LIMIT_KEY_BYTES);
-    place.encrypted = sealed_trailer_cipher(data + 1, &cipher) == ICMS_OK;
+    if (sealed_head_read(data + 1, &head) == ICMS_OK) {
+        sealed_head_make(&head, head_made);
+        check(memcmp(head_made, data + 1, sizeof(head_made)) == 0);
+    }
+    place.encrypted = sealed_trailer_encrypted(data + 1) == ICMS_OK;
     crc = crc32c(data + 1 + LIMIT_TRAILER_BYTES, bytes - 1 - LIMIT_TRAILER_BYTES);
     length = (uint32_t)(bytes - 1 - LIMIT_TRAILER_BYTES);
     /* The digest is whatever the input says: all else follows. */
-    memcpy(digest, data + 1 + offsetof(struct sealed_trailer_wf, plain.digest), sizeof(digest));
-    if (place.encrypted) {
-        check(cipher.key_id != 0);
-        memcpy(digest + LIMIT_DIGEST_BYTES / 2,
-               data + 1 + offsetof(struct sealed_trailer_wf, encrypted.digest_half),
-               LIMIT_DIGEST_BYTES / 2);
-        sealed_trailer_make_encrypted(&volume, &key, digest, length, crc, &cipher, made);
-    } else {
+    memcpy(digest, data + 1 + offsetof(struct sealed_trailer_wf, digest), sizeof(digest));
+    if (place.encrypted)
+        sealed_trailer_make_encrypted(&volume, &key, digest, length, crc, made);
+    else
         sealed_trailer_make(&volume, &key, digest, length, crc, made);
-    }
     check(sealed_trailer_is(made, digest));
     check(sealed_trailer_check(&place, length, crc, made) == ICMS_OK);
     if (sealed_trailer_check(&place, length, crc, data + 1) == ICMS_OK)

@@ -23,7 +23,7 @@ static void has_its_golden_bytes(void **state)
     uint8_t trailer[LIMIT_TRAILER_BYTES];
 
     sealed_trailer_make(&volume, &key, digest, 7, crc32c(value, 7), trailer);
-    test_bytes_are(trailer, "5345414c 03 00 0000 07000000 00000000"
+    test_bytes_are(trailer, "5345414c 04 00 0000 07000000 00000000"
                             "7468652068617368206f66206120626c 6f636b2c207468697274792d74776f00"
                             "0000000000000000");
     assert_int_equal(check(&volume, &key, 7, crc32c(value, 7), trailer), ICMS_OK);
@@ -127,11 +127,49 @@ static void other_versions_and_kinds_are_named(void **state)
     whole = le32_of(crc32c(trailer, 60));
     memcpy(trailer + 60, &whole, 4);
     assert_int_equal(check(&volume, &key, 7, crc, trailer), ICMS_VERSION);
-    trailer[4] = 3;
+    trailer[4] = SEALED_VERSION;
     trailer[5] = 2;
     whole = le32_of(crc32c(trailer, 60));
     memcpy(trailer + 60, &whole, 4);
     assert_int_equal(check(&volume, &key, 7, crc, trailer), ICMS_VERSION);
+}
+
+static void an_encrypted_one_says_so(void **state)
+{
+    const struct sealed_place place = {&volume, &key, true};
+    uint8_t trailer[LIMIT_TRAILER_BYTES], plain[LIMIT_TRAILER_BYTES];
+    uint32_t crc = crc32c(value, 7);
+
+    sealed_trailer_make_encrypted(&volume, &key, digest, 7, crc, trailer);
+    test_bytes_are(trailer, "5345414c 04 01 0000 07000000 00000000"
+                            "7468652068617368206f66206120626c 6f636b2c207468697274792d74776f00"
+                            "0000000000000000");
+    assert_int_equal(sealed_trailer_check(&place, 7, crc, trailer), ICMS_OK);
+    assert_int_equal(sealed_trailer_encrypted(trailer), ICMS_OK);
+    assert_true(sealed_trailer_is(trailer, digest));
+    assert_int_equal(check(&volume, &key, 7, crc, trailer), ICMS_CORRUPT);
+    sealed_trailer_make(&volume, &key, digest, 7, crc, plain);
+    assert_int_equal(sealed_trailer_encrypted(plain), ICMS_CORRUPT);
+    assert_int_equal(sealed_trailer_check(&place, 7, crc, plain), ICMS_CORRUPT);
+    trailer[20] ^= 1;
+    assert_int_equal(sealed_trailer_encrypted(trailer), ICMS_CORRUPT);
+}
+
+static void a_head_has_its_golden_bytes(void **state)
+{
+    struct sealed_head head = {.key_id = 0x04030201, .length = 0x100007}, back;
+    uint8_t bytes[LIMIT_SEALED_HEAD_BYTES];
+
+    memcpy(head.salt, "ABCDEFGHIJKLMNOPQRSTUVWX", sizeof(head.salt));
+    sealed_head_make(&head, bytes);
+    test_bytes_are(bytes, "4142434445464748494a4b4c4d4e4f505152535455565758 01020304 07001000");
+    assert_int_equal(sealed_head_read(bytes, &back), ICMS_OK);
+    assert_memory_equal(&head, &back, sizeof(head));
+    memset(bytes + 24, 0, 4); /* no key */
+    assert_int_equal(sealed_head_read(bytes, &back), ICMS_CORRUPT);
+    sealed_head_make(&head, bytes);
+    memset(bytes + 28, 0, 4); /* no value */
+    assert_int_equal(sealed_head_read(bytes, &back), ICMS_CORRUPT);
 }
 
 int main(void)
@@ -144,6 +182,8 @@ int main(void)
         cmocka_unit_test(another_block_of_the_same_key_is_whole_and_not_it),
         cmocka_unit_test(a_digest_forged_to_the_same_checksum_does_not_pass),
         cmocka_unit_test(other_versions_and_kinds_are_named),
+        cmocka_unit_test(an_encrypted_one_says_so),
+        cmocka_unit_test(a_head_has_its_golden_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -138,12 +138,12 @@ def stream():
 
 def sealed():
     volume, key, value = b'\7' + bytes(15), b'0123456789abcde\0', b'a value'
-    for length in (16, 3):
-        head = struct.pack('<4sBB2xII', b'SEAL', 2, 0, len(value), 0) + bytes(range(32)) + bytes(8)
+    for length, kind, name in ((16, 0, 'key16'), (3, 0, 'key3'), (16, 1, 'encrypted')):
+        head = struct.pack('<4sBB2xI4x', b'SEAL', 4, kind, len(value)) + bytes(range(32)) + bytes(8)
         # The fuzzer's key has all 16 bytes at any length.
         crc = crc32c(value + head + volume + key + bytes([length]))
         head += struct.pack('<I', crc)
-        put('sealed', 'key%d' % length, bytes([length - 1]) + head + struct.pack('<I', crc32c(head)) + value)
+        put('sealed', name, bytes([length - 1]) + head + struct.pack('<I', crc32c(head)) + value)
 
 
 def nvmf_target():
