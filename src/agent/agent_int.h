@@ -144,9 +144,10 @@ struct agent_req {
     uint64_t flush_seq;         /* FLUSH: stores with a smaller number are waited for           */
     struct agent_waiter waiter; /* in the list of what it waits for */
     struct loop_timer timer;    /* deadline                                                 */
-    /* answer */
+    /* answer; what the queue pair does with it, and with a part of the value before it */
     struct shm_complete answer;
-    void (*done)(struct agent_req *req); /* the queue pair's: it has its answer */
+    void (*done)(struct agent_req *req);
+    void (*part)(struct agent_req *req, const struct shm_complete *part);
     struct list qpair_link; /* in qpair->free or qpair->active                                */
 };
 
@@ -190,6 +191,7 @@ struct agent_op {
     enum io_class io_class;        /* counted against it; whose queue pair                        */
     uint32_t slot;                 /* LOAD, STORE; SHM_SLOT_NONE else                             */
     uint64_t space;                /* LOAD: bytes there for the stored block                      */
+    uint32_t pieces;               /* LOAD, encrypted: whole ones that are in the slot by now     */
     struct agent_req *direct;      /* LOAD into the memory of this request, its only one: no slot */
     uint32_t value_bytes;          /* STORE: plain value. LOAD, in over: likewise                 */
     uint32_t stored_bytes;         /* STORE: with the trailer                                     */

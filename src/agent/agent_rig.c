@@ -20,7 +20,8 @@
 /* Arenas that hold so many blocks, and no more. */
 static uint64_t rig_arena_bytes(const struct volume_spec *spec, const struct rig_opts *opts)
 {
-    uint64_t value_bytes = opts->block_bytes != 0 ? opts->block_bytes : spec->value_bytes_max;
+    uint64_t value_bytes =
+        opts->block_bytes != 0 ? opts->block_bytes : volume_carried_bytes_max(spec);
     uint64_t stored_bytes = value_bytes + (spec->sealed ? LIMIT_TRAILER_BYTES : 0);
     uint64_t block_bytes = opts->own_process && opts->enclosures == 0
                                ? store_record_bytes(stored_bytes)
@@ -35,7 +36,7 @@ static uint64_t rig_memory_bytes(const struct agent_rig *rig, uint32_t blocks,
                                  const struct rig_opts *opts)
 {
     return (uint64_t)blocks * (opts->loops == 0 ? 1 : opts->loops) *
-           bytes_align(rig->volumes[0].value_bytes_max + LIMIT_TRAILER_BYTES, LIMIT_DISK_ALIGN);
+           bytes_align(volume_stored_bytes_max(&rig->volumes[0]), LIMIT_DISK_ALIGN);
 }
 
 static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
@@ -49,6 +50,7 @@ static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
         memset(spec->uuid.bytes, i + 1, sizeof(spec->uuid.bytes));
         strcpy(spec->name, names[i]);
         spec->value_bytes_max = value_bytes;
+        spec->encrypted = i == 0 && opts->encrypted;
         spec->run_blocks = 32;
         spec->weight = i == 0 && opts->kv_weight != 0 ? opts->kv_weight : 1;
         spec->sealed = i != 1;
@@ -88,6 +90,7 @@ static void rig_fake(struct agent_rig *rig, uint32_t i, bool many, uint32_t link
             .uuid = rig->volumes[j].uuid,
             .value_bytes_max = (uint32_t)volume_stored_bytes_max(&rig->volumes[j]),
             .sealed = rig->volumes[j].sealed,
+            .encrypted = rig->volumes[j].encrypted,
         };
     fake_target_open(fake, rig->fake_loop[i], host, 4420);
     check(loop_start(rig->fake_loop[i], NULL) == ICMS_OK);
@@ -497,6 +500,12 @@ static void rig_answer(struct rig_client *client, const struct shm_complete *ans
 {
     uint64_t tag = answer->tag;
 
+    if (answer->part != 0) { /* none after the answer */
+        check(tag < RIG_ANSWERS && client->got[tag] == 0 && client->wanted[tag] > 0);
+        client->parts[tag] = *answer;
+        client->part_count[tag]++;
+        return;
+    }
     check(tag < RIG_ANSWERS && client->got[tag] == 0 && client->wanted[tag] > 0);
     if (client->answers[tag].tag == 0 || client->answers[tag].status == ICMS_OK)
         client->answers[tag] = *answer;
@@ -558,7 +567,10 @@ void rig_flash(struct agent_rig *rig, uint32_t enclosure, uint32_t volume, uint3
     check(data != NULL);
     rig_key(n, &key);
     rig_value(n, bytes, data);
-    if (spec->sealed)
+    if (spec->encrypted)
+        sealed_trailer_make_encrypted(&spec->uuid, &key, rig_digest(n), bytes, crc32c(data, bytes),
+                                      data + bytes);
+    else if (spec->sealed)
         sealed_trailer_make(&spec->uuid, &key, rig_digest(n), bytes, crc32c(data, bytes),
                             data + bytes);
     fake_target_put(rig->fake[enclosure], volume + 1, &key, data,

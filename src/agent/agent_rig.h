@@ -37,6 +37,7 @@ struct rig_opts {
     uint32_t kv_weight;        /* of volume "kv"; 0: 1                        */
     bool many;                 /* enclosures offer exist-many                   */
     bool one_by_one;           /* the agent does not use it                     */
+    bool encrypted;            /* volume "kv"; values are what rig_flash makes  */
     bool own_process;          /* of clients too: records lie in slots          */
     bool long_names;           /* NQNs are as long as they may be               */
     bool swapped;              /* the first two enclosures are listed the other way round */
@@ -87,6 +88,8 @@ struct rig_client {
     struct shm_complete answers[RIG_ANSWERS]; /* by tag                            */
     uint8_t got[RIG_ANSWERS];                 /* by tag: how many answers          */
     uint64_t got_ns[RIG_ANSWERS];             /* when                              */
+    struct shm_complete parts[RIG_ANSWERS];   /* by tag: the last part             */
+    uint32_t part_count[RIG_ANSWERS];         /* by tag: how many                  */
 };
 
 struct agent_rig *rig_new(const struct rig_opts *opts);

@@ -125,6 +125,25 @@ static void enclosure_load_ended(const struct agent_op *op, const struct nvmf_re
         hist_add(&enclosure->estimate_error, error);
 }
 
+/* More of an encrypted value is in its slot: who waits may be told, piece by piece. A load that
+ * begins anew, elsewhere perhaps, has none again: whoever looks at pieces sees by their tags what
+ * they are. */
+static void enclosure_req_came(struct nvmf_req *req)
+{
+    struct agent_op *op = req->owner;
+    uint32_t pieces = sealed_pieces_in(req->came_bytes);
+
+    if (pieces == op->pieces)
+        return;
+    op->pieces = pieces;
+    list_for_each (link, &op->waiters) {
+        struct agent_waiter *waiter = container_of(link, struct agent_waiter, link);
+
+        if (waiter->came != NULL)
+            waiter->came(waiter, op);
+    }
+}
+
 static bool enclosure_op_again(struct agent_op *op);
 
 static void enclosure_req_done(struct nvmf_req *req)
@@ -204,6 +223,8 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
         .done = enclosure_req_done,
         .owner = op,
     };
+    if (shard->spec.encrypted && op->kind == AGENT_OP_LOAD && op->direct == NULL)
+        op->u.nvmf.came = enclosure_req_came;
     err = enclosure_op_send(op);
     if (err == ICMS_OK) {
         link_begun(op->by_link, &op->u.nvmf);

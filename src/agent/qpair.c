@@ -140,6 +140,16 @@ static void qpair_answer(struct agent_req *req)
     qpair_req_free(req);
 }
 
+/* Whether it gets there or not, the answer comes. */
+static void qpair_part(struct agent_req *req, const struct shm_complete *part)
+{
+    struct agent_qpair *qpair = req->qpair;
+
+    if (qpair->state == AGENT_QPAIR_LIVE && list_empty(&qpair->wait_ring) &&
+        shm_complete_part(&qpair->ring, part))
+        qpair_signal(qpair);
+}
+
 /* The client took completions, perhaps. */
 static void qpair_ring_retry(struct agent_qpair *qpair)
 {
@@ -430,6 +440,7 @@ icms_err agent_qpair_init(struct agent_qpair *qpair)
     for (int i = 0; i < AGENT_CLIENT_REQS; i++) {
         qpair->reqs[i].qpair = qpair;
         qpair->reqs[i].done = qpair_answer;
+        qpair->reqs[i].part = qpair_part;
         list_push(&qpair->free, &qpair->reqs[i].qpair_link);
     }
     return ICMS_OK;

@@ -790,6 +790,19 @@ static uint64_t req_wake(struct agent_waiter *waiter, struct agent_op *op)
     return req_retry(req) ? bytes : 0;
 }
 
+/* Pieces of the value that it waits for are in the slot of the load. */
+static void req_came(struct agent_waiter *waiter, const struct agent_op *op)
+{
+    struct agent_req *req = container_of(waiter, struct agent_req, waiter);
+    const struct shm_complete part = {.tag = req->tag,
+                                      .slot = op->slot,
+                                      .value_bytes = (uint32_t)sealed_pieces_end(op->pieces),
+                                      .part = 1};
+
+    if ((req->flags & SHM_FLAG_PARTS) != 0 && op->pieces != 0)
+        req->part(req, &part);
+}
+
 void agent_req_begin(struct agent_req *req)
 {
     check(req->state == AGENT_REQ_NEW);
@@ -801,6 +814,7 @@ void agent_req_begin(struct agent_req *req)
     req->flushed = req->was_cached = false;
     list_init(&req->waiter.link);
     req->waiter.wake = req_wake;
+    req->waiter.came = req_came;
     loop_timer_init(&req->timer, req_deadline);
     loop_timer_start(req->shard->reactor->loop, &req->timer, req->deadline_ns);
     (void)req_new(req);

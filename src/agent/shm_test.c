@@ -120,6 +120,28 @@ static void a_full_ring_refuses_until_the_other_side_takes(void **state)
     free(rings.memory);
 }
 
+/* Whatever the client makes of its position. */
+static void parts_take_half_of_the_ring(void **state)
+{
+    static struct shm_complete out[16];
+    struct shm_complete in = {.part = 1};
+    struct rings rings;
+    uint32_t count;
+
+    rings_new(&rings);
+    for (uint32_t i = 0; i < SHM_RING_ENTRIES / 2; i++)
+        assert_true(shm_complete_part(&rings.agent, &in));
+    assert_false(shm_complete_part(&rings.agent, &in));
+    for (uint32_t i = 0; i < SHM_RING_ENTRIES / 2; i++)
+        assert_true(shm_complete_push(&rings.agent, &in));
+    (void)shm_complete_publish(&rings.agent);
+    assert_int_equal(shm_complete_take(&rings.client, out, 16, &count), ICMS_OK);
+    assert_false(shm_complete_part(&rings.agent, &in));
+    atomic_store(&rings.client.qpair->complete_head, UINT32_MAX / 2);
+    assert_false(shm_complete_part(&rings.agent, &in));
+    free(rings.memory);
+}
+
 static void positions_that_make_no_sense_are_refused(void **state)
 {
     struct shm_submit submit[4] = {{0}};
@@ -704,6 +726,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entries_cross_the_ring_in_order_and_only_once_published),
         cmocka_unit_test(a_full_ring_refuses_until_the_other_side_takes),
+        cmocka_unit_test(parts_take_half_of_the_ring),
         cmocka_unit_test(positions_that_make_no_sense_are_refused),
         cmocka_unit_test(a_hint_is_seen_and_wakes_nobody),
         cmocka_unit_test(a_sleeper_is_woken_once_and_sees_what_came_before),

@@ -10,7 +10,9 @@
  *
  * Invariants: a slot's version is even only while LIVE; a slot is FREE only when it has no pin and
  * no lease was seen after its version became odd, so nobody reads its memory, and no operation
- * names it. A slot's offset changes only while it is FILLING.
+ * names it. Who was told that pieces of a block arrive (agent_waiter.came) may read it at any time,
+ * and believes what it finds there only as far as tags pass. A slot's offset changes only when it
+ * becomes FILLING.
  * What the arena says is written by us alone; what decides (keys, chains' heads, sizes) is kept in
  * meta too and never read back from it, except the chain links.
  */
@@ -185,8 +187,6 @@ void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct 
     meta->head = head;
     shm_slot_key_set(shared, key);
     atomic_store_explicit(&shared->value_bytes, value_bytes, memory_order_relaxed);
-    atomic_store_explicit(&shared->offset, shard->extents.of[slot].begin + shard->margin,
-                          memory_order_relaxed);
     shard_version_step(shard, slot); /* even: stable */
     atomic_store_explicit(&shared->next,
                           atomic_load_explicit(&shard->heads[meta->head], memory_order_relaxed),
@@ -383,6 +383,8 @@ static uint32_t shard_slot_find(struct agent_shard *shard, uint64_t extent_bytes
         shard->meta_used++;
     list_init(&meta->link);
     meta->state = AGENT_SLOT_FILLING;
+    atomic_store_explicit(&shard->slots[slot].offset, shard->extents.of[slot].begin + shard->margin,
+                          memory_order_relaxed);
     if (shard->slabs != NULL)
         slot_slab_taken(shard, slot);
     return slot;

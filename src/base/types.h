@@ -167,10 +167,18 @@ static inline uint64_t sealed_plain_bytes(uint64_t bytes)
     return bytes - (bytes + piece_bytes - 1) / piece_bytes * LIMIT_TAG_BYTES;
 }
 
-/* Where pieces [0, count) of an encrypted value end, the last one of the value not among them. */
+/* Where pieces [0, count) of an encrypted value end, the last one of the value not among them; and
+ * how many such pieces so many of its first bytes have. */
 static inline uint64_t sealed_pieces_end(uint32_t count)
 {
     return LIMIT_SEALED_HEAD_BYTES + count * (LIMIT_PIECE_BYTES + LIMIT_TAG_BYTES);
+}
+
+static inline uint32_t sealed_pieces_in(uint64_t bytes)
+{
+    return bytes < LIMIT_SEALED_HEAD_BYTES ? 0
+                                           : (uint32_t)((bytes - LIMIT_SEALED_HEAD_BYTES) /
+                                                        (LIMIT_PIECE_BYTES + LIMIT_TAG_BYTES));
 }
 
 /* Bytes of a value as agents see them, the trailer not counted: plain, or all that is sealed. */

@@ -51,6 +51,9 @@ struct nvmf_req {
     uint32_t only_record;               /* Delete: only this one (record); 0: whatever is there  */
     uint64_t deadline_ns;               /* absolute, loop_now_ns                                 */
     void (*done)(struct nvmf_req *req); /* called once                                           */
+    void (*came)(struct nvmf_req *req); /* Retrieve: more of the value is in memory, came_bytes of
+                                           it; any number of times before done. NULL: not of
+                                           interest                                              */
     void *owner;                        /* the owner's, not touched                              */
     /* out, valid in done */
     icms_err err;          /* OK, MISS, EXISTS, VALUE_SIZE, ..., DEADLINE, CANCELED, CORRUPT (data
@@ -58,6 +61,7 @@ struct nvmf_req {
     enum icms_miss reason; /* what the target said beside a failure; NONE: nothing                */
     uint16_t status;       /* NVMe status (SCT << 8 | SC) when the target answered, else 0        */
     uint32_t value_bytes;  /* Retrieve: the whole stored value. List: bytes of list data          */
+    uint32_t came_bytes;   /* Retrieve, valid in came: of the value, from its begin              */
     uint32_t record;       /* Retrieve with want_record: names what was read; 0: nobody knows     */
     uint32_t result;       /* DW0 of the answer                                                   */
     uint32_t result1;      /* DW1 of it                                                           */

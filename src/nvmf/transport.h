@@ -60,6 +60,10 @@ struct nvmf_host_conn_ops {
     /* The command that the peer names; NULL: there is none. */
     struct nvmf_host_io *(*find)(struct nvmf_conn *conn, uint16_t cid);
 
+    /* More of the data of a C2H command is in its memory, whole: io->moved bytes from its begin. A
+     * transport may leave it out, and does for what came with the answer or was withdrawn. */
+    void (*progress)(struct nvmf_conn *conn, struct nvmf_host_io *io);
+
     /* The end of a withdraw that returned OK. */
     void (*withdrawn)(struct nvmf_conn *conn, struct nvmf_host_io *io);
 

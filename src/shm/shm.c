@@ -517,6 +517,13 @@ bool shm_complete_push(struct shm_ring *ring, const struct shm_complete *entry)
     return true;
 }
 
+bool shm_complete_part(struct shm_ring *ring, const struct shm_complete *entry)
+{
+    uint32_t head = atomic_load_explicit(&ring->qpair->complete_head, memory_order_acquire);
+
+    return ring->complete_tail - head < SHM_RING_ENTRIES / 2 && shm_complete_push(ring, entry);
+}
+
 bool shm_complete_publish(struct shm_ring *ring)
 {
     if (atomic_load_explicit(&ring->qpair->complete_tail, memory_order_relaxed) ==

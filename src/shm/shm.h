@@ -104,7 +104,8 @@ struct shm_slot {
     uint8_t key[LIMIT_KEY_BYTES]; /* valid while version is even                      */
     uint8_t key_length;
     uint8_t pad[7];
-    _Atomic uint64_t offset; /* of the value, in the data; stays while the slot is leased     */
+    _Atomic uint64_t offset; /* of the value, in the data; stays while the slot is leased, and from
+                                before the first part of a value on until it is free          */
 };
 
 /* ---- the rings ------------------------------------------------------------------------------ */
@@ -141,6 +142,8 @@ enum shm_flag {
     SHM_FLAG_ESTIMATE = 32, /* EXISTS_MANY: behind the bytes there is struct shm_estimate for each
                                key, which a reactor writes for its own keys up to the first that is
                                not there */
+    SHM_FLAG_PARTS = 64, /* GET, encrypted: while the block arrives, `part` completions may come in
+                            front of the answer, each with more pieces than before */
 };
 
 struct shm_submit {
@@ -217,7 +220,9 @@ struct shm_complete {
     uint8_t source;       /* enum icms_source of icms.h                  */
     uint8_t checked;      /* GET, DIRECT: 1: value and trailer passed when they were copied into the
                              client's memory; the digest was not looked at */
-    uint8_t pad;
+    uint8_t part;         /* GET with PARTS: 1: not the answer. The first value_bytes of the block,
+                             whole pieces, are in the slot, of which there is no lease: they count
+                             only as far as their tags pass. Fewer than before: it arrives anew  */
 };
 _Static_assert(sizeof(struct shm_complete) == 32, "half a cache line");
 
@@ -413,6 +418,9 @@ icms_err shm_submit_take(struct shm_ring *ring, struct shm_submit *out_entries, 
  * when the client sleeps and its event has to be signalled. */
 bool shm_complete_push(struct shm_ring *ring, const struct shm_complete *entry);
 bool shm_complete_publish(struct shm_ring *ring);
+
+/* Agent: the same for one that is no answer: it takes no space that answers need. */
+bool shm_complete_part(struct shm_ring *ring, const struct shm_complete *entry);
 
 /* Client: copies up to max completions out. */
 icms_err shm_complete_take(struct shm_ring *ring, struct shm_complete *out_entries, uint32_t max,

@@ -141,6 +141,63 @@ static void stores_and_retrieves_values_of_all_sizes(void **state)
     round_trip(NULL, tune_plain);
 }
 
+static struct {
+    const uint8_t *value, *room;
+    uint32_t bytes, count;
+} came;
+
+static void more_came(struct nvmf_req *req)
+{
+    assert_true(req->came_bytes > came.bytes);
+    assert_memory_equal(came.room, came.value, req->came_bytes);
+    came.bytes = req->came_bytes;
+    came.count++;
+}
+
+/* What is told is there, whole, and its digest is right. Who does not ask is not told; nor is who
+ * has his memory back. */
+static void what_came_of_a_value_is_told_before_the_end(void **state)
+{
+    enum { BYTES = 100000 };
+    uint8_t *value = bed_pattern(BYTES, 3), *room = calloc(1, BYTES);
+    struct nvmf_ctrl_opts opts;
+    struct bed *bed = bed_new(0);
+    struct op op;
+
+    nvmf_ctrl_opts_init(&opts);
+    opts.data_digest = true;
+    tune_pieces(bed->fake);
+    bed_ctrl(bed, &opts);
+    bed_open(bed);
+    bed_op(&op, bed, "key", value, BYTES, 2000 * MS);
+    op.req.io_class = IO_CLASS_STORE;
+    op.req.came = more_came;
+    assert_int_equal(bed_go(&op, nvmf_store), ICMS_OK);
+    bed_run(bed, 500 * MS);
+    assert_int_equal(op.req.err, ICMS_OK);
+    came.value = value;
+    came.room = room;
+    assert_int_equal(came.count, 0); /* a store has nothing to tell */
+    for (int bad = 0; bad < 2; bad++) {
+        came.bytes = came.count = 0;
+        bed->fake->bad_digest = bad != 0;
+        bed_op(&op, bed, "key", room, BYTES, 2000 * MS);
+        op.req.came = more_came;
+        assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+        bed_run(bed, 500 * MS);
+        assert_int_equal(op.done, 1);
+        assert_int_equal(op.req.err, bad != 0 ? ICMS_CORRUPT : ICMS_OK);
+        if (bad != 0)
+            assert_true(came.count < 9);
+        else
+            assert_in_range(came.count, 9, 10);
+        memset(room, 0, BYTES);
+    }
+    free(value);
+    free(room);
+    bed_free(bed);
+}
+
 static void works_with_small_pieces_digests_and_vendor_commands(void **state)
 {
     struct nvmf_ctrl_opts opts;
@@ -630,6 +687,7 @@ int main(void)
         cmocka_unit_test(keeps_the_first_volumes_when_none_are_named),
         cmocka_unit_test(stores_go_one_after_the_other),
         cmocka_unit_test(stores_and_retrieves_values_of_all_sizes),
+        cmocka_unit_test(what_came_of_a_value_is_told_before_the_end),
         cmocka_unit_test(works_with_small_pieces_digests_and_vendor_commands),
         cmocka_unit_test(works_when_the_target_declines_digests_and_says_success_in_data),
         cmocka_unit_test(answers_of_each_command),

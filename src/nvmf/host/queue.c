@@ -283,6 +283,16 @@ static void cmd_ask(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
     cmd_free(cmd, queue);
 }
 
+static void queue_progress(struct nvmf_conn *conn, struct nvmf_host_io *io)
+{
+    struct nvmf_req *req = container_of(io, struct nvmf_cmd, io)->req;
+
+    if (req == NULL || req->state != NVMF_REQ_SENT || req->came == NULL)
+        return;
+    req->came_bytes = io->moved;
+    req->came(req);
+}
+
 /* The answer is there and nothing touches the memory: the CID is free, the request ends. */
 static void queue_completed(struct nvmf_conn *conn, struct nvmf_host_io *io,
                             const struct nvme_cqe *cqe)
@@ -459,6 +469,7 @@ static struct nvmf_host_io *queue_find(struct nvmf_conn *conn, uint16_t cid)
 static const struct nvmf_host_conn_ops queue_ops = {
     .opened = queue_opened,
     .find = queue_find,
+    .progress = queue_progress,
     .withdrawn = queue_withdrawn,
     .completed = queue_completed,
     .broken = queue_broken,

@@ -472,6 +472,8 @@ static void tcp_data(struct tcp *tcp, const union nvme_tcp_pdu *pdu, uint32_t da
         cmd->cqe = (struct nvme_cqe){.dw0 = cmd->io->moved};
         cmd->answered = true;
         cmd_finish(cmd, tcp);
+    } else if (cmd->io->err == ICMS_OK && cmd->io->data[0].iov_base != NULL) {
+        tcp->ops->progress(&tcp->conn, cmd->io);
     }
 }
 
