@@ -110,6 +110,7 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
     list_init(&request->copies);
     list_init(&request->sent);
     list_init(&request->answered);
+    list_init(&request->parted);
     list_init(&request->queue);
     list_init(&request->all);
     list_init(&request->ready);

@@ -188,6 +188,13 @@ enum op_state {
                     late answer (client_reap) or the end of the link                         */
 };
 
+/* Pieces of an encrypted value that are in the caller's memory before all of it is there. */
+struct client_opened {
+    uint32_t pieces;                       /* the first ones, never all; 0: none              */
+    bool is_over;                          /* the answer has to tell what else there is       */
+    uint8_t head[LIMIT_SEALED_HEAD_BYTES]; /* of the value that they are of                   */
+};
+
 struct client_op {
     enum op_state state;            /* lock                                                   */
     uint32_t generation;            /* half of the tag, so a late answer hits nothing new      */
@@ -207,9 +214,13 @@ struct client_op {
                                        memory                                                  */
     uint64_t room;                  /* direct: bytes of that memory                            */
     uint8_t trailer[LIMIT_TRAILER_BYTES]; /* direct: what is behind room                     */
-    struct shm_complete answer; /* valid when answered: what reap_merge makes of all       */
-    bool link_lost;             /* answered because the agent is gone                      */
-    struct list link;           /* free list, or the request's sent or answered            */
+    bool parts;                  /* its pieces are opened while the others arrive           */
+    struct shm_complete part;    /* parts: the last of them; lock                           */
+    struct client_opened opened; /* parts: what of them was opened; its request's thread   */
+    struct shm_complete answer;  /* valid when answered: what reap_merge makes of all       */
+    bool link_lost;              /* answered because the agent is gone                      */
+    struct list link;            /* free list, or the request's sent or answered            */
+    struct list part_link;       /* the request's parted; lock                              */
 };
 
 enum request_state {
@@ -287,6 +298,7 @@ struct icms_request {
     bool copies_given;            /* some were given back: others may wait for them         */
     struct icms_block own;        /* of flush and lease: no caller's block                  */
     struct list sent, answered;   /* its operations; lock                                   */
+    struct list parted;           /* client_op.part_link: of those sent, with a new part; lock */
     struct list queue;            /* in icms.rooms; lock                                    */
     struct list all;              /* in icms.under_way, or icms.requests_free; lock         */
     struct list ready;            /* in icms.ready or icms.over; lock                       */
@@ -671,6 +683,7 @@ struct client_place {
     uint32_t slot;
     uint32_t value_bytes; /* without the trailer                                        */
     uint32_t lease; /* in the table: holds the slot; CLIENT_LEASE_NONE: a copy has taken it over */
+    const struct client_opened *opened; /* what of it was opened before; NULL: nothing  */
 };
 
 /* The value in the arena's slot, under a lease: verified and copied to the block. Its thread. */
@@ -682,6 +695,10 @@ void client_count(struct icms_request *request);
 
 /* Takes the answer of an operation that was taken off the answered list. Its thread. */
 void client_op_take(struct icms_request *request, struct client_op *op);
+
+/* Opens what has arrived of an encrypted value, as far as it passes. Its thread. */
+void client_op_take_part(struct icms_request *request, struct client_op *op,
+                         const struct shm_complete *part);
 
 /* The statuses of an operation's blocks, when it is given up. */
 void client_op_give_up(struct icms_request *request, const struct client_op *op, icms_err why);

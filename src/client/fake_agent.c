@@ -71,13 +71,14 @@ void fake_reset(void)
                            &fake.exists,  &fake.removes,  &fake.flushes,      &fake.cancels,
                            &fake.touches, &fake.suspects, &fake.exists_manys, &fake.directs,
                            &fake.damage,  &fake.stuck,    &fake.lossy,        &fake.prestages,
-                           &fake.hints};
+                           &fake.hints,   &fake.parted};
 
     for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++)
         atomic_store(off[i], false);
     for (size_t i = 0; i < sizeof(zero) / sizeof(*zero); i++)
         atomic_store(zero[i], 0);
     atomic_store(&fake.hints_max, UINT32_MAX);
+    atomic_store(&fake.arriving, NULL);
 }
 
 static uint64_t fake_now(void)
@@ -309,6 +310,26 @@ static void get_direct(const struct fake_block *block, const struct shm_submit *
     free(value);
 }
 
+/* False: it is never answered. */
+static bool get_arrives(struct agent *agent, struct fake_client *client, struct shm_ring *ring,
+                        const struct shm_submit *in, struct shm_complete *out)
+{
+    bool (*arrives)(struct fake_arriving * arriving) = atomic_load(&fake.arriving);
+    const struct shm_arena *view =
+        &agent->views[in->volume * agent->reactor_count + (uint32_t)(ring - client->rings)];
+
+    if ((in->flags & SHM_FLAG_PARTS) == 0 || out->status != ICMS_OK)
+        return true;
+    atomic_fetch_add(&fake.parted, 1);
+    return arrives == NULL ||
+           arrives(&(struct fake_arriving){
+               .stored = (uint8_t *)(uintptr_t)shm_arena_value(view, out->slot, out->value_bytes),
+               .value_bytes = out->value_bytes,
+               .answer = out,
+               .ring = ring,
+               .event = client->client_event});
+}
+
 static void serve_get(struct agent *agent, struct fake_client *client, const struct shm_submit *in,
                       const struct key *key, struct shm_complete *out)
 {
@@ -495,6 +516,8 @@ static void serve_one(struct agent *agent, struct fake_client *client, struct sh
     case SHM_OP_GET:
         if (out.status == 0)
             serve_get(agent, client, in, &key, &out);
+        if (!get_arrives(agent, client, ring, in, &out))
+            return;
         break;
     case SHM_OP_EXISTS:
         atomic_fetch_add(&fake.exists, 1);

@@ -13,10 +13,20 @@
 #include <stdbool.h>
 
 #include "agent/agent.h"
+#include "shm/shm.h"
 
 /* The most reactors that an agent has, and the most clients. */
 #define FAKE_REACTORS 8
 #define FAKE_CLIENTS  16
+
+/* A value that is in its slot, and is said to arrive there. */
+struct fake_arriving {
+    uint8_t *stored; /* value and trailer */
+    uint32_t value_bytes;
+    struct shm_complete *answer;
+    struct shm_ring *ring;    /* of the client    */
+    struct loop_event *event; /* that it waits for */
+};
 
 struct fake_switches {
     atomic_bool mute;      /* does not look at its rings at all: SIGSTOP            */
@@ -36,10 +46,15 @@ struct fake_switches {
     atomic_uint damage;    /* flips byte damage - 1 of every value, trailer included, that it hands
                               out; 0: none                                          */
     atomic_uint hints_max; /* hints that it takes, all together                             */
+    /* Called with each get of a client that takes parts, by the agent's thread; NULL: there are
+     * none. What it puts into the ring comes before the answer, which it may change, too. False:
+     * there is no answer. */
+    bool (*_Atomic arriving)(struct fake_arriving *arriving);
     /* seen */
     atomic_uint prestages, hints; /* entries of PRESTAGE; hints that it has                  */
     atomic_uint gets, puts, exists, exists_manys, removes, flushes, cancels, touches, suspects;
     atomic_uint directs; /* gets into the memory of a client in this process */
+    atomic_uint parted;  /* gets of clients that take parts                    */
 };
 
 extern struct fake_switches fake;

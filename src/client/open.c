@@ -49,6 +49,7 @@ void client_ops_reset(struct icms *icms)
         op->staging_bytes = 0;
         op->buffer = NULL;
         op->request = NULL;
+        list_init(&op->part_link);
         list_push(&icms->ops_free, &op->link);
     }
     check(idle);

@@ -19,8 +19,8 @@
 #define REAP_ENTRIES 64
 
 /* More answers than this of one reactor while the lock is held, when nothing can be sent, are none:
- * an operation has one of each. Twice as many are left alone. */
-#define REAP_ANSWERS (2 * CLIENT_OPS)
+ * an operation has one of each, and parts take half of the ring. Twice as many are left alone. */
+#define REAP_ANSWERS (2 * (CLIENT_OPS + SHM_RING_ENTRIES / 2))
 
 /* A silent agent is woken at most this often, to see whether it looks at the ring again. */
 #define NUDGE_NS ((uint64_t)10 * 1000 * 1000)
@@ -127,6 +127,7 @@ static void client_op_free(struct icms *icms, struct client_op *op)
     op->buffer = NULL;
     op->request = NULL;
     op->state = OP_FREE;
+    list_remove(&op->part_link);
     list_remove(&op->link);
     list_push_front(&icms->ops_free, &op->link);
     icms->room_epoch++;
@@ -154,6 +155,18 @@ static void reap_merge(struct client_op *op, const struct shm_complete *answer)
         op->answer = *answer;
 }
 
+/* More of a value has arrived. Only the last part counts: the request's thread opens all that is
+ * new. */
+static void reap_part(struct client_op *op, const struct shm_complete *part)
+{
+    if (op->state != OP_SENT || !op->parts)
+        return;
+    op->part = *part;
+    if (list_empty(&op->part_link))
+        list_push(&op->request->parted, &op->part_link);
+    client_request_ready(op->request);
+}
+
 /* SENT -> ANSWERED, or LOST -> FREE, with the last answer. reactor: whose; UINT32_MAX: of none. */
 static void reap_answer(struct icms *icms, uint32_t reactor, const struct shm_complete *answer)
 {
@@ -167,6 +180,10 @@ static void reap_answer(struct icms *icms, uint32_t reactor, const struct shm_co
         return;
     if (reactor == icms->link->silent_reactor)
         icms->link->silent = false;
+    if (answer->part != 0) {
+        reap_part(op, answer);
+        return;
+    }
     if (op->state != OP_LOST && op->state != OP_SENT)
         return;
     reap_merge(op, answer);
@@ -178,6 +195,7 @@ static void reap_answer(struct icms *icms, uint32_t reactor, const struct shm_co
         client_op_free(icms, op);
     } else {
         op->state = OP_ANSWERED;
+        list_remove(&op->part_link);
         list_remove(&op->link);
         list_push(&op->request->answered, &op->link);
         client_request_ready(op->request);
@@ -311,6 +329,7 @@ static void run_lose_sent(struct icms_request *request, uint64_t now)
 
         if (op->direct)
             continue; /* an agent in this process, which answers when nothing writes there */
+        list_remove(&op->part_link);
         list_remove(&op->link);
         if (beat + CLIENT_SILENT_NS <= now && !link->silent) {
             link->silent = true;
@@ -353,6 +372,28 @@ static void run_take_answers(struct icms_request *request)
         client_op_take(request, op);
         client_lock(icms);
         client_op_free(icms, op);
+    }
+    client_unlock(icms);
+}
+
+/* Opens what has arrived of values; the answers that came meanwhile go before the next one. The
+ * operation stays: its answer is taken by this thread. */
+static void run_take_parts(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+    struct list *at;
+
+    if (request->volume->keys == NULL)
+        return;
+    client_lock(icms);
+    while (list_empty(&request->answered) && (at = list_pop(&request->parted)) != NULL) {
+        struct client_op *op = container_of(at, struct client_op, part_link);
+        struct shm_complete part = op->part;
+
+        client_unlock(icms);
+        if (client_now_ns() < request->deadline_ns)
+            client_op_take_part(request, op, &part);
+        client_lock(icms);
     }
     client_unlock(icms);
 }
@@ -402,6 +443,7 @@ void client_request_run(struct icms_request *request)
         client_copies_take(request);
     } while (request->next < request->count && step == STEP_NEXT);
 
+    run_take_parts(request);
     if (request->done == request->count)
         client_count(request);
     client_lock(icms);
@@ -411,7 +453,7 @@ void client_request_run(struct icms_request *request)
     client_copies_end(request);
     if (request->done == request->count) {
         check(list_empty(&request->sent) && list_empty(&request->answered));
-        check(list_empty(&request->copies));
+        check(list_empty(&request->copies) && list_empty(&request->parted));
         request->state = REQUEST_OVER;
         list_remove(&request->ready);
     }
@@ -425,7 +467,8 @@ static void async_run_ready(struct icms *icms, bool until_over);
 /* True when the request's thread has something to do. Lock. */
 static bool wait_is_over(const struct icms_request *request, uint64_t now)
 {
-    if (!list_empty(&request->answered) || client_copies_are_over(request))
+    if (!list_empty(&request->answered) || !list_empty(&request->parted) ||
+        client_copies_are_over(request))
         return true;
     if (now >= request->deadline_ns + CLIENT_GRACE_NS)
         return !request_waits_on(request, now);

@@ -110,6 +110,7 @@ static struct client_op *send_op_new(struct icms_request *request, size_t index)
     op->staging_bytes = 0;
     op->buffer = NULL;
     op->direct = false;
+    op->parts = false;
     op->link_lost = false;
     op->reactor = 0;
     op->answer = (struct shm_complete){0};
@@ -181,6 +182,8 @@ static void send_push(struct icms_request *request, struct client_op *op)
         entry.lease = request->hint;
         entry.aside = request->need_ns;
     }
+    if (op->parts)
+        entry.flags |= SHM_FLAG_PARTS;
     if (op->direct) {
         entry.flags |= SHM_FLAG_DIRECT;
         entry.offset = (uint64_t)(uintptr_t)client_block_memory(request, op->block);
@@ -407,6 +410,17 @@ static void send_direct(struct icms_request *request, struct client_op *op)
     request->direct++;
 }
 
+/* The pieces of an encrypted value are opened where the caller wants it, while others arrive. Of
+ * one piece there is none to be opened before the answer. */
+static void send_parts(const struct icms_request *request, struct client_op *op)
+{
+    const struct icms_block *block = &request->blocks[op->block];
+
+    op->parts = request->volume->keys != NULL && !request->lease_wanted && block->data != NULL &&
+                block->bytes > LIMIT_PIECE_BYTES;
+    op->opened = (struct client_opened){0};
+}
+
 static enum client_step send_get(struct icms_request *request, size_t index)
 {
     struct icms *icms = request->icms;
@@ -436,6 +450,7 @@ static enum client_step send_get(struct icms_request *request, size_t index)
         send_room_taken(request);
         op->lease = lease;
         send_direct(request, op);
+        send_parts(request, op);
         request->next++;
         send_push(request, op);
     }

@@ -11,6 +11,13 @@
  * reason checksum, and what was decrypted so far is overwritten. If what is stored is whole all the
  * same, by its CRC32C, the agent is not told: another client may have the key that opens it.
  *
+ * Its first pieces may be decrypted while the others arrive (client_op_take_part), from memory that
+ * nothing holds: what is there may be of a load that failed and begins anew, of another value, or
+ * of another block by now. That needs no rule between us and the agent, because a piece that passes
+ * its tag is the piece of this block that was sealed under the head that was read with it. So it is
+ * good for the answer if the value that this brings has the same head, and what does not pass means
+ * nothing: the answer is taken as if nothing had been opened.
+ *
  * Slots, operations and answers are found by the key's 16 bytes. That it is the block of this key
  * is decided here alone, by the digest in its trailer, at each get, whether or not the value was
  * checked before. A block of another digest is left where it is: it is whole.
@@ -159,6 +166,7 @@ struct take_sealed {
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint8_t *to;
     uint32_t plain_bytes;
+    const struct client_opened *opened; /* before; NULL: nothing */
     bool is_whole; /* out: what is stored is as it was sealed, whatever is wrong with it for us */
 };
 
@@ -195,6 +203,20 @@ static enum icms_miss take_closed(const struct icms_request *request, const stru
     return wrong == ICMS_MISS_NONE ? whole : wrong;
 }
 
+/* How many pieces of the value with this head were opened before. What was opened of another one is
+ * wiped. */
+static uint32_t take_opened(const struct take_sealed *sealed, const uint8_t *head)
+{
+    const struct client_opened *opened = sealed->opened;
+
+    if (opened == NULL || opened->pieces == 0)
+        return 0;
+    if (memcmp(opened->head, head, sizeof(opened->head)) == 0)
+        return opened->pieces;
+    secret_wipe(sealed->to, opened->pieces * LIMIT_PIECE_BYTES);
+    return 0;
+}
+
 /* The tags have in them all that the trailer's checksum covers: only when one does not pass is that
  * checksum looked at. */
 static enum icms_miss take_open(const struct icms_request *request, const struct icms_key *key,
@@ -210,15 +232,71 @@ static enum icms_miss take_open(const struct icms_request *request, const struct
 
     memcpy(bytes, sealed->value, sizeof(bytes));
     memcpy(sealed->trailer, sealed->value + sealed->value_bytes, sizeof(sealed->trailer));
+    pieces.first = take_opened(sealed, bytes);
     if (sealed_trailer_encrypted(sealed->trailer) != ICMS_OK ||
-        sealed_head_read(bytes, &head) != ICMS_OK || head.length != sealed->plain_bytes)
+        sealed_head_read(bytes, &head) != ICMS_OK || head.length != sealed->plain_bytes) {
+        secret_wipe(sealed->to, pieces.first * LIMIT_PIECE_BYTES);
         return take_closed(request, key, sealed, ICMS_MISS_CHECKSUM);
+    }
     volume_key = client_keys_find(request->volume->keys, head.key_id);
     if (volume_key == NULL)
         return take_closed(request, key, sealed, ICMS_MISS_NO_KEY);
     if (take_decrypt(request, key, volume_key, &head, &pieces, sealed->to))
         return ICMS_MISS_NONE;
     return take_closed(request, key, sealed, ICMS_MISS_CHECKSUM);
+}
+
+/* The key of pieces that arrived; NULL: they are not of what the caller has space for and was
+ * opened before, or the key is not ours. */
+static const struct client_key *take_part_key(const struct icms_request *request,
+                                              const struct client_op *op, const uint8_t *bytes,
+                                              struct sealed_head *out_head)
+{
+    if (sealed_head_read(bytes, out_head) != ICMS_OK ||
+        out_head->length > client_block_room(request, op->block) ||
+        out_head->length > client_value_bytes_max(request->volume))
+        return NULL;
+    if (op->opened.pieces != 0 && memcmp(bytes, op->opened.head, sizeof(op->opened.head)) != 0)
+        return NULL;
+    return client_keys_find(request->volume->keys, out_head->key_id);
+}
+
+/* What is wrong here the answer tells; until then there is no other attempt. The last piece is left
+ * to the answer. */
+void client_op_take_part(struct icms_request *request, struct client_op *op,
+                         const struct shm_complete *part)
+{
+    const struct shm_arena *shard = &request->view->shards[op->reactor];
+    struct client_opened *opened = &op->opened;
+    struct device_copy *copy =
+        list_empty(&request->copies) ? NULL : client_copy_find(request, op->block);
+    struct seal_sealed pieces = {
+        .from = shm_arena_value(shard, part->slot, part->value_bytes),
+        .first = opened->pieces,
+        .end = sealed_pieces_in(part->value_bytes),
+        .memory = SEAL_SHARED, /* whoever it is that writes there now */
+    };
+    const struct client_key *volume_key;
+    uint8_t bytes[LIMIT_SEALED_HEAD_BYTES];
+    struct sealed_head head;
+
+    if (opened->is_over || pieces.from == NULL || pieces.end <= pieces.first)
+        return;
+    memcpy(bytes, pieces.from, sizeof(bytes));
+    volume_key = take_part_key(request, op, bytes, &head);
+    opened->is_over = true;
+    if (volume_key == NULL)
+        return;
+    pieces.plain_bytes = head.length;
+    pieces.end = (uint32_t)u64_min(pieces.end, sealed_pieces(head.length) - 1);
+    if (pieces.end <= pieces.first)
+        return;
+    if (copy != NULL) /* as in client_block_load() */
+        device_copy_fill(copy);
+    memcpy(opened->head, bytes, sizeof(bytes));
+    opened->is_over = !take_decrypt(request, &request->blocks[op->block].key, volume_key, &head,
+                                    &pieces, client_block_memory(request, op->block));
+    opened->pieces = opened->is_over ? 0 : pieces.end;
 }
 
 /* Tells the agent that a block does not pass, so that it looks itself: it forgets its copy, and has
@@ -276,7 +354,8 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
     struct take_sealed sealed = {.value = value,
                                  .value_bytes = place->value_bytes,
                                  .to = client_block_memory(request, index),
-                                 .plain_bytes = (uint32_t)sealed_plain_bytes(place->value_bytes)};
+                                 .plain_bytes = (uint32_t)sealed_plain_bytes(place->value_bytes),
+                                 .opened = place->opened};
     enum icms_miss wrong = ICMS_MISS_NONE;
     uint64_t room = client_block_room(request, index);
 
@@ -447,8 +526,10 @@ static void take_get(struct icms_request *request, struct client_op *op)
     }
     if (source > ICMS_SOURCE_POD)
         source = ICMS_SOURCE_NONE;
-    place = (struct client_place){
-        .slot = answer->slot, .value_bytes = answer->value_bytes, .lease = op->lease};
+    place = (struct client_place){.slot = answer->slot,
+                                  .value_bytes = answer->value_bytes,
+                                  .lease = op->lease,
+                                  .opened = &op->opened};
     client_block_load(request, op->block, &place, source);
     op->lease = place.lease;
     if (request->lease_wanted && request->not_ok == 0) {
