@@ -379,21 +379,54 @@ static void program_find(char *out, size_t bytes)
     (void)snprintf(out, bytes, "icms");
 }
 
-/* MISS: it failed, and has said why. */
-static icms_err pod_change(const struct etcd_run *run, char *file, struct err_why *why)
+static bool pod_has(const struct etcd_run *run, const char *word)
 {
-    char name[] = "icms", word[] = "pod", option[] = "--file";
-    char *words[POD_WORDS + 5] = {name, word}, program[4096];
+    for (int i = 0; i < run->word_count; i++)
+        if (strcmp(run->words[i], word) == 0)
+            return true;
+    return false;
+}
+
+/* Words of icms pod that are about a file of a server. */
+static icms_err pod_words_check(const struct etcd_run *run, struct err_why *why)
+{
+    for (int i = 0; i < run->word_count; i++)
+        if (strncmp(run->words[i], "--file", strlen("--file")) == 0)
+            return err_set(why, ICMS_INVALID, "pod: --file: the map is that of etcd");
+    if (pod_has(run, "reload"))
+        return err_set(why, ICMS_INVALID,
+                       "pod: reload waits for an agent that follows a file: icms pod reload --file "
+                       "FILE on its server; with --yes it changes that file, which icms-etcd push "
+                       "--yes FILE then puts into etcd");
+    return ICMS_OK;
+}
+
+/* MISS: it failed, and has said why. A change is told when etcd has it. mask: signals that it
+ * blocks. */
+static icms_err pod_change(const struct etcd_run *run, char *file, const sigset_t *mask,
+                           struct err_why *why)
+{
+    bool tells = pod_has(run, "--dry-run") || pod_has(run, "status") || pod_has(run, "list");
+    char name[] = "icms", word[] = "pod", option[] = "--file", quiet[] = "--quiet";
+    char *words[POD_WORDS + 6] = {name, word}, program[4096];
     int count = 2, state, err;
+    posix_spawnattr_t attributes;
     pid_t child;
 
     for (int i = 0; i < run->word_count; i++)
         words[count++] = run->words[i];
     words[count++] = option;
-    words[count] = file;
+    words[count++] = file;
+    if (!tells)
+        words[count] = quiet;
     program_find(program, sizeof(program));
     (void)fflush(NULL);
-    err = posix_spawnp(&child, program, NULL, NULL, words, environ);
+    if (posix_spawnattr_init(&attributes) != 0)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    (void)posix_spawnattr_setsigmask(&attributes, mask);
+    err = posix_spawnp(&child, program, NULL, &attributes, words, environ);
+    (void)posix_spawnattr_destroy(&attributes);
     if (err != 0)
         return err_set(why, ICMS_IO, "cannot run %s: %s", program, strerror(err));
     while (waitpid(child, &state, 0) < 0 && errno == EINTR)
@@ -412,8 +445,11 @@ static icms_err pod_put(const struct etcd_run *run, struct maps *maps, const cha
     bool is_new;
     icms_err err;
 
-    if (file_is(file, maps->value.text, maps->value.bytes))
+    if (file_is(file, maps->value.text, maps->value.bytes)) {
+        if (!pod_has(run, "--dry-run") && !pod_has(run, "status") && !pod_has(run, "list"))
+            (void)printf("%s: epoch %u: it is so already\n", maps->name, maps->was->epoch);
         return ICMS_OK;
+    }
     err = conf_pod_text(file, why, &text, &bytes);
     if (err == ICMS_OK)
         err = conf_pod_parse(text, bytes, "the changed map", why, maps->is);
@@ -436,24 +472,32 @@ static icms_err pod(const struct etcd_run *run, struct maps *maps, struct err_wh
 {
     const char *temporary = secure_getenv("TMPDIR");
     char folder[POD_FOLDER_BYTES], file[POD_FOLDER_BYTES + sizeof("/pod.yaml")];
-    icms_err err = maps_fetch(run, maps, why);
+    sigset_t ends, mask;
+    icms_err err = pod_words_check(run, why);
 
+    if (err == ICMS_OK)
+        err = maps_fetch(run, maps, why);
     if (err == ICMS_OK)
         err = conf_pod_parse(maps->value.text, maps->value.bytes, maps->name, why, maps->was);
     if (err != ICMS_OK)
         return err;
     (void)snprintf(folder, sizeof(folder), "%s/icms-etcd-XXXXXX",
                    temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
-    if (mkdtemp(folder) == NULL)
+    (void)sigprocmask(SIG_BLOCK, NULL, &mask);
+    signals_block(&ends); /* until the folder is gone */
+    if (mkdtemp(folder) == NULL) {
+        (void)sigprocmask(SIG_SETMASK, &mask, NULL);
         return err_set(why, ICMS_IO, "cannot make a folder %s: %s", folder, strerror(errno));
+    }
     (void)snprintf(file, sizeof(file), "%s/pod.yaml", folder);
     err = conf_file_put(file, maps->value.text, maps->value.bytes, why);
     if (err == ICMS_OK)
-        err = pod_change(run, file, why);
+        err = pod_change(run, file, &mask, why);
     if (err == ICMS_OK)
         err = pod_put(run, maps, file, why);
     (void)unlink(file);
     (void)rmdir(folder);
+    (void)sigprocmask(SIG_SETMASK, &mask, NULL);
     return err;
 }
 

@@ -5,6 +5,7 @@
  * written. icms-target reads the file again at SIGHUP. With --format a drive that comes is erased
  * first, unless a process has it open.
  */
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,14 +118,28 @@ static bool is_used(const char *drive)
     struct err_why why;
     struct uuid uuid;
     bool lost = false, noted = false;
+    icms_err err;
 
     if (store_look(loop_env_uring(), drive, &why, &found) != ICMS_OK ||
-        found.holds != STORE_HOLDS_STORE ||
-        store_note_read(loop_env_uring(), drive, &why, &uuid, note, &lost) != ICMS_OK)
-        return false; /* icms-target says why it cannot be opened */
+        found.holds != STORE_HOLDS_STORE)
+        return false;
+    err = store_note_read(loop_env_uring(), drive, &why, &uuid, note, &lost);
+    if (err != ICMS_OK)
+        return err == ICMS_LOCKED; /* of all else icms-target says why it cannot be opened */
     for (size_t i = 0; i < sizeof(note); i++)
         noted = noted || note[i] != 0;
     return noted || lost;
+}
+
+/* Whether a file can be made at a path: it is no link to nothing, and there is a folder for it. */
+static bool can_be_made(const char *path)
+{
+    char folder[LIMIT_PATH_BYTES];
+    struct stat status;
+
+    (void)snprintf(folder, sizeof(folder), "%s", path);
+    return lstat(path, &status) != 0 && stat(dirname(folder), &status) == 0 &&
+           S_ISDIR(status.st_mode);
 }
 
 /* Whether icms-target will take what there is at a path; a mistyped one is not made silently. What
@@ -138,17 +153,25 @@ static int drive_look(const struct plan *plan, const struct conf_target *conf,
     struct err_why why = {""};
     icms_err err = store_look(loop_env_uring(), drive, &why, &found);
 
-    if (err == ICMS_PERMISSION)
+    if (err == ICMS_PERMISSION) {
+        if (!cli->json && !cli->quiet)
+            (void)printf("%s could not be looked at: %s\n", drive, why.text);
         return -1;
+    }
     if (err != ICMS_OK)
         return cli_fail(cli, err,
-                        "%s: drive %s: %s; check the path, or add --format to erase what is there; "
-                        "nothing was changed",
+                        "%s: drive %s: %s; or add --format to erase what is there; nothing was "
+                        "changed",
                         plan->path, drive, why.text);
     if (found.holds == STORE_HOLDS_NO_FILE && (what == CONF_DRIVE_REPLACE || !is_made))
         return cli_fail(cli, ICMS_NOT_FOUND,
                         "%s: drive %s: there is no such file; check the path, or add --format to "
                         "have it made; nothing was changed",
+                        plan->path, drive);
+    if (found.holds == STORE_HOLDS_NO_FILE && !can_be_made(drive))
+        return cli_fail(cli, ICMS_NOT_FOUND,
+                        "%s: drive %s cannot be made: its folder is missing, or it is a link to "
+                        "nothing; nothing was changed",
                         plan->path, drive);
     if (found.holds == STORE_HOLDS_ZEROS && !is_made)
         return cli_fail(cli, ICMS_NOT_FOUND,

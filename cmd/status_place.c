@@ -11,6 +11,7 @@
 #include <arpa/inet.h>
 #include <curl/curl.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
@@ -63,7 +64,8 @@ void status_proof_fini(struct status_proof *proof)
 static icms_err place_pin(struct status_place *place, const char *path, struct err_why *why)
 {
     uint8_t *der = NULL, hash[EVP_MAX_MD_SIZE];
-    FILE *file = fopen(path, "re");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe has nothing */
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     X509 *cert = file == NULL ? NULL : PEM_read_X509(file, NULL, NULL, NULL);
     int bytes = cert == NULL ? 0 : i2d_X509_PUBKEY(X509_get_X509_PUBKEY(cert), &der);
     unsigned length = 0;
@@ -78,6 +80,8 @@ static icms_err place_pin(struct status_place *place, const char *path, struct e
     X509_free(cert);
     if (file != NULL)
         (void)fclose(file);
+    else if (fd >= 0)
+        (void)close(fd);
     return is_made
                ? ICMS_OK
                : err_set(why, ICMS_CONFIG, "cannot read http.certificate %.300s: %s", path,

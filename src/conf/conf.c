@@ -125,7 +125,7 @@ static icms_err file_open(const char *path, const char *remedy, struct err_why *
 {
     icms_err err;
 
-    *out_fd = open(path, O_RDONLY | O_CLOEXEC);
+    *out_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe is refused */
     err = *out_fd < 0 ? err_from_errno(errno) : ICMS_OK;
     if (err != ICMS_OK)
         return err_set(why, err, "cannot read %s: %s; give the file with %s", path, strerror(errno),
@@ -173,7 +173,9 @@ icms_err conf_file_check(int fd, const char *path, struct err_why *why)
 
     if (fstat(fd, &status) != 0)
         return err_set(why, err_from_errno(errno), "cannot read %s: %s", path, strerror(errno));
-    return S_ISREG(status.st_mode) ? file_mode_check(&status, "", path, why) : ICMS_OK;
+    return S_ISREG(status.st_mode)
+               ? file_mode_check(&status, "", path, why)
+               : err_set(why, ICMS_CONFIG, "cannot read %s: it is not a regular file", path);
 }
 
 icms_err conf_file_read(const char *path, const char *remedy, struct err_why *why, char **out_text,

@@ -854,7 +854,7 @@ static void test_a_file_is_read_and_a_missing_one_named(void **state)
     assert_int_equal(conf_target_read(path, &why, &target), ICMS_OK);
     assert_int_equal(conf_agent_read(path, &why, &agent), ICMS_CONFIG);
     assert_int_equal(strncmp(why.text, path, strlen(path)), 0);
-    assert_int_equal(conf_agent_read("/", &why, &agent), ICMS_IO);
+    assert_int_equal(conf_agent_read("/", &why, &agent), ICMS_CONFIG);
     (void)unlink(path);
     assert_int_equal(conf_target_read(path, &why, &target), ICMS_NOT_FOUND);
     assert_non_null(strstr(why.text, path));

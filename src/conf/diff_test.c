@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -197,6 +198,18 @@ static void test_only_volumes_and_tenants_change_while_a_target_runs(void **stat
     conf_live_free(&is);
 }
 
+/* Nobody will ever write into it. */
+static void test_a_pipe_is_refused_at_once(void **state)
+{
+    enum conf_file_kind kind;
+
+    (void)unlink(paths[0]);
+    assert_int_equal(mkfifo(paths[0], 0600), 0);
+    assert_int_equal(conf_check(paths[0], &why, &kind), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "not a regular file"));
+    assert_int_equal(unlink(paths[0]), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +217,7 @@ int main(void)
         cmocka_unit_test(test_what_means_the_same_is_no_difference),
         cmocka_unit_test(test_differences_are_told_by_key),
         cmocka_unit_test(test_only_volumes_and_tenants_change_while_a_target_runs),
+        cmocka_unit_test(test_a_pipe_is_refused_at_once),
     };
 
     return cmocka_run_group_tests(tests, folder_make, folder_remove);

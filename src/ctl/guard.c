@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <gnutls/gnutls.h>
 #include <gnutls/x509.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/limits.h"
@@ -44,6 +46,9 @@ static icms_err guard_file_check(const char *what, FILE *file, const char *path,
     if (fstat(fileno(file), &status) != 0)
         return err_set(why, err_from_errno(errno), "cannot read http.%s %.300s: %s", what, path,
                        strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        return err_set(why, ICMS_CONFIG, "cannot read http.%s %.300s: it is not a regular file",
+                       what, path);
     (void)snprintf(key, sizeof(key), "http.%s ", what);
     return file_mode_check(&status, key, path, why);
 }
@@ -51,14 +56,19 @@ static icms_err guard_file_check(const char *what, FILE *file, const char *path,
 /* A file of certificates, which are no secrets; what: its key of the configuration. */
 static icms_err guard_read(const char *what, const char *path, struct err_why *why, char **out_pem)
 {
-    FILE *file = fopen(path, "re");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe is refused */
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     char *pem;
     size_t bytes;
     icms_err err;
 
-    if (file == NULL)
-        return err_set(why, err_from_errno(errno), "cannot read http.%s %.300s: %s", what, path,
-                       strerror(errno));
+    if (file == NULL) {
+        err = err_set(why, err_from_errno(errno), "cannot read http.%s %.300s: %s", what, path,
+                      strerror(errno));
+        if (fd >= 0)
+            (void)close(fd);
+        return err;
+    }
     err = guard_file_check(what, file, path, why);
     if (err != ICMS_OK) {
         (void)fclose(file);

@@ -313,17 +313,26 @@ static icms_err file_size(struct uring_file *file, const struct loop_file_opts *
     return ICMS_OK;
 }
 
+/* Nothing else has a size and keeps what is written; opening a pipe would wait for its writer. */
+static icms_err file_kind(const struct stat *stat, const char *path, struct err_why *why)
+{
+    return S_ISREG(stat->st_mode) || S_ISBLK(stat->st_mode)
+               ? ICMS_OK
+               : err_set(why, ICMS_INVALID, "%s is neither a file nor a block device", path);
+}
+
 /* From an open descriptor to a file that is locked and as long as it should be. */
 static icms_err file_setup(struct uring_file *file, const struct loop_file_opts *opts, bool new,
                            struct err_why *why)
 {
     struct stat stat;
-    icms_err err = ICMS_OK;
+    icms_err err;
 
     if (fstat(file->fd, &stat) != 0)
         return file_open_error(opts, errno, why);
-    if (!S_ISREG(stat.st_mode) && !S_ISBLK(stat.st_mode))
-        return err_set(why, ICMS_INVALID, "%s is neither a file nor a block device", opts->path);
+    err = file_kind(&stat, opts->path, why);
+    if (err != ICMS_OK)
+        return err;
     if (opts->exclusive && opts->write && (stat.st_mode & S_IWOTH) != 0)
         return err_set(why, ICMS_PERMISSION,
                        "cannot use %s: its mode is 0%03o, so every user of this machine can change "
@@ -357,6 +366,8 @@ static icms_err file_open_locked(struct loop_env *env, const struct loop_file_op
     bool new;
     int error;
 
+    if (exists && file_kind(&known, opts->path, why) != ICMS_OK)
+        return ICMS_INVALID;
     if (exists && opts->exclusive && file_locked_here(&known))
         return file_locked_error(opts->path, (int)getpid(), why);
     error = file_descriptor(opts, exists && S_ISBLK(known.st_mode) ? known.st_rdev : 0, &file->fd,

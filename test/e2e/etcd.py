@@ -163,9 +163,29 @@ def changes(scene):
     for words in ((), ("--",), ("--yes", "--", "drain", "e1"), ("drain", "e1", "--bogus")):
         misused = scene.run("pod", *words)
         expect(f"pod {words} is a mistake", misused.returncode == 2, misused)
+    for words, said in ((("reload",), "icms pod reload --file"), (("list", "--file", "/x"), "that of etcd"),
+                        (("drain", "e1", "--file=/x"), "that of etcd")):
+        refused = scene.run("pod", "--", *words)
+        expect(f"pod {words} is refused", refused.returncode == 1 and said in refused.stderr, refused)
     drained = scene.run("pod", "--", "drain", "e1")
     expect("icms pod changes the map in etcd", "epoch 9 -> 10: e1 draining" in drained.stdout, drained)
+    expect("and does not speak of a file", "pod.yaml" not in drained.stdout, drained)
+    again = scene.run("pod", "--", "drain", "e1")
+    expect("what is so already is said", again.returncode == 0 and "so already" in again.stdout and
+           "epoch: 10" in scene.etcd.keys(MAP)[MAP], again)
     wait_until("the agent uses that", lambda: scene.epoch() == 10, seen=scene.log)
+    slow = scene.folder / "slow"
+    slow.mkdir()
+    (slow / "icms").write_text("#!/bin/sh\nsleep 1\n")
+    (slow / "icms").chmod(0o755)
+    shutil.copy(BUILD / "cmd/icms-etcd", slow / "icms-etcd")
+    (slow / "tmp").mkdir()
+    ended = subprocess.Popen([slow / "icms-etcd", "pod", "--prefix", PREFIX, "--", "settle", "e1"],
+                             env={**scene.env, "TMPDIR": str(slow / "tmp")})
+    wait_until("it is under way", lambda: list((slow / "tmp").iterdir()))
+    ended.terminate()
+    expect("one that is ended", ended.wait(timeout=30) == -signal.SIGTERM)
+    expect("leaves nothing behind", not list((slow / "tmp").iterdir()))
     late = scene.folder / "late"  # another operator is quicker
     late.mkdir()
     (late / "icms").write_text(f"#!/bin/sh\n{BUILD / 'cmd/icms'} \"$@\" && echo race >> {late}/done && "

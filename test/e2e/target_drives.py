@@ -10,6 +10,7 @@ and stored all the time. The target is killed while a drive drains.
 usage: target_drives.py BUILD_ROOT
 """
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -78,8 +79,8 @@ class Load(threading.Thread):
 
 
 class Scene:
-    def __init__(self, target, folder):
-        self.target, self.folder = target, pathlib.Path(folder)
+    def __init__(self, p, target, folder):
+        self.p, self.target, self.folder = p, target, pathlib.Path(folder)
         self.file = pathlib.Path(target.config_path)
 
     def log(self):
@@ -191,6 +192,19 @@ def refused(scene):
     for name, why in (("missing", "no such file"), ("passwd", "--format to erase"), ("blank", "is empty")):
         said = scene.drive("add", scene.path(name), "size=64MiB", status=1)
         expect(f"icms drive does not add what is {name}", why in str(said) and scene.file.read_text() == text, said)
+    other = scene.p.add_target("other", 1, "64MiB", [VOLUME], segment="1MiB", memory="16MiB")
+    other.wait_ready()
+    said = scene.drive("add", str(other.drives[0]), status=1)
+    expect("nor the drive of another target that runs", "holds blocks" in str(said), said)
+    expect("which ends as asked", other.stop(30) == 0)
+    os.mkfifo(scene.path("pipe"))
+    (scene.folder / "loose").symlink_to("nowhere")
+    for name, why in (("pipe", "neither a file nor"), ("nofolder/drive", "folder is missing"), ("loose", "link to nothing")):
+        said = scene.drive("add", scene.path(name), "size=64MiB", "format_empty=true", status=1)
+        expect(f"nor what is {name}", why in str(said) and scene.file.read_text() == text, said)
+    scene.file.write_text(text.replace("drives:\n", f"drives:\n  - path: {scene.path('pipe')}\n    size: 64MiB\n"))
+    said = scene.hang_up("configuration refused")
+    expect("a pipe is refused, and nobody waits for it", "neither a file nor a block device" in said, said)
     scene.file.write_text(text.replace("drives:\n", f"drives:\n  - path: {scene.path('missing')}\n    size: 64MiB\n"))
     said = scene.hang_up("configuration refused")
     expect("a missing file is refused", "format_empty" in said, said)
@@ -256,7 +270,7 @@ def main():
             target.wait_ready()
             agent = p.add_agent("server-a", [target], [VOLUME], memory="1MiB")
             agent.wait_ready()
-            scene = Scene(target, folder)
+            scene = Scene(p, target, folder)
             put_all(agent)
             comes(scene, agent)
             goes(scene, agent, "enclosure0-drive0")
