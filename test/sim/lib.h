@@ -95,6 +95,9 @@ bool lib_trailer_is(const uint8_t *trailer, const uint8_t *digest);
 /* True when a read of it would not wait. */
 bool lib_fd_readable(int fd);
 
+/* True when the agent's signals come through it: a moment after the hello. */
+bool lib_fd_listens(int fd);
+
 /* Control: closes what the process left open. */
 void lib_fds_close(const struct lib_process *process);
 

@@ -178,7 +178,8 @@ static void rings_look(const struct lib_process *process, bool there, uint32_t w
 void lib_rings_judge(struct lib_process *process, bool ops)
 {
     const struct icms *icms = process->icms;
-    bool sleep = icms != NULL && icms->link != NULL && rings_all_sleep(process);
+    bool sleep = icms != NULL && icms->link != NULL && rings_all_sleep(process) &&
+                 lib_fd_listens(icms->link->client_event);
 
     for (uint32_t r = 0; r < POD_REACTORS && r < lib_world->reactors; r++) {
         const struct shm_ring *ring = sleep ? &icms->link->rings[r] : NULL;

@@ -117,6 +117,11 @@ static struct sys_fd *sys_fd_of(int fd)
     return &sys_fds[fd];
 }
 
+bool lib_fd_listens(int fd)
+{
+    return !sys_fd_of(fd)->conn->msg_out;
+}
+
 bool lib_fd_readable(int fd)
 {
     const struct sys_fd *own = sys_fd_of(fd);
