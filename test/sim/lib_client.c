@@ -62,7 +62,9 @@ static struct lib_call *client_call_new(struct lib_process *process)
 
 static void client_options(const struct lib_call *call, struct icms_request_options *options)
 {
-    uint64_t left_ns = call->deadline_ns - client_now();
+    uint64_t now_ns =
+        client_now(); /* the thread may have stood still since the deadline was made */
+    uint64_t left_ns = call->deadline_ns > now_ns ? call->deadline_ns - now_ns : 0;
 
     icms_request_options_init(options);
     options->deadline_ms = (uint32_t)u64_max(left_ns / MS, 1);
