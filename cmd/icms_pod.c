@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "conf/pod.h"
+#include "conf/pod_file.h"
 #include "icms_cli.h"
 #include "icms_status.h"
 #include "inprocess/names.h"
@@ -28,6 +28,9 @@
 /* How long reload waits for the agent without --deadline, and how often it asks. */
 #define POD_RELOAD_MS 10000
 #define POD_ASK_MS    100
+
+/* How long an agent may take to see a file that changed: two looks, and some. */
+#define POD_SEEN_MS (3 * CONF_POD_FILE_LOOK_MS)
 
 struct pod {
     struct cli *cli;
@@ -512,7 +515,7 @@ static void pod_text(const struct pod *pod, const struct found *found)
             (void)printf("%-20s %s\n", "", is->address[k]);
     }
     links_text(map, root);
-    pod_asked_text(found->asked, found->agents, map->epoch);
+    pod_asked_text(found->asked, found->agents, map);
     volumes_text(map, root);
     json_array_foreach(found->differ, at, line)(void)
         printf("%s%s\n", at == 0 ? "\n" : "", json_string_value(line));
@@ -596,17 +599,20 @@ static int pod_show(struct pod *pod, const struct status_proof *proof, const jso
     struct found found = {.root = root};
 
     found.asked = pod_ask(map, cli->argv + 1, (size_t)cli->argc - 1, proof, timeout_ms);
-    found.agents = pod_agents(found.asked, root, map->epoch);
+    found.agents = pod_agents(found.asked, root, map);
     found.differ = root != NULL ? differences(map, root) : json_array();
     if (root == NULL)
         difference_add(found.differ, "the agent of this machine does not answer");
+    if (text_of(root, "map_refused")[0] != '\0')
+        difference_add(found.differ, "the agent does not use the map of its file: %s",
+                       text_of(root, "map_refused"));
     if (cli->json)
         pod_json(pod, &found);
     else if (!cli->quiet)
         pod_text(pod, &found);
     if (root != NULL)
         status = json_array_size(found.differ) == 0 && is_all_up(map, root) &&
-                         pod_asked_is_well(found.asked, found.agents, map->epoch)
+                         pod_asked_is_well(found.asked, found.agents, map)
                      ? CLI_DONE
                      : CLI_MISSED;
     json_decref(found.differ);
@@ -674,39 +680,75 @@ static int reload_answer(const struct pod *pod, const char *name, const json_t *
     return CLI_DONE;
 }
 
-/* Asks the agent until it uses the epoch, or the time is over. */
+/* It uses another epoch. */
+static int reload_failed(const struct pod *pod, const json_t *root)
+{
+    uint32_t used = agent_epoch_of(root), epoch = pod->after->epoch;
+    const char *refused = text_of(root, "map_refused");
+
+    return cli_fail(pod->cli, ICMS_CONFIG, "agent %s uses epoch %u, not epoch %u of %s: %s",
+                    text_of(root, "name"), used, epoch, pod->path,
+                    used == 0            ? "it has no pod map"
+                    : used > epoch       ? "the file is too old"
+                    : refused[0] != '\0' ? refused
+                                         : "its log says why");
+}
+
+/* Whether the last answer was given; *out_status: which. is_seen: the agent had the time to see the
+ * file as it is now; is_late: nothing more is waited for. */
+static bool reload_over(const struct pod *pod, const json_t *root, bool is_seen, bool is_late,
+                        int *out_status)
+{
+    uint32_t used = agent_epoch_of(root), epoch = pod->after->epoch;
+    bool is_refused = text_of(root, "map_refused")[0] != '\0';
+    json_t *differ;
+
+    if (used != epoch) {
+        if (used < epoch && used != 0 && !is_late)
+            return false;
+        *out_status = reload_failed(pod, root);
+        return true;
+    }
+    differ = differences(pod->after, root);
+    if (json_array_size(differ) == 0 && (is_refused || !is_seen) && !is_late) {
+        json_decref(differ); /* what it refuses may be the file of before, or is not seen yet */
+        return false;
+    }
+    if (json_array_size(differ) == 0 && is_refused)
+        *out_status = cli_fail(pod->cli, ICMS_CONFIG,
+                               "agent %s uses epoch %u, and not the map of its file: %s",
+                               text_of(root, "name"), used, text_of(root, "map_refused"));
+    else
+        *out_status = reload_answer(pod, text_of(root, "name"), differ);
+    json_decref(differ);
+    return true;
+}
+
+/* Asks the agent until it uses the epoch, or the time is over. An epoch that it takes while it is
+ * asked it has from the file; one that it had before, the file may have with other contents. */
 static int reload_wait(const struct pod *pod)
 {
     const struct cli *cli = pod->cli;
-    uint32_t epoch = pod->after->epoch;
-    uint64_t until_ms = now_ms() + (cli->deadline_ms != 0 ? cli->deadline_ms : POD_RELOAD_MS);
+    uint64_t began_ms = now_ms();
+    uint64_t until_ms = began_ms + (cli->deadline_ms != 0 ? cli->deadline_ms : POD_RELOAD_MS);
     struct timespec pause = {.tv_nsec = POD_ASK_MS * 1000000L};
+    bool is_seen = false, is_over;
     int status = CLI_MISSED;
 
-    for (;;) {
+    do {
+        uint64_t asked_ms = now_ms();
         json_t *root = cli_ask(cli, false, NULL, &status);
-        uint32_t used = agent_epoch_of(root);
-        char name[LIMIT_NAME_BYTES];
-        json_t *differ;
 
         if (root == NULL)
             return status;
-        (void)snprintf(name, sizeof(name), "%s", text_of(root, "name"));
-        differ = differences(pod->after, root);
+        is_seen = is_seen || agent_epoch_of(root) < pod->after->epoch ||
+                  asked_ms >= began_ms + POD_SEEN_MS;
+        is_over = reload_over(pod, root, is_seen, asked_ms >= until_ms, &status);
         json_decref(root);
-        if (used == epoch)
-            status = reload_answer(pod, name, differ);
-        json_decref(differ);
-        if (used == epoch)
-            return status;
-        if (used > epoch || used == 0 || now_ms() >= until_ms)
-            return cli_fail(cli, ICMS_CONFIG, "agent %s uses epoch %u, not epoch %u of %s: %s",
-                            name, used, epoch, pod->path,
-                            used == 0      ? "it has no pod map"
-                            : used > epoch ? "the file is too old"
-                                           : "its log says why");
-        (void)nanosleep(&pause, NULL);
-    }
+        if (!is_over)
+            (void)nanosleep(&pause, NULL);
+    } while (!is_over);
+    return status;
 }
 
 static int pod_reload(struct pod *pod)
@@ -925,6 +967,7 @@ const struct cli_command cli_pod = {
         "  -h, --help           print this\n"
         "\nExit status: 0 done; 1 it failed, or status found differences, an enclosure that is "
         "not\n"
-        "up, no answer, a drive out of service, or an agent or a target with another epoch;\n"
+        "up, no answer, a drive out of service, or an agent or a target with another epoch, with\n"
+        "the map of another pod, or that does not use the map of its file;\n"
         "2 usage, or the agent of this machine does not answer.\n",
 };

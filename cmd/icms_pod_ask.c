@@ -40,8 +40,8 @@ static void keep(json_t *out, const json_t *status, const char *key, size_t coun
 static json_t *status_trim(json_t *status)
 {
     static const char *const keys[] = {
-        "name",  "nqn",         "host_nqn",   "ready",          "why",
-        "epoch", "map_refused", "used_bytes", "capacity_bytes", "controllers_more"};
+        "name",        "nqn",        "host_nqn",       "ready",           "why", "pod", "epoch",
+        "map_refused", "used_bytes", "capacity_bytes", "controllers_more"};
     json_t *out = json_object();
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
@@ -211,7 +211,9 @@ static void agent_itself(json_t *agents, json_t *by_nqn, const json_t *status)
     json_t *agent = agent_named(agents, by_nqn, status_text(status, "host_nqn"));
 
     (void)json_object_set_new(agent, "name", json_string(status_text(status, "name")));
+    keep(agent, status, "pod", 0);
     keep(agent, status, "epoch", 0);
+    keep(agent, status, "map_refused", 0);
     keep(agent, status, "ready", 0);
     keep(agent, status, "why", 0);
     (void)json_object_set_new(agent, "enclosures_up",
@@ -271,6 +273,20 @@ static bool are_others(const struct epochs *epochs)
     return epochs->is_none || epochs->is_older || epochs->is_newer;
 }
 
+/* Whether a daemon follows the map of another pod, whose epochs say nothing of this one. */
+static bool is_of_other_pod(const json_t *status, const struct conf_pod *map)
+{
+    const char *pod = json_string_value(json_object_get(status, "pod"));
+
+    return pod != NULL && pod[0] != '\0' && strcmp(pod, map->name) != 0;
+}
+
+/* Whether a daemon says that the map of its file is not in use. */
+static bool is_map_refused(const json_t *status)
+{
+    return json_string_length(json_object_get(status, "map_refused")) > 0;
+}
+
 /* Which map an agent has, by what it says itself and by what it told. */
 static const char *map_word(const json_t *agent, uint32_t epoch)
 {
@@ -294,7 +310,7 @@ static const char *map_word(const json_t *agent, uint32_t epoch)
                              : "unknown";
 }
 
-json_t *pod_agents(const json_t *asked, const json_t *own, uint32_t epoch)
+json_t *pod_agents(const json_t *asked, const json_t *own, const struct conf_pod *map)
 {
     json_t *agents = json_array(), *by_nqn = json_object(), *agent;
     const json_t *entry;
@@ -315,7 +331,9 @@ json_t *pod_agents(const json_t *asked, const json_t *own, uint32_t epoch)
     }
     json_array_foreach(agents, i, agent)
     {
-        (void)json_object_set_new(agent, "map", json_string(map_word(agent, epoch)));
+        (void)json_object_set_new(
+            agent, "map",
+            json_string(is_of_other_pod(agent, map) ? "other" : map_word(agent, map->epoch)));
     }
     json_decref(by_nqn);
     return agents;
@@ -423,9 +441,23 @@ static void agent_line(const json_t *agent, size_t targets)
                  status_text(agent, "nqn"), name != NULL ? ")" : "");
 }
 
-/* What is to be done about an agent. */
-static void agent_notes(const json_t *agent, uint32_t epoch)
+/* What a daemon says of its map. */
+static void map_notes(const json_t *status, const char *name, const struct conf_pod *map)
 {
+    if (is_of_other_pod(status, map))
+        (void)printf(
+            "\n%.223s: it uses the map of pod %.63s, the file is that of pod %s: see `pod` of "
+            "its configuration\n",
+            name, status_text(status, "pod"), map->name);
+    if (is_map_refused(status))
+        (void)printf("\n%.223s: it does not use the map of its file: %s\n", name,
+                     status_text(status, "map_refused"));
+}
+
+/* What is to be done about an agent. */
+static void agent_notes(const json_t *agent, const struct conf_pod *map)
+{
+    uint32_t epoch = map->epoch;
     const char *name = json_string_value(json_object_get(agent, "name"));
     struct epochs own = epochs_of(agent, epoch);
     char text[STATUS_EPOCH_TEXT];
@@ -436,6 +468,7 @@ static void agent_notes(const json_t *agent, uint32_t epoch)
         name = status_text(agent, "nqn");
     if (json_is_false(json_object_get(agent, "ready")))
         (void)printf("\n%.223s: not ready: %s\n", name, status_text(agent, "why"));
+    map_notes(agent, name, map);
     if (are_others(&own))
         (void)printf("\n%.223s: it uses epoch %s, the file has %u\n", name,
                      status_epoch(agent, text), epoch);
@@ -456,8 +489,9 @@ static void agent_notes(const json_t *agent, uint32_t epoch)
         (void)printf(": see whether its server has the file, and the log of its icms-agent\n");
 }
 
-static void target_notes(const json_t *entry, uint32_t epoch)
+static void target_notes(const json_t *entry, const struct conf_pod *map)
 {
+    uint32_t epoch = map->epoch;
     const json_t *status = target_of(entry);
     struct epochs epochs = epochs_of(status, epoch);
     char text[STATUS_EPOCH_TEXT];
@@ -471,15 +505,13 @@ static void target_notes(const json_t *entry, uint32_t epoch)
     if (are_others(&epochs))
         (void)printf("\n%s: its target has epoch %s of the map, the file has %u\n",
                      target_name(entry), status_epoch(status, text), epoch);
-    if (json_string_length(json_object_get(status, "map_refused")) > 0)
-        (void)printf("\n%s: it refuses a later map: %s\n", target_name(entry),
-                     status_text(status, "map_refused"));
+    map_notes(status, target_name(entry), map);
     if (status_number(status, "controllers_more") > 0)
         (void)printf("\n%s: and %.0f controllers of other hosts\n", target_name(entry),
                      status_number(status, "controllers_more"));
 }
 
-void pod_asked_text(const json_t *asked, const json_t *agents, uint32_t epoch)
+void pod_asked_text(const json_t *asked, const json_t *agents, const struct conf_pod *map)
 {
     size_t i, targets = targets_count(asked);
     const json_t *one;
@@ -496,11 +528,11 @@ void pod_asked_text(const json_t *asked, const json_t *agents, uint32_t epoch)
     }
     json_array_foreach(agents, i, one)
     {
-        agent_notes(one, epoch);
+        agent_notes(one, map);
     }
     json_array_foreach(asked, i, one)
     {
-        target_notes(one, epoch);
+        target_notes(one, map);
     }
 }
 
@@ -522,6 +554,7 @@ json_t *pod_asked_json(const json_t *asked, size_t from)
         (void)json_object_set_new(answer, "name", json_string(status_text(status, "name")));
         keep(answer, status, "ready", 0);
         keep(answer, status, "why", 0);
+        keep(answer, status, "pod", 0);
         keep(answer, status, "epoch", 0);
         keep(answer, status, "map_refused", 0);
         keep(answer, status, "controllers_more", 0);
@@ -532,7 +565,7 @@ json_t *pod_asked_json(const json_t *asked, size_t from)
     return list;
 }
 
-bool pod_asked_is_well(const json_t *asked, const json_t *agents, uint32_t epoch)
+bool pod_asked_is_well(const json_t *asked, const json_t *agents, const struct conf_pod *map)
 {
     const json_t *one, *d;
     bool is_well = true;
@@ -541,9 +574,10 @@ bool pod_asked_is_well(const json_t *asked, const json_t *agents, uint32_t epoch
     json_array_foreach(asked, i, one)
     {
         const json_t *status = json_object_get(one, "status");
-        struct epochs epochs = epochs_of(status, epoch);
+        struct epochs epochs = epochs_of(status, map->epoch);
 
-        is_well = is_well && json_is_true(json_object_get(status, "ready")) && !are_others(&epochs);
+        is_well = is_well && json_is_true(json_object_get(status, "ready")) &&
+                  !are_others(&epochs) && !is_of_other_pod(status, map) && !is_map_refused(status);
         json_array_foreach(json_object_get(status, "drives"), k, d)
         {
             is_well = is_well && strcmp(status_text(d, "state"), "out of service") != 0;

@@ -49,15 +49,15 @@ json_t *pod_ask(const struct conf_pod *map, char **where, size_t count,
 const json_t *pod_asked_of(const json_t *asked, const char *enclosure);
 
 /* All agents: own, which was asked itself (NULL: none), those among asked, and those that targets
- * name; each once, with "nqn", "told" (to each target), "map" (to the epoch of the file: current,
- * older, newer, none, unknown) and, where it was asked itself, what it said. */
-json_t *pod_agents(const json_t *asked, const json_t *own, uint32_t epoch);
+ * name; each once, with "nqn", "told" (to each target), "map" (to that of the file: current, older,
+ * newer, none, other (of another pod), unknown) and, where it was asked itself, what it said. */
+json_t *pod_agents(const json_t *asked, const json_t *own, const struct conf_pod *map);
 
 /* Tables of them; the entries from this one on for --json; whether all answered and are ready, all
- * drives are in service, and nobody has another epoch. */
-void pod_asked_text(const json_t *asked, const json_t *agents, uint32_t epoch);
+ * drives are in service, and nobody has another epoch or pod, or refuses a map. */
+void pod_asked_text(const json_t *asked, const json_t *agents, const struct conf_pod *map);
 json_t *pod_asked_json(const json_t *asked, size_t from);
-bool pod_asked_is_well(const json_t *asked, const json_t *agents, uint32_t epoch);
+bool pod_asked_is_well(const json_t *asked, const json_t *agents, const struct conf_pod *map);
 
 /* --target: asks the target that cli.target names, prints, returns the exit status. */
 int status_target(const struct cli *cli);

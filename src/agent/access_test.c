@@ -105,7 +105,12 @@ static void a_forbidden_volume_is_as_if_it_did_not_exist(void **state)
     assert_int_equal(rig_wait(owner, rig_get(owner, RAW, 1, 0, 0))->status, ICMS_OK);
     assert_true(agent_status(rig->agent, text, sizeof(text)) < sizeof(text));
     assert_non_null(strstr(text, "\"raw\""));
+    assert_non_null(strstr(text, "\"map_refused\":\"\""));
+    agent_map_refused_set(rig->agent, "the volume raw is not right");
+    assert_true(agent_status(rig->agent, text, sizeof(text)) < sizeof(text));
+    assert_non_null(strstr(text, "\"map_refused\":\"the volume raw is not right\""));
     assert_true(agent_status_as(rig->agent, &user, text, sizeof(text)) < sizeof(text));
+    assert_non_null(strstr(text, "\"map_refused\":\"the map of the file is not in use"));
     assert_non_null(strstr(text, "\"kv\""));
     assert_null(strstr(text, "raw"));
     rig_client_free(client);

@@ -169,6 +169,10 @@ icms_err agent_pod_apply_start(struct agent *agent, uint64_t epoch,
                                const struct agent_identity *volumes, struct err_why *why,
                                void (*done)(void *arg), void *arg) ICMS_MUST_CHECK;
 
+/* Why the map of the source is not in use, for the status; copied, and cut; "": it is. Control
+ * threads. */
+void agent_map_refused_set(struct agent *agent, const char *sentence);
+
 /* The epoch that all reactors use. Any thread. */
 uint64_t agent_epoch(const struct agent *agent);
 

@@ -40,6 +40,13 @@ uint64_t agent_epoch(const struct agent *agent)
     return atomic_load_explicit(&agent->pod.epoch, memory_order_acquire);
 }
 
+void agent_map_refused_set(struct agent *agent, const char *sentence)
+{
+    pthread_mutex_lock(&agent->pod.lock);
+    (void)snprintf(agent->pod.refused, sizeof(agent->pod.refused), "%s", sentence);
+    pthread_mutex_unlock(&agent->pod.lock);
+}
+
 /* ---- what is possible ----------------------------------------------------------------------- */
 
 static bool addr_equal(const struct loop_addr *a, const struct loop_addr *b)

@@ -184,7 +184,8 @@ struct agent_pod {
     char name[LIMIT_NAME_BYTES]; /* of the map; "": there is none; never changes          */
     pthread_mutex_t known_lock;  /* of known; held for a few instructions, on reactors */
     struct agent_known known[LIMIT_ENCLOSURES];
-    pthread_mutex_t lock; /* of members and volumes: control threads               */
+    pthread_mutex_t lock;            /* of members and volumes: control threads               */
+    char refused[ERR_WHY_BYTES_MAX]; /* why the map of the source is not in use; lock        */
     struct agent_member members[LIMIT_ENCLOSURES];
     struct agent_identity volumes[LIMIT_AGENT_VOLUMES]; /* of the newest view        */
     struct agent_view *view;  /* the newest; changed by the one call that is not over   */

@@ -878,6 +878,20 @@ static void status_tiers(struct json *json, const struct agent_stats *stats, uin
     json_put_end(json);
 }
 
+/* The sentence may name volumes that the user may not use. */
+static void status_map(struct json *json, struct agent *agent, bool all)
+{
+    char refused[sizeof(agent->pod.refused)];
+
+    pthread_mutex_lock(&agent->pod.lock);
+    memcpy(refused, agent->pod.refused, sizeof(refused));
+    pthread_mutex_unlock(&agent->pod.lock);
+    json_put_string(json, "map_refused",
+                    all || refused[0] == '\0' ? refused
+                                              : "the map of the file is not in use; the log of "
+                                                "icms-agent says why");
+}
+
 static void status_write(struct json *json, struct agent *agent, const struct agent_user *user,
                          const struct agent_stats *stats)
 {
@@ -891,6 +905,7 @@ static void status_write(struct json *json, struct agent *agent, const struct ag
     json_put_string(json, "why", why.text);
     json_put_string(json, "pod", agent->pod.name);
     json_put_uint(json, "epoch", stats->epoch);
+    status_map(json, agent, all);
     json_put_uint(json, "clients", stats->clients);
     json_put_uint(json, "requests", stats->requests);
     json_put_uint(json, "under_way", stats->in_flight);

@@ -719,6 +719,10 @@ icms_err agent_pod_apply(struct agent *agent, uint64_t epoch,
     return ICMS_OK;
 }
 
+void agent_map_refused_set(struct agent *agent, const char *sentence)
+{
+}
+
 void agent_keys_read_again(struct agent *agent, const struct agent_opts *opts,
                            void (*said)(void *arg, const char *enclosure, const char *why),
                            void *arg)

@@ -45,16 +45,17 @@ struct pod_map {
     struct pod_one *used, *next, *offered; /* offered: scratch                                */
     bool is_started; /* the agent has `used`                                        */
     bool has_next;
-    bool is_shrunken;          /* next is believed when all of `gone` are down                 */
-    uint64_t gone;             /* bit i: enclosure i of used is not in next                   */
-    struct err_why shrunken;   /* says so                                                     */
-    uint64_t resolve_until_ns; /* of next; 0: not set yet                                     */
-    uint64_t again_ns;         /* of the map in use nothing is done before                    */
-    uint64_t next_again_ns;    /* the next one is not offered to the agent before             */
-    bool is_moved;             /* an address of used is another one, and the agent does not
-                                  know it                                                 */
-    struct err_why lacks;      /* what the agent cannot use of used yet; "": nothing          */
-    char said[POD_SAID_BYTES]; /* the last sentence about a map                               */
+    bool is_shrunken;             /* next is believed when all of `gone` are down                 */
+    uint64_t gone;                /* bit i: enclosure i of used is not in next                   */
+    struct err_why shrunken;      /* says so                                                     */
+    uint64_t resolve_until_ns;    /* of next; 0: not set yet                                     */
+    uint64_t again_ns;            /* of the map in use nothing is done before                    */
+    uint64_t next_again_ns;       /* the next one is not offered to the agent before             */
+    bool is_moved;                /* an address of used is another one, and the agent does not
+                                     know it                                                 */
+    struct err_why lacks;         /* what the agent cannot use of used yet; "": nothing          */
+    char said[POD_SAID_BYTES];    /* the last sentence about a map                               */
+    char refused[POD_SAID_BYTES]; /* why what was offered last is not in use; "": it is         */
     struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
     struct volume_spec volumes[LIMIT_AGENT_VOLUMES]; /* that the agent was started with          */
     uint32_t highest[LIMIT_AGENT_VOLUMES];           /* generation that each of them had         */
@@ -68,6 +69,13 @@ static void map_say(struct pod_map *map, enum pod_map_say how, const char *sente
         return;
     (void)snprintf(map->said, sizeof(map->said), "%s", sentence);
     map->opts.say(map->opts.arg, how, map->said);
+}
+
+/* The same of what was offered, which is not in use. */
+static void map_refuse(struct pod_map *map, enum pod_map_say how, const char *sentence)
+{
+    (void)snprintf(map->refused, sizeof(map->refused), "%s", sentence);
+    map_say(map, how, sentence);
 }
 
 /* ---- places --------------------------------------------------------------------------------- */
@@ -371,7 +379,10 @@ static bool map_apply(struct pod_map *map, const struct pod_one *one)
     }
     (void)snprintf(sentence, sizeof(sentence), "pod map %s: epoch %u is not in use: %s",
                    one->pod.name, one->pod.epoch, why.text);
-    map_say(map, POD_MAP_WAITS, sentence);
+    if (one == map->next)
+        map_refuse(map, POD_MAP_WAITS, sentence);
+    else
+        map_say(map, POD_MAP_WAITS, sentence);
     return false;
 }
 
@@ -472,7 +483,7 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
     if (conf_pod_parse(text, bytes, name, &why, pod) != ICMS_OK ||
         conf_pod_join(map->opts.conf, pod, name, &why) != ICMS_OK) {
         next_drop(map);
-        map_say(map, POD_MAP_REFUSED, why.text);
+        map_refuse(map, POD_MAP_REFUSED, why.text);
         return;
     }
     verdict = conf_pod_compare(&map->used->pod, pod, name, &why, &gone);
@@ -482,14 +493,15 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
     if (verdict == CONF_POD_SAME || verdict == CONF_POD_REFUSED)
         next_drop(map);
     if (verdict == CONF_POD_REFUSED)
-        map_say(map, POD_MAP_REFUSED, why.text);
+        map_refuse(map, POD_MAP_REFUSED, why.text);
     if (verdict == CONF_POD_SAME) /* what was said of another text is over */
-        map->said[0] = '\0';
+        map->said[0] = map->refused[0] = '\0';
     if (verdict != CONF_POD_NEW && verdict != CONF_POD_SHRUNKEN)
         return;
     if (map->has_next && conf_pod_equal(&map->next->pod, pod))
         return;
     next_drop(map);
+    map->refused[0] = '\0';
     memcpy(&map->next->pod, pod, sizeof(*pod));
     memset(pod, 0, sizeof(*pod)); /* its lists are next's */
     map->has_next = true;
@@ -504,7 +516,7 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
 void pod_map_unreadable(struct pod_map *map, const char *sentence)
 {
     next_drop(map);
-    map_say(map, POD_MAP_REFUSED, sentence);
+    map_refuse(map, POD_MAP_REFUSED, sentence);
 }
 
 void pod_map_again(struct pod_map *map)
@@ -540,6 +552,7 @@ static void next_taken(struct pod_map *map)
     map->used = map->next;
     map->next = old;
     map->is_moved = false;
+    map->refused[0] = '\0';
     next_drop(map);
     map_say(map, POD_MAP_TAKEN, sentence);
     volumes_taken(map, &map->used->pod);
@@ -549,7 +562,7 @@ static void next_taken(struct pod_map *map)
 static bool next_turn(struct pod_map *map, uint64_t now_ns)
 {
     if (!next_is_believed(map)) {
-        map_say(map, POD_MAP_WAITS, map->shrunken.text);
+        map_refuse(map, POD_MAP_WAITS, map->shrunken.text);
         return false;
     }
     if (map->resolve_until_ns == 0)
@@ -663,6 +676,11 @@ const struct volume_spec *pod_map_volumes(const struct pod_map *map)
 const struct conf_pod *pod_map_used(const struct pod_map *map)
 {
     return &map->used->pod;
+}
+
+const char *pod_map_refused(const struct pod_map *map)
+{
+    return map->refused;
 }
 
 static void one_free(struct pod_one *one)

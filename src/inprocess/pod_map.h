@@ -66,4 +66,8 @@ bool pod_map_turn(struct pod_map *map, uint64_t now_ns);
 /* The map that is in use. */
 const struct conf_pod *pod_map_used(const struct pod_map *map);
 
+/* Why what was offered last is not in use, refused or waiting; "": it is, or will be soon. It is
+ * valid until the next call. */
+const char *pod_map_refused(const struct pod_map *map);
+
 #endif

@@ -195,6 +195,38 @@ static void test_what_is_wrong_changes_nothing_and_is_said_once(void **state)
     assert_int_equal(fake.epoch, 5);
 }
 
+/* Others see it for as long as it is so, not only once. */
+static void test_what_is_not_in_use_is_told_until_it_is(void **state)
+{
+    begin(EPOCH(4) E0 E1 E2);
+    assert_string_equal(pod_map_refused(map), "");
+    offer(EPOCH(4) E0 E1);
+    assert_non_null(strstr(pod_map_refused(map), "has its epoch, 4: raise it"));
+    pod_map_again(map); /* to be said once more: it still holds */
+    turn();
+    assert_non_null(strstr(pod_map_refused(map), "raise it"));
+    offer(EPOCH(4) E0 E1 E2);
+    assert_string_equal(pod_map_refused(map), "");
+    offer(EPOCH(5) E0 "- {name: e1, adress: b:1}\n");
+    assert_non_null(strstr(pod_map_refused(map), "p.yaml:5: "));
+    pod_map_unreadable(map, "cannot read p.yaml: gone");
+    assert_string_equal(pod_map_refused(map), "cannot read p.yaml: gone");
+    offer(EPOCH(5) E0);
+    assert_non_null(strstr(pod_map_refused(map), "lacks 2 of 3 enclosures"));
+    fake.answer = ICMS_BUSY;
+    offer(EPOCH(5) E0 E1);
+    assert_non_null(strstr(pod_map_refused(map), "epoch 5 is not in use: the agent is busy"));
+    fake.answer = ICMS_OK;
+    now_ns += 3 * SECOND;
+    turn();
+    assert_int_equal(fake.epoch, 5);
+    assert_string_equal(pod_map_refused(map), "");
+    offer(EPOCH(9) E2 "- {name: e1, adress: b:1}\n");
+    offer(EPOCH(6) E0 E1 E2);
+    assert_int_equal(fake.epoch, 6);
+    assert_string_equal(pod_map_refused(map), "");
+}
+
 static void test_a_shrunken_map_waits_until_nobody_answers(void **state)
 {
     begin(EPOCH(4) E0 E1 E2);
@@ -552,6 +584,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_a_new_epoch_is_given_to_the_agent, end),
         cmocka_unit_test_teardown(test_what_is_wrong_changes_nothing_and_is_said_once, end),
+        cmocka_unit_test_teardown(test_what_is_not_in_use_is_told_until_it_is, end),
         cmocka_unit_test_teardown(test_a_shrunken_map_waits_until_nobody_answers, end),
         cmocka_unit_test_teardown(test_a_wrong_map_takes_the_place_of_one_that_waits, end),
         cmocka_unit_test_teardown(test_a_map_that_waits_ends_with_its_file, end),

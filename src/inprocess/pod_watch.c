@@ -124,6 +124,7 @@ static bool watch_turn(void *arg, bool is_asked)
     struct pod_watch *watch = arg;
     bool is_soon = pod_map_turn(watch->map, loop_env_now_ns(loop_env_uring()));
 
+    agent_map_refused_set(watch->agent, pod_map_refused(watch->map));
     if (is_asked) {
         watch_told(watch);
         watch_keys(watch);

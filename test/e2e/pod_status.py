@@ -246,6 +246,11 @@ def hostile(s):
     """What answers is not believed."""
     answers = {"nqn": {"drives": [], "nqn": "nqn.2026-01.io.icms:\x1b[2Jother", "ready": True},
                "agent": {"name": "x", "enclosures": [], "epoch": 2, "host_nqn": "y"},
+               "ours": {"drives": [], "nqn": s.targets[0].nqn, "ready": True, "epoch": 2, "pod": "pod0", "map_refused": ""},
+               "foreign": {"drives": [], "nqn": s.targets[0].nqn, "ready": True, "epoch": 2, "pod": "pod7\x1b[2J"},
+               "refused": {"drives": [], "nqn": s.targets[0].nqn, "ready": True, "epoch": 2, "pod": "pod0",
+                           "map_refused": "p.yaml: \x1b[2J raise it"},
+               "agents own": {"name": "x", "enclosures": [], "epoch": 2, "host_nqn": "y", "ready": True, "pod": "pod7"},
                "odd": {"drives": [{"path": "\x1b[2J\x9bx", "state": 7}, 5, None] + [{}] * 1000, "nqn": s.targets[0].nqn,
                        "ready": True, "epoch": -3, "controllers_more": 7, "hosts": [
                            {"nqn": "nqn.\x1b[2Jodd", "epoch": 1 << 62, "epoch_max": "7", "proven": [], "controllers": "x"},
@@ -275,6 +280,18 @@ def hostile(s):
         done = s.status(*PATIENT, file=file)
         expect(f"answer {what}", done.returncode == 1 and f"\ne0: " in done.stdout and word in done.stdout and
                "\x1b" not in done.stdout, done)
+    what = "ours"
+    done = s.status(*PATIENT, file=file)
+    expect("a target with the map of the file", done.returncode == 0, done)
+    for what, words in (("foreign", "\ne0: it uses the map of pod pod7?[2J, the file is that of pod pod0"),
+                        ("refused", "\ne0: it does not use the map of its file: p.yaml: ?[2J raise it")):
+        done = s.status(*PATIENT, file=file)
+        expect(f"its epoch alone says nothing ({what})", done.returncode == 1 and words in done.stdout and
+               "\x1b" not in done.stdout, done)
+    what = "agents own"
+    status, told = s.told(*PATIENT, f"http://127.0.0.1:{server.server_port}")
+    expect("an agent of another pod", status == 1 and [a["map"] for a in told["agents"] if a["nqn"] == "y"] == ["other"],
+           told)
     what = "odd"
     done = s.status(*PATIENT, file=file)
     expect("an odd answer", done.returncode == 1 and "\x1b" not in done.stdout and "\x9b" not in done.stdout and

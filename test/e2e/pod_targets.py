@@ -92,7 +92,7 @@ class Scene:
     def pod_status(self):
         where = [f"http://127.0.0.1:{target.http_port}" for target in self.targets]
         answer = run("pod", "status", *where, "--file", self.file, *self.tier, "--json")
-        return answer.returncode, json.loads(answer.stdout)["asked"]
+        return answer.returncode, json.loads(answer.stdout).get("asked")
 
     def text(self):
         return self.file.read_text()
@@ -185,14 +185,39 @@ def refused(s, what, text, words, by_all=True):
                                          was[name]["quota_bytes"] == is_[name]["quota_bytes"] for name in was)
         for was, is_ in zip(before, now)), now)
     expect("the epochs are those of before", s.epochs()[:2] == epochs[:2], s.epochs())
+    status, asked = s.pod_status()
+    expect("icms pod status is not content", status == 1 and
+           (asked is None or [one["epoch"] for one in asked] == epochs[:2]), (status, asked))
     if not by_all:
-        status, asked = s.pod_status()
-        expect("icms pod status is not content", status == 1 and [one["epoch"] for one in asked] == epochs[:2],
-               (status, asked))
         return right
     s.replace(right)
     s.until("the right one is in use still", lambda: all(s.status(t)["map_refused"] == "" for t in s.targets))
     return right
+
+
+def unraised(s):
+    """A change by hand that agents do not use, and no new epoch: nothing says that all is well."""
+    right, where = s.text(), [f"http://127.0.0.1:{d.http_port}" for d in s.daemons]
+    pods = ["--file", s.file, *s.tier]
+    answer = run("pod", "reload", *pods)
+    expect("before, all is well", answer.returncode == 0 and b"is in use" in answer.stdout and
+           run("pod", "status", *where, *pods).returncode == 0, answer)
+    s.replace(right.replace("  - name: kv\n", f"  - name: kv\n    hosts: [{HOST}]\n"))
+    answer = run("pod", "reload", "--deadline", "20s", *pods)  # at once: the agent may not have seen it
+    expect("icms pod reload fails", answer.returncode == 1 and b"raise it" in answer.stderr and
+           b"is in use" not in answer.stdout, answer)
+    s.until("all refuse it", lambda: all("raise it" in s.status(d)["map_refused"] for d in s.daemons))
+    for asked in ([], where[:2], where):
+        answer = run("pod", "status", *asked, *pods)
+        expect(f"icms pod status fails, too ({len(asked)} asked)", answer.returncode == 1 and
+               b"the agent does not use the map of its file: " in answer.stdout and b"raise it" in answer.stdout and
+               b"a later map" not in answer.stdout and (not asked or
+               b"\ne1: it does not use the map of its file: " in answer.stdout), answer)
+        expect("quietly, too", run("pod", "status", "-q", *asked, *pods).returncode == 1)
+    s.replace(right)
+    answer = run("pod", "reload", "--deadline", "60s", *pods)
+    expect("the map of before is in use again", answer.returncode == 0, answer)
+    s.until("at all", lambda: run("pod", "status", *where, *pods).returncode == 0)
 
 
 def refusals(s):
@@ -203,6 +228,7 @@ def refusals(s):
     refused(s, "an unknown tenant", new.replace("tenant: team", "tenant: taem"), "there is no tenant 'taem'")
     refused(s, "a map that is cut", new[:-4], "the last line is not `...`")
     refused(s, "a map without volumes", new[:new.index("tenants:")] + "...\n", "lists no")
+    unraised(s)
     refused(s, "a change under the same epoch", s.text().replace("weight: 2", "weight: 3"), "raise it")
     refused(s, "an older map", s.raised(by=-1), "is lower than")
     refused(s, "another pod's map", new.replace("name: pod0", "name: pod1"), "it is the map of the pod 'pod1'")
