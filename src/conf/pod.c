@@ -871,6 +871,14 @@ static bool volume_goes_back(const struct conf_pod *before, const struct conf_po
     return false;
 }
 
+/* Whether the operator let more than half leave since the map in use: who has an older one than
+ * that epoch has not seen it yet, however many came after it. A map has none above its own epoch.
+ */
+static bool may_shrink(const struct conf_pod *before, const struct conf_pod *after)
+{
+    return after->shrink_epoch > before->epoch;
+}
+
 /* Without most of the volumes: rather another pod's map, or half of one, than a change that
  * somebody meant. Agents would serve misses, and targets give up the blocks. */
 static bool volumes_shrink(const struct conf_pod *before, const struct conf_pod *after,
@@ -880,7 +888,7 @@ static bool volumes_shrink(const struct conf_pod *before, const struct conf_pod 
 
     for (uint32_t i = 0; i < before->volume_count; i++)
         gone += volume_find(after, before->volumes[i].name) == NULL;
-    if (2 * gone <= before->volume_count || after->shrink_epoch == after->epoch)
+    if (2 * gone <= before->volume_count || may_shrink(before, after))
         return false;
     (void)err_set(
         why, ICMS_CONFIG,
@@ -935,7 +943,7 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
     if (volume_goes_back(before, after, file, why) || volumes_shrink(before, after, file, why))
         return CONF_POD_REFUSED;
     *out_gone = enclosures_gone(before, after, &count, &of);
-    if (2 * count <= of || after->shrink_epoch == after->epoch)
+    if (2 * count <= of || may_shrink(before, after))
         return CONF_POD_NEW;
     (void)err_set(
         why, ICMS_CONFIG,

@@ -38,7 +38,7 @@ struct conf_pod_volume {
 struct conf_pod {
     char name[LIMIT_NAME_BYTES]; /* of the pod                                             */
     uint32_t epoch;
-    uint32_t shrink_epoch; /* the one in which more than half may leave; 0: none     */
+    uint32_t shrink_epoch; /* until which more than half may leave; 0: none          */
     uint32_t enclosure_count;
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
     uint32_t tenant_count;
@@ -125,14 +125,14 @@ enum conf_pod_what {
     CONF_POD_SETTLE,  /* joining to up                                         */
     CONF_POD_DRAIN,   /* to draining                                           */
     CONF_POD_UNDRAIN, /* draining to joining: it lacks what was written meanwhile */
-    CONF_POD_REMOVE,  /* with yes: it may be the only one that has some blocks */
+    CONF_POD_REMOVE,  /* with yes: it may be the only one that has some blocks; sets shrink_epoch */
     CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
     /* Of volumes; name: of one. */
     CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
     CONF_POD_VOLUME_SET,    /* other values: agents take those of blocks at their start; what
                                loses blocks, or lets more hosts in, with yes                 */
     CONF_POD_VOLUME_RESET,  /* the next generation; with yes                                 */
-    CONF_POD_VOLUME_DELETE, /* with yes                                                      */
+    CONF_POD_VOLUME_DELETE, /* with yes; sets shrink_epoch                                   */
 };
 
 /* Texts as they are written in the file; NULL: not written. */

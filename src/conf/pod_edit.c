@@ -324,10 +324,21 @@ static icms_err volume_reset(const struct change *change, struct conf_edit_text 
     return conf_edit_key_set(edit, edit->entry, "generation", text, "name", by_hand);
 }
 
+/* Whether something leaves, which the operator has confirmed: daemons that miss several such
+ * changes see all of them at once. */
+static bool is_shrinking(const struct conf_pod_change *asked)
+{
+    return asked->what == CONF_POD_REMOVE || asked->what == CONF_POD_SHRINK ||
+           asked->what == CONF_POD_VOLUME_DELETE;
+}
+
 static icms_err change_make(const struct change *change, struct conf_edit_text *edit)
 {
-    icms_err err = number_set(edit, "epoch", change->before->epoch + 1);
+    uint32_t epoch = change->before->epoch + 1;
+    icms_err err = number_set(edit, "epoch", epoch);
 
+    if (err == ICMS_OK && is_shrinking(change->asked))
+        err = number_set(edit, "shrink_epoch", epoch);
     if (err != ICMS_OK)
         return err;
     if (change->asked->name != NULL && change->asked->what != CONF_POD_ADD &&
@@ -345,7 +356,7 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
     case CONF_POD_REMOVE:
         return conf_edit_entry_remove(edit, by_hand);
     case CONF_POD_SHRINK:
-        return number_set(edit, "shrink_epoch", change->before->epoch + 1);
+        return ICMS_OK;
     case CONF_POD_VOLUME_CREATE:
         return volume_add(change, edit);
     case CONF_POD_VOLUME_SET:
@@ -501,6 +512,8 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
     struct conf_enclosure *at = &wanted->enclosures[change->index];
 
     wanted->epoch++;
+    if (is_shrinking(asked))
+        wanted->shrink_epoch = wanted->epoch;
     if (is_of_volume(asked))
         return volume_is_right(change, wanted) && conf_pod_equal(wanted, after);
     switch (asked->what) {
@@ -528,7 +541,6 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
         wanted->enclosure_count--;
         break;
     case CONF_POD_SHRINK:
-        wanted->shrink_epoch = wanted->epoch;
         break;
     default:
         return false;

@@ -313,6 +313,8 @@ static void test_a_map_without_most_volumes_is_not_believed(void **state)
     assert_non_null(strstr(why.text, "shrink_epoch: 5"));
     assert_int_equal(compare(HEAD VOLUME "- name: b\n- name: c\n", "shrink_epoch: 5\n" NEXT VOLUME),
                      CONF_POD_NEW);
+    assert_int_equal(compare(HEAD VOLUME "- name: b\n- name: c\n", "shrink_epoch: 4\n" NEXT VOLUME),
+                     CONF_POD_REFUSED); /* what has epoch 4 has seen that */
     assert_int_equal(compare(HEAD VOLUME "- name: b\n", NEXT VOLUME), CONF_POD_NEW);
     assert_int_equal(compare(HEAD VOLUME, NEXT "volumes: [{name: kw}]\n"), CONF_POD_REFUSED);
     assert_int_equal(compare(HEAD VOLUME, NEXT), CONF_POD_REFUSED);

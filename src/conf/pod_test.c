@@ -262,7 +262,8 @@ static enum conf_pod_verdict compare(const char *before, const char *next, uint6
     return conf_pod_compare(&pod, &other, "p.yaml", &why, out_gone);
 }
 
-#define EPOCH(n) "name: pod0\nepoch: " #n "\nenclosures:\n"
+#define EPOCH(n)  "name: pod0\nepoch: " #n "\nenclosures:\n"
+#define SHRUNK(n) "name: pod0\nepoch: " #n "\nshrink_epoch: " #n "\nenclosures:\n"
 
 static void test_a_map_is_compared_with_the_one_before(void **state)
 {
@@ -299,8 +300,12 @@ static void test_a_shrunken_map_is_told_apart(void **state)
     assert_non_null(strstr(why.text, "lacks 2 of 3 enclosures"));
     assert_non_null(strstr(why.text, "shrink_epoch: 5"));
     assert_int_equal(compare(HEAD E0 E1 E2, "shrink_epoch: 5\n" EPOCH(5) E1, &gone), CONF_POD_NEW);
-    assert_int_equal(compare(HEAD E0 E1 E2, "shrink_epoch: 5\n" EPOCH(6) E1, &gone),
+    assert_int_equal(compare(HEAD E0 E1 E2, "shrink_epoch: 5\n" EPOCH(9) E1, &gone),
+                     CONF_POD_NEW); /* who has epoch 4 has missed that one */
+    assert_int_equal(compare(EPOCH(5) E0 E1 E2, "shrink_epoch: 5\n" EPOCH(6) E1, &gone),
                      CONF_POD_SHRUNKEN); /* it was for another epoch */
+    assert_int_equal(compare(HEAD E0 E1 E2, "shrink_epoch: 4\n" EPOCH(5) E1, &gone),
+                     CONF_POD_SHRUNKEN);
     assert_int_equal(compare(HEAD E0 "  state: draining\n" E1 E2, EPOCH(5) E1, &gone),
                      CONF_POD_NEW); /* one of them was to leave */
     assert_int_equal(gone, 4);
@@ -678,11 +683,11 @@ static void test_what_is_removed_is_asked_for(void **state)
 {
     changed(HEAD E0 "  state: draining # bye\n# next\n" E1,
             ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
-            EPOCH(5) "# next\n" E1);
+            SHRUNK(5) "# next\n" E1);
     not_changed(HEAD E0 "  state: draining\n" E1, MAKE(REMOVE, "e0"), ICMS_INVALID,
                 "shows how many blocks it holds, copied ones among them; add --yes; nothing was");
     changed(HEAD E1 FLOW, ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
-            EPOCH(5) E1);
+            SHRUNK(5) E1);
     not_changed(HEAD E0 E1, MAKE(REMOVE, "e0"), ICMS_INVALID, "not drained");
     not_changed(HEAD E0, ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
                 ICMS_INVALID, "the last one");
@@ -790,7 +795,11 @@ static void test_volumes_are_changed_line_by_line(void **state)
     smaller.yes = true;
     changed(HEAD E0 V_KV V_B, smaller,
             EPOCH(5) E0 V_KV "- name: b\n  value_max: 4MiB\n  run_blocks: 16\n");
-    changed(HEAD E0 V_KV V_B, SURE(DELETE, "b"), EPOCH(5) E0 V_KV);
+    changed(HEAD E0 V_KV V_B, SURE(DELETE, "b"), SHRUNK(5) E0 V_KV);
+    changed("shrink_epoch: 3\n" HEAD E0 V_KV V_B, SURE(DELETE, "b"),
+            "shrink_epoch: 5\n" EPOCH(5) E0 V_KV);
+    changed("shrink_epoch: 3\n" HEAD E0 V_KV V_B, SURE(RESET, "b"),
+            "shrink_epoch: 3\n" EPOCH(5) E0 V_KV "- name: b\n  generation: 1\n  run_blocks: 4\n");
     changed(HEAD "- name: e0\n  address: 10.0.0.1:4420\n" V_KV, MAKE(SHRINK, NULL),
             "name: pod0\nepoch: 5\nshrink_epoch: 5\nenclosures:\n" E0 V_KV);
 }

@@ -207,7 +207,7 @@ def pod_map(folder):
     expect("remove without --yes", change("remove", "e0"), 1, b"", [b"no other enclosure has", b"add --yes"])
     assert file.read_text() == drained, file.read_text()
     expect("remove", change("remove", "e0", "--yes"), 0)
-    assert file.read_text() == "# row 7\nname: pod0\nepoch: 6\nenclosures:\n  - name: e1\n" \
+    assert file.read_text() == "# row 7\nname: pod0\nepoch: 6\nshrink_epoch: 6\nenclosures:\n  - name: e1\n" \
         "    address: e1.example.com:4420\n...\n", file.read_text()
     expect("remove of the last one", change("remove", "e1", "--yes"), 1, b"", [b"the last one"])
     expect("no file", icms("pod", "drain", "e0", "--file", folder / "none"), 1, b"", [b"No such file"])

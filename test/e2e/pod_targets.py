@@ -36,6 +36,11 @@ def run(*words, data=None):
     return subprocess.run([BUILD / "cmd/icms", *words], input=data, capture_output=True, timeout=60, check=False)
 
 
+def unshrunk(text):
+    """A map without shrink_epoch."""
+    return "".join(line for line in text.splitlines(True) if not line.startswith("shrink_epoch: "))
+
+
 class Scene:
     def __init__(self, folder, p):
         self.folder = pathlib.Path(folder)
@@ -230,7 +235,8 @@ def refusals(s):
     refused(s, "a map without volumes", new[:new.index("tenants:")] + "...\n", "lists no")
     unraised(s)
     refused(s, "a change under the same epoch", s.text().replace("weight: 2", "weight: 3"), "raise it")
-    refused(s, "an older map", s.raised(by=-1), "is lower than")
+    refused(s, "an older map", unshrunk(s.raised(by=-1)), "is lower than")
+    refused(s, "a map that may shrink in an epoch that is to come", s.raised(by=-1), "shrink_epoch: ")
     refused(s, "another pod's map", new.replace("name: pod0", "name: pod1"), "it is the map of the pod 'pod1'")
     refused(s, "a former generation", new.replace("generation: 1", "generation: 0"), "of volume other is lower than 1")
     refused(s, "a map of other volumes", new.replace("name: kv", "name: v1").replace("name: other", "name: v2"),
@@ -252,10 +258,31 @@ def refusals(s):
     expect("and icms pod status is content", status == 0, asked)
 
 
+def missed(s):
+    """Several changes in a row that take something away, each confirmed: who sees the last one alone takes it."""
+    for n in range(6):
+        s.volume("create", f"some{n}", "value_max=64KiB", "quota=2MiB")
+    right, beside = s.text(), s.folder / "beside.yaml"
+    beside.write_text(right)
+    for n in range(6):
+        answer = run("pod", "volume", "delete", f"some{n}", "--yes", "--file", beside)
+        expect(f"deleted some{n}", answer.returncode == 0, answer)
+    answer = run("pod", "volume", "set", "kv", "quota=16MiB", "--file", beside, "--yes")
+    expect("a change that takes nothing away", answer.returncode == 0, answer)
+    cut = unshrunk(beside.read_text())
+    refused(s, "the same map by hand", cut, "lacks 6 of 8 volumes")
+    s.replace(beside.read_text())
+    s.until("it is taken by all", lambda: [s.status(d)["epoch"] for d in s.daemons] ==
+            [int(beside.read_text().split("epoch: ")[1].split("\n")[0])] * 3)
+    for target in s.targets:
+        expect("those are gone", set(s.volumes(target)) == {"kv", "other"}, s.volumes(target))
+    s.volume("set", "kv", "quota=", "--yes")
+
+
 def storm(s):
     """Very many epochs, with maps that are wrong or being written, and SIGHUP meanwhile."""
     pick = random.Random(27)
-    right = s.text()
+    right = unshrunk(s.text())
     for turn in range(120):
         new = s.raised(right, by=turn + 1)
         more = "".join(pod.volume_lines({"name": f"v{n}", "value_max": "64KiB", "quota": f"{pick.randrange(1, 9)}MiB"}) +
@@ -418,6 +445,7 @@ def main():
             shown(s)
             changes(s)
             refusals(s)
+            missed(s)
             storm(s)
             together(s)
             config_map(s)
