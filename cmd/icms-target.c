@@ -456,8 +456,9 @@ static icms_err main_memory_check(const struct daemon_opts *opts,
 }
 
 /* All that the start would refuse, but for what depends on other processes. */
-static int main_check(const struct daemon_opts *opts, const struct conf_target *conf)
+static int main_check(const struct daemon_opts *opts, const struct target_reload *reload)
 {
+    const struct conf_target *conf = target_reload_conf(reload);
     struct target_drive_opts drives[LIMIT_DRIVES];
     struct target_opts target_opts;
     struct err_why why = {""};
@@ -467,6 +468,8 @@ static int main_check(const struct daemon_opts *opts, const struct conf_target *
         err = target_check(&target_opts, &why);
     if (err == ICMS_OK)
         err = target_keys_check(&target_opts, &why);
+    if (err == ICMS_OK)
+        err = target_reload_check(reload, &target_opts, &why);
     if (err == ICMS_OK)
         err = main_http_check(&conf->http, &why);
     free((void *)(uintptr_t)target_opts.hosts);
@@ -491,6 +494,8 @@ static int main_run(const struct daemon_opts *opts, struct target_reload *reload
 
     if (err == ICMS_OK) /* before a drive is made or formatted */
         err = target_keys_check(&target_opts, &why);
+    if (err == ICMS_OK)
+        err = target_reload_check(reload, &target_opts, &why);
     if (err == ICMS_OK)
         err = main_http_check(&conf->http, &why);
     if (err == ICMS_OK)
@@ -541,7 +546,7 @@ int main(int argc, char **argv)
     daemon_warnings(&conf->warnings);
     for (uint32_t i = 0; i < conf->drive_count; i++)
         daemon_drive_warn(conf->drives[i].path);
-    status = opts.check_config ? main_check(&opts, conf) : main_run(&opts, &reload);
+    status = opts.check_config ? main_check(&opts, &reload) : main_run(&opts, &reload);
     target_reload_fini(&reload);
     return status;
 }

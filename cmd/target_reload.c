@@ -129,6 +129,29 @@ const struct conf_target *target_reload_conf(const struct target_reload *reload)
     return conf_live_target(reload->started);
 }
 
+icms_err target_reload_check(const struct target_reload *reload, const struct target_opts *opts,
+                             struct err_why *why)
+{
+    const struct conf_pod *pod = conf_live_pod(reload->started);
+    uint32_t held;
+
+    if (pod == NULL)
+        return ICMS_OK;
+    for (uint32_t i = 0; i < pod->enclosure_count; i++)
+        if (uuid_equal(&pod->enclosures[i].uuid, &opts->uuid))
+            return ICMS_OK;
+    held = target_volumes_foreign(opts);
+    if (held == 0)
+        return ICMS_OK;
+    return err_set(why, ICMS_CONFIG,
+                   "%s: the map of pod %s, epoch %u, has neither this enclosure, '%s', nor any of "
+                   "the %u volumes that its drives were used for: their blocks would be evicted; "
+                   "if it is another pod's map, correct `pod`; if it is right, put the enclosure "
+                   "there (icms pod add %s)",
+                   target_reload_conf(reload)->pod, pod->name, pod->epoch, opts->name, held,
+                   opts->name);
+}
+
 icms_err target_reload_start(struct target_reload *reload, struct target *target,
                              const struct ctl_audit *audit, struct err_why *why)
 {

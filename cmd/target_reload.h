@@ -82,6 +82,11 @@ void target_reload_fini(struct target_reload *reload);
 /* What it read: what the target is to be made with, until target_reload_fini. */
 const struct conf_target *target_reload_conf(const struct target_reload *reload);
 
+/* Whether the target may start with its map, before a drive is opened. CONFIG, with a sentence: it
+ * is that of other enclosures and other volumes. Blocking. */
+icms_err target_reload_check(const struct target_reload *reload, const struct target_opts *opts,
+                             struct err_why *why) ICMS_MUST_CHECK;
+
 /* The target runs: the map is watched from here on. */
 icms_err target_reload_start(struct target_reload *reload, struct target *target,
                              const struct ctl_audit *audit, struct err_why *why) ICMS_MUST_CHECK;

@@ -214,6 +214,23 @@ static void check_volumes(const struct target_opts *opts, uint32_t stay,
     free(known);
 }
 
+uint32_t target_volumes_foreign(const struct target_opts *opts)
+{
+    struct target_generations *known = calloc(1, sizeof(*known));
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < opts->drive_count && known != NULL; i++)
+        if (opts->drives[i].format != TARGET_FORMAT_ANY)
+            target_generations_look(known, opts->env, opts->drives[i].path);
+    if (known != NULL)
+        count = target_generations_count(known);
+    for (uint32_t i = 0; i < opts->volume_count && count > 0; i++)
+        if (target_generation_has(known, &opts->volumes[i]))
+            count = 0;
+    free(known);
+    return count;
+}
+
 void target_check_here(const struct target_opts *opts, void (*say)(void *arg, const char *sentence),
                        void *arg)
 {

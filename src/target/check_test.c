@@ -144,6 +144,33 @@ static void volumes_that_the_drives_know_otherwise_are_said(void **state)
     rig_free(&rig);
 }
 
+/* A map of another pod lists others: what the drives hold would be evicted. */
+static void drives_that_were_used_for_other_volumes_are_told(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+    struct volume_spec was[2];
+
+    assert_int_equal(target_volumes_foreign(&rig->opts), 0); /* drives are empty */
+    rig_up(rig);
+    assert_int_equal(target_volumes_foreign(&rig->opts), 0);
+    memcpy(was, rig->volumes, sizeof(was));
+    for (uint32_t i = 0; i < rig->opts.volume_count; i++)
+        (void)snprintf(rig->volumes[i].name, sizeof(rig->volumes[i].name), "foreign%u", i);
+    assert_int_equal(target_volumes_foreign(&rig->opts), rig->opts.volume_count);
+    rig_down(rig);
+    assert_int_equal(target_volumes_foreign(&rig->opts), rig->opts.volume_count);
+    rig->volumes[0] = was[0]; /* one is enough: volumes may come and go */
+    assert_int_equal(target_volumes_foreign(&rig->opts), 0);
+    rig->volumes[0].generation++;
+    rig->volumes[0].uuid.bytes[0]++; /* its blocks are not those that they hold */
+    assert_int_equal(target_volumes_foreign(&rig->opts), rig->opts.volume_count);
+    rig->drives[0].format = TARGET_FORMAT_ANY; /* the other one still holds some */
+    assert_int_equal(target_volumes_foreign(&rig->opts), rig->opts.volume_count);
+    rig->drives[1].format = TARGET_FORMAT_ANY;
+    assert_int_equal(target_volumes_foreign(&rig->opts), 0);
+    rig_free(&rig);
+}
+
 /* The quota fits into the size that is written, and not into the drive that is there. */
 static void a_quota_above_the_drives_that_are_here_is_said(void **state)
 {
@@ -287,6 +314,7 @@ int main(void)
         cmocka_unit_test(a_size_that_differs_is_said),
         cmocka_unit_test(a_segment_that_differs_is_said),
         cmocka_unit_test(volumes_that_the_drives_know_otherwise_are_said),
+        cmocka_unit_test(drives_that_were_used_for_other_volumes_are_told),
         cmocka_unit_test(a_quota_above_the_drives_that_are_here_is_said),
         cmocka_unit_test(values_that_do_not_fit_a_formatted_drive_are_said),
         cmocka_unit_test(a_drive_is_formatted_as_its_options_say_and_that_is_told),

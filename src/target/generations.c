@@ -73,6 +73,24 @@ icms_err target_generation_check(const struct target_generations *known,
     return ICMS_OK;
 }
 
+bool target_generation_has(const struct target_generations *known, const struct volume_spec *volume)
+{
+    const struct target_generation_df *entry = entry_find(known, name_hash(volume->name));
+    uint8_t uuid[3];
+
+    uuid_hash(&volume->uuid, uuid);
+    return entry != NULL && memcmp(entry->uuid, uuid, sizeof(uuid)) == 0;
+}
+
+uint32_t target_generations_count(const struct target_generations *known)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < TARGET_GENERATIONS; i++)
+        count += le64_get(known->entry[i].name) != 0;
+    return count;
+}
+
 /* The entry that is given up for another name: of a volume that was never reset its format is all
  * that there is to know. */
 static struct target_generation_df *entry_least(struct target_generations *known)

@@ -97,6 +97,12 @@ icms_err target_keys_read_again(struct target *target, const struct target_opts 
 void target_check_here(const struct target_opts *opts, void (*say)(void *arg, const char *sentence),
                        void *arg);
 
+/* How many volumes the drives that are here have been used for, if none of them is among
+ * opts.volumes: target_new would evict what they hold. 0: some are, or the drives have been used
+ * for none, or will be erased. Changes nothing, and works beside a target that serves them.
+ * Blocking. */
+uint32_t target_volumes_foreign(const struct target_opts *opts);
+
 /* Memory that target_new takes: buffers, and the indexes of the drives that are here or will be
  * made. Blocking. */
 uint64_t target_memory_bytes(const struct target_opts *opts);

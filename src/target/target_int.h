@@ -576,6 +576,13 @@ icms_err target_generation_check(const struct target_generations *known,
                                  const struct volume_spec *volume, const char **out_key,
                                  struct err_why *why) ICMS_MUST_CHECK;
 
+/* Whether it knows a volume, of this UUID. */
+bool target_generation_has(const struct target_generations *known,
+                           const struct volume_spec *volume);
+
+/* How many names it knows. */
+uint32_t target_generations_count(const struct target_generations *known);
+
 /* It has begun. */
 void target_generation_add(struct target_generations *known, const struct volume_spec *volume);
 

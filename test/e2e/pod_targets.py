@@ -142,11 +142,11 @@ def changes(s):
         expect(f"{target.name} has it", later["quota_bytes"] == 16 << 20 and later["nsid"] == 3, later)
     s.until("it is served", lambda: s.put("later", b"new").returncode == 0)
     expect("and found", s.get("later").stdout == b"new", s.get("later"))
-    s.volume("set", "later", "quota=32MiB", f"hosts=[{HOST}]")
+    s.volume("set", "later", "quota=32MiB", f"hosts=[{HOST}]", "--yes")
     for target in s.targets:
         expect("the quota is another one", s.volumes(target)["later"]["quota_bytes"] == 32 << 20)
     s.until("its host finds it", lambda: s.get("later").stdout == b"new")
-    s.volume("set", "later", f"hosts=[{NOBODY}]")
+    s.volume("set", "later", f"hosts=[{NOBODY}]", "--yes")
     s.until("another host does not, after what it holds is gone",
             lambda: s.put("later", b"x" * 4096, "more").returncode != 0)
     listed = json.loads(run("pod", "volume", "list", "--file", s.file, "--json").stdout)["volumes"][2]
@@ -403,6 +403,47 @@ def checked(s, config, map_text=None):
                           capture_output=True, text=True, timeout=60, check=False)
 
 
+def foreign(s):
+    """A start with another pod's map, which has neither the enclosure nor what its drives hold."""
+    e1 = s.targets[1]
+    e1.stop()
+    right, own = s.text(), pathlib.Path(e1.config_path)
+    config, there = own.read_text(), s.folder / "foreign.yaml"
+    foreign_map = ("name: pod7\nepoch: 9\nenclosures:\n  - name: f0\n    address: 127.0.0.1:1\n"
+                   "volumes:\n  - name: theirs\n    value_max: 64KiB\n...\n")
+
+    def started(map_text, *words):
+        there.write_text(map_text)
+        with_map = s.folder / "with-map.yaml"
+        with_map.write_text(config.replace(str(s.file), str(there)))
+        return subprocess.run([BUILD / "cmd/icms-target", "--config", with_map, *words], capture_output=True, text=True,
+                              timeout=60, check=False)
+
+    for words in ((), ("--check-config",)):
+        answer = started(foreign_map, *words)
+        expect(f"a foreign map is refused at the start {words}", answer.returncode not in (0, -9) and
+               "the map of pod pod7, epoch 9, has neither this enclosure, 'e1', nor any of the " in answer.stderr and
+               "icms pod add e1" in answer.stderr, answer)
+    added = foreign_map.replace("volumes:", f"  - name: e1\n    address: 127.0.0.1:{e1.port}\n    nqn: {e1.nqn}\nvolumes:")
+    for what, text, words in (("the enclosure in it", added, ()),
+                              ("a volume of the drives in it", foreign_map.replace("name: theirs", "name: kv"), ()),
+                              ("drives that are erased", foreign_map, ("--format", "all"))):
+        answer = started(text, "--check-config", *words)
+        expect(f"a map with {what} is taken", answer.returncode == 0, answer)
+    empty = config.replace("path: ", "path: " + str(s.folder / "fresh") + " # ", 1)
+    (s.folder / "checked.yaml").write_text(empty.replace(str(s.file), str(there)))
+    there.write_text(foreign_map)
+    answer = subprocess.run([BUILD / "cmd/icms-target", "--check-config", "--config", s.folder / "checked.yaml"],
+                            capture_output=True, text=True, timeout=60, check=False)
+    expect("a target with empty drives may start before it is added", answer.returncode == 0 and
+           "icms pod add e1" in answer.stderr, answer)
+    s.replace(right)
+    e1.start()
+    e1.wait_ready()
+    for n in range(16):
+        s.until(f"block {n} is there still", lambda n=n: s.get("other", f"many{n}").stdout == b"%d" % n)
+
+
 def commands(s):
     e0 = s.targets[0]
     config = pathlib.Path(e0.config_path).read_text().replace(str(s.file), str(s.folder / "checked-pod.yaml"))
@@ -455,6 +496,7 @@ def main():
             expect("no daemon was restarted", pids == [daemon.pid for daemon in s.daemons])
             restarts(s)
             lacking(s)
+            foreign(s)
             commands(s)
 
 
