@@ -951,7 +951,7 @@ const struct cli_command cli_pod = {
         "                       reload: more than half of the enclosures may leave, although\n"
         "                       they may answer; volume reset, delete: its blocks are misses;\n"
         "                       volume set: although quota or value_max becomes smaller, or\n"
-        "                       more hosts may use it\n"
+        "                       more hosts may use it, or some may not any more\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
         "  -d, --deadline TIME  reload: how long it waits; default 10s. status: how long it waits\n"

@@ -372,7 +372,9 @@ icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, cons
     "misses; " CONF_VOLUME_OTHER
 #define CONF_QUOTA_LOWER                                                                           \
     "its quota becomes lower: blocks that it holds beyond it are evicted; add --yes"
-#define CONF_HOSTS_NONE   "hosts: none are listed, so any host may use it then; add --yes"
+#define CONF_HOSTS_NONE "hosts: none are listed, so any host may use it then; add --yes"
+#define CONF_HOSTS_FEWER                                                                           \
+    "hosts: some that may use it may not any more, and miss its blocks; add --yes"
 #define CONF_REQUIRE_LESS "require: hosts have to prove less than before; add --yes"
 #define CONF_VALUE_MAX_SMALLER                                                                     \
     "its value_max becomes smaller: stores of larger blocks fail, and those that it holds cannot " \

@@ -130,7 +130,7 @@ enum conf_pod_what {
     /* Of volumes; name: of one. */
     CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
     CONF_POD_VOLUME_SET,    /* other values: agents take those of blocks at their start; what
-                               loses blocks, or lets more hosts in, with yes                 */
+                               loses blocks, or lets more hosts in, or some out, with yes    */
     CONF_POD_VOLUME_RESET,  /* the next generation; with yes                                 */
     CONF_POD_VOLUME_DELETE, /* with yes; sets shrink_epoch                                   */
 };

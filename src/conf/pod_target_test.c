@@ -24,7 +24,7 @@ static char path[64];
 #define HEAD   "name: pod0\nepoch: 4\nenclosures:\n- name: e0\n  address: 10.0.0.1:4420\n"
 #define NEXT   "name: pod0\nepoch: 5\nenclosures:\n- name: e0\n  address: 10.0.0.1:4420\n"
 #define VOLUME "volumes:\n- name: kv\n"
-#define HOST   "nqn.2014-08.org.nvmexpress:uuid:a"
+#define HOST   "nqn.2026-01.io.icms:a"
 #define TARGET "name: e0\ndrives: [{path: /d0, size: 1GiB}]\npod: /p.yaml\n"
 
 static int forget(void **state)
@@ -376,8 +376,10 @@ static void test_keys_of_targets_are_set_in_their_line(void **state)
     change(HEAD VOLUME "  quota: 1GiB # of chat\n", set, false, "quota=2GiB",
            NEXT VOLUME "  quota: 2GiB # of chat\n", NULL);
     change(HEAD VOLUME "  quota: 1GiB\n", set, false, "quota=", NEXT VOLUME, NULL);
-    change(HEAD VOLUME "  hosts: [" HOST "]\n", set, false, "hosts=[" HOST "b]",
+    change(HEAD VOLUME "  hosts: [" HOST "]\n", set, true, "hosts=[" HOST "b]",
            NEXT VOLUME "  hosts: [" HOST "b]\n", NULL);
+    change(HEAD VOLUME "  hosts: [" HOST "]\n", set, false, "hosts=[" HOST "b, " HOST "]",
+           NEXT VOLUME "  hosts: [" HOST "b, " HOST "]\n", NULL);
     change(HEAD "tenants:\n- name: a # ours\n" VOLUME, set, false, "tenant=a",
            NEXT "tenants:\n- name: a # ours\n" VOLUME "  tenant: a\n", NULL);
     change(HEAD VOLUME, set, false, "require=chap", NEXT VOLUME "  require: chap\n", NULL);
@@ -391,6 +393,9 @@ static void test_what_loses_blocks_or_lets_hosts_in_asks(void **state)
         {"  quota: 2GiB\n", "quota=1GiB", "its quota becomes lower"},
         {"", "quota=1GiB", "its quota becomes lower"},
         {"  hosts: [" HOST "]\n", "hosts=", "any host may use it"},
+        {"  hosts: [" HOST ", " HOST "b]\n", "hosts=[" HOST "b]", "may not any more"},
+        {"  hosts: [" HOST "]\n", "hosts=[" HOST "b]", "may not any more"},
+        {"", "hosts=[" HOST "]", "may not any more"},
         {"  require: chap\n", "require=none", "hosts have to prove less"},
         {"  require: chap+tls\n", "require=", "hosts have to prove less"},
     };
@@ -404,6 +409,50 @@ static void test_what_loses_blocks_or_lets_hosts_in_asks(void **state)
     }
     change(HEAD VOLUME "  hosts: [" HOST "]\n", CONF_POD_VOLUME_SET, true, "hosts=", NEXT VOLUME,
            NULL);
+}
+
+/* Nothing is written, and no epoch is used up. */
+static void test_what_is_so_already_is_no_change(void **state)
+{
+    static const struct {
+        const char *before, *value;
+    } cases[] = {
+        {"", "quota="},
+        {"", "quota=0"},
+        {"", "hosts="},
+        {"  quota: 1GiB\n", "quota=1GiB"},
+        {"  quota: 1GiB\n", "quota=1024MiB"},
+        {"  hosts: [" HOST "]\n", "hosts=[" HOST "]"},
+        {"  require: chap\n", "require=chap"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[1024];
+
+        (void)snprintf(text, sizeof(text), HEAD VOLUME "%s", cases[i].before);
+        change(text, CONF_POD_VOLUME_SET, false, cases[i].value, NULL, "it is so already");
+    }
+}
+
+static void test_hosts_that_nobody_has_are_refused(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"hosts=[nqn.2014-08.org.nvmexpress:uuid:...]", "does not end with a UUID"},
+        {"hosts=[" HOST ", nqn.2014-08.org.nvmexpress:uuid:7000-1]", "does not end with a UUID"},
+        {"hosts=[" HOST ", " HOST "b, " HOST "]", HOST " is listed twice"},
+    };
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        change(HEAD VOLUME, CONF_POD_VOLUME_SET, true, wrong[i][0], NULL, wrong[i][1]);
+        change(HEAD, CONF_POD_VOLUME_CREATE, false, wrong[i][0], NULL, wrong[i][1]);
+    }
+    change(HEAD VOLUME, CONF_POD_VOLUME_SET, true,
+           "hosts=[nqn.2014-08.org.nvmexpress:uuid:70000000-0000-4000-8000-000000000007]",
+           NEXT VOLUME
+           "  hosts: [nqn.2014-08.org.nvmexpress:uuid:70000000-0000-4000-8000-000000000007]\n",
+           NULL);
+    change(HEAD VOLUME "  hosts: [" HOST ", " HOST "]\n", CONF_POD_VOLUME_SET, true, "quota=1GiB",
+           NEXT VOLUME "  quota: 1GiB\n  hosts: [" HOST ", " HOST "]\n", NULL); /* as it was */
 }
 
 static void test_what_is_no_value_is_refused(void **state)
@@ -477,6 +526,8 @@ int main(void)
         cmocka_unit_test_teardown(test_a_copy_has_lists_of_its_own, forget),
         cmocka_unit_test_teardown(test_keys_of_targets_are_set_in_their_line, forget),
         cmocka_unit_test_teardown(test_what_loses_blocks_or_lets_hosts_in_asks, forget),
+        cmocka_unit_test_teardown(test_what_is_so_already_is_no_change, forget),
+        cmocka_unit_test_teardown(test_hosts_that_nobody_has_are_refused, forget),
         cmocka_unit_test_teardown(test_what_is_no_value_is_refused, forget),
         cmocka_unit_test(test_other_commands_know_the_file),
     };
