@@ -202,7 +202,8 @@ static void offered_free(struct target_reload *reload)
     reload->offered = NULL;
 }
 
-/* Each sentence about a map once: one that stays wrong, or is tried again, is no news. */
+/* Each sentence about a map once: one that stays wrong, is tried again, or was the answer to SIGHUP
+ * a moment before the watch saw it, is no news. */
 static void map_refused(struct target_reload *reload, const char *why)
 {
     const struct ctl_audit_event event = {.event = "configuration", .result = why};
@@ -212,10 +213,12 @@ static void map_refused(struct target_reload *reload, const char *why)
     if (strcmp(reload->map_refused, said) == 0)
         return;
     memcpy(reload->map_refused, said, sizeof(said));
+    page_tell(reload);
+    if (strcmp(reload->said, said) == 0)
+        return;
     log_line(LOG_ERROR, "pod map refused, epoch %u stays in use, and all volumes as they were: %s",
              conf_live_pod(reload->runs)->epoch, reload->map_refused);
     ctl_audit_write(reload->audit, &event);
-    page_tell(reload);
 }
 
 static void refused(struct target_reload *reload, icms_err err, const char *why)
@@ -232,6 +235,7 @@ static void refused(struct target_reload *reload, icms_err err, const char *why)
             offered_free(reload);
         return;
     }
+    (void)snprintf(reload->said, sizeof(reload->said), "%s", why);
     log_line(LOG_ERROR,
              "configuration refused, all volumes and drives stay as they were: %s; correct the "
              "file, then send SIGHUP again",
@@ -440,6 +444,7 @@ static void map_begin(struct target_reload *reload)
     }
     conf_live_free(&reload->comes);
     offered_free(reload);
+    reload->said[0] = '\0';
     if (reload->map_refused[0] == '\0')
         return;
     reload->map_refused[0] = '\0'; /* what was said of another text is over */
@@ -536,7 +541,7 @@ static void reload_end(struct target_reload *reload)
     reload->comes = NULL;
     reload->step = TARGET_RELOAD_NONE;
     offered_free(reload); /* this one, or what the file held before */
-    reload->map_refused[0] = '\0';
+    reload->map_refused[0] = reload->said[0] = '\0';
     page_tell(reload);
 }
 

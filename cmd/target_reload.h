@@ -59,6 +59,7 @@ struct target_reload {
     size_t offered_bytes;
     uint64_t offer_ns;                   /* it is not tried before                                */
     char map_refused[ERR_WHY_BYTES_MAX]; /* why the map of the file is not in use; ""           */
+    char said[ERR_WHY_BYTES_MAX];        /* why the last SIGHUP was refused; ""                 */
     enum target_reload_step step;
     const struct daemon_opts *opts; /* for the limits of memory */
     pthread_t opener;

@@ -250,6 +250,12 @@ icms_err conf_agent_pod_rules(const struct conf_source *source, const struct con
 icms_err conf_enclosure_keys_rules(const struct conf_source *source, const struct conf_node *map,
                                    struct conf_agent *agent) ICMS_MUST_CHECK;
 
+/* Whether the largest block of a volume fits into a segment. */
+static inline bool conf_segment_holds(uint64_t segment, const struct volume_spec *volume)
+{
+    return volume_stored_bytes_max(volume) + 2 * LIMIT_DISK_ALIGN <= segment;
+}
+
 /* What volumes and tenants have to fit to: own: the target's file; map: where volumes and tenants
  * are written, the same or that of the pod map. */
 struct conf_target_lists {

@@ -641,6 +641,8 @@ static icms_err target_is_itself(const struct conf_pod *pod, const struct conf_s
 icms_err conf_pod_target(const struct conf_pod *pod, const struct conf_source *source,
                          const struct conf_node *map, struct conf_target *target)
 {
+    char size[32];
+
     if (pod->volume_count == 0)
         return conf_fail(source, map->line,
                          "volumes: the map lists none, and the volumes of an icms-target with "
@@ -661,6 +663,12 @@ icms_err conf_pod_target(const struct conf_pod *pod, const struct conf_source *s
         volume->require = is->require;
         volume->host_count = is->host_count;
         volume->host_nqn = is->host_nqn;
+        if (!conf_segment_holds(target->segment_bytes, volume))
+            return conf_fail(source, conf_node_line(conf_entry(map, "volumes", i), "value_max"),
+                             "value_max: a block of volume '%s' does not fit into a segment of "
+                             "this target, %s (`segment` of its own file): make value_max smaller, "
+                             "or segment larger and format its drives again",
+                             is->name, conf_bytes_format(target->segment_bytes, size));
     }
     target->volume_count = pod->volume_count;
     return target_is_itself(pod, source, map, target);

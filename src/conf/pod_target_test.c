@@ -171,7 +171,11 @@ static void test_what_does_not_fit_is_refused_where_it_is_written(void **state)
 {
     live_refused(TARGET, HEAD VOLUME "  quota: 2GiB\n", "p.yaml:8: quota: 2GiB is larger than");
     live_refused(TARGET "segment: 1MiB\n", HEAD VOLUME "  value_max: 4MiB\n",
-                 "t.yaml:4: segment: 1MiB is too small for a block of volume 'kv'");
+                 "p.yaml:8: value_max: a block of volume 'kv' does not fit into a segment of this "
+                 "target, 1MiB (`segment`");
+    live_refused(TARGET "segment: 1MiB\n", HEAD VOLUME,
+                 "p.yaml:7: value_max: a block of volume 'kv' does not fit into a segment of this "
+                 "target, 1MiB (`segment`"); /* the default is too large */
     live_refused(TARGET "memory: 1MiB\n", HEAD VOLUME, "t.yaml:4: memory: too small");
     live_refused(TARGET, HEAD VOLUME "  tenant: a\n", "p.yaml:8: tenant");
     live_refused(TARGET, "drives: 1\n", "p.yaml:1: ");

@@ -298,7 +298,7 @@ static icms_err segment_rules(const struct conf_source *source, const struct con
         return conf_fail(source, conf_node_line(map, "segment"),
                          "segment: %s is not a power of two", conf_bytes_format(segment, size));
     for (uint32_t i = 0; i < count; i++)
-        if (volume_stored_bytes_max(&volumes[i]) + 2 * LIMIT_DISK_ALIGN > segment)
+        if (!conf_segment_holds(segment, &volumes[i]))
             return conf_fail(source, conf_node_line(map, "segment"),
                              "segment: %s is too small for a block of volume '%s': make segment "
                              "larger or its value_max smaller",

@@ -325,6 +325,16 @@ def together(s):
     said = hang_up(drives[0], s.raised().replace("tenant: team", "tenant: taem"), "configuration refused")
     expect("it names the map", f"{s.file}:" in said and "no tenant 'taem'" in said, said)
     expect("the drive did not come, either", len(s.status(e0)["drives"]) == 1, s.status(e0)["drives"])
+    at = len(e0.log_path.read_text())
+    s.until("the watch of the map sees it, too", lambda: "no tenant 'taem'" in s.status(e0)["map_refused"])
+    time.sleep(1)
+    expect("the reason was said, and is not said again", "no tenant 'taem'" not in e0.log_path.read_text()[at:],
+           e0.log_path.read_text()[at:])
+    own.write_text(config)
+    s.replace(right)
+    s.until("the map of before is found", lambda: s.status(e0)["map_refused"] == "")
+    s.replace(s.raised(right).replace("tenant: team", "tenant: taem"))
+    s.until("the same mistake later is said", lambda: "pod map refused" in e0.log_path.read_text()[at:])
     hang_up(drives[0], s.raised(right).replace("weight: 2", "weight: 3"), "configuration read: 2 volumes, 2 drives")
     s.until("both are in use", lambda: len(s.status(e0)["drives"]) == 2 and
             s.status(e0)["epoch"] == s.epochs()[1] == s.epochs()[2])
