@@ -661,8 +661,23 @@ static bool misses(struct fake_arriving *arriving)
 static void a_miss_after_parts_is_a_miss(void **state)
 {
     put(test.wanted, VALUE, test.stored);
-    assert_int_equal(get(misses), ICMS_MISS);
-    assert_int_equal(test.block.reason, ICMS_MISS_ENCLOSURE_DOWN);
+    get_misses(misses, ICMS_MISS_ENCLOSURE_DOWN);
+    get_is_right(one_by_one);
+}
+
+/* It is answered with a length that nothing sealed has. */
+static bool shrinks(struct fake_arriving *arriving)
+{
+    arrive(arriving, PIECES);
+    arriving->answer->value_bytes = LIMIT_SEALED_HEAD_BYTES + 8;
+    return true;
+}
+
+static void a_length_that_cannot_be_after_parts_leaves_nothing(void **state)
+{
+    put(test.wanted, VALUE, test.stored);
+    get_misses(shrinks, ICMS_MISS_CHECKSUM);
+    put(test.wanted, VALUE, test.stored);
     get_is_right(one_by_one);
 }
 
@@ -723,6 +738,7 @@ int main(void)
         TEST(a_request_that_is_ended_in_the_middle_is_over),
         TEST(a_cancel_in_the_middle_ends_it),
         TEST(a_miss_after_parts_is_a_miss),
+        TEST(a_length_that_cannot_be_after_parts_leaves_nothing),
         TEST(an_agent_that_dies_in_the_middle_is_down),
     };
 

@@ -381,12 +381,17 @@ static void run_take_answers(struct icms_request *request)
 static void run_take_parts(struct icms_request *request)
 {
     struct icms *icms = request->icms;
+    uint32_t left = 0; /* what an agent adds meanwhile waits for the next turn */
     struct list *at;
 
     if (request->volume->keys == NULL)
         return;
     client_lock(icms);
-    while (list_empty(&request->answered) && (at = list_pop(&request->parted)) != NULL) {
+    list_for_each (link, &request->parted)
+        left++;
+    for (; left > 0 && list_empty(&request->answered) && !request->canceled &&
+           (at = list_pop(&request->parted)) != NULL;
+         left--) {
         struct client_op *op = container_of(at, struct client_op, part_link);
         struct shm_complete part = op->part;
 

@@ -246,6 +246,15 @@ static enum icms_miss take_open(const struct icms_request *request, const struct
     return take_closed(request, key, sealed, ICMS_MISS_CHECKSUM);
 }
 
+/* What was opened before is of no value that is delivered. */
+static void take_opened_wipe(const struct icms_request *request, struct client_op *op)
+{
+    if (!op->parts || op->opened.pieces == 0)
+        return;
+    secret_wipe(client_block_memory(request, op->block), op->opened.pieces * LIMIT_PIECE_BYTES);
+    op->opened.pieces = 0;
+}
+
 /* The key of pieces that arrived; NULL: they are not of what the caller has space for and was
  * opened before, or the key is not ours. */
 static const struct client_key *take_part_key(const struct icms_request *request,
@@ -362,6 +371,8 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
     block->bytes = sealed.plain_bytes;
     if (sealed.plain_bytes == 0) { /* nobody sealed that */
         wrong = ICMS_MISS_CHECKSUM;
+        if (place->opened != NULL)
+            secret_wipe(sealed.to, place->opened->pieces * LIMIT_PIECE_BYTES);
     } else if (request->lease_wanted) {
         if (!take_private(request, sealed.plain_bytes)) {
             client_block_done(request, index, ICMS_LIMIT, ICMS_MISS_NONE);
@@ -521,6 +532,7 @@ static void take_get(struct icms_request *request, struct client_op *op)
     if (answer->value_bytes == 0 || answer->value_bytes > arena->value_bytes_max ||
         atomic_load_explicit(&request->link_used->rings[0].leases[op->lease],
                              memory_order_acquire) != answer->slot + 1) {
+        take_opened_wipe(request, op);
         client_block_give_up(request, op->block, ICMS_PROTOCOL);
         return;
     }
@@ -670,6 +682,8 @@ void client_op_take(struct icms_request *request, struct client_op *op)
         atomic_fetch_add(&request->volume->account->puts, 1);
     if (!op->link_lost && request->op == SHM_OP_FLUSH)
         status = take_flush(request, status);
+    if (op->link_lost || status != ICMS_OK)
+        take_opened_wipe(request, op);
     if (op->link_lost || status == ICMS_CLOSED) /* closed: the agent is about to end */
         client_op_give_up(request, op, ICMS_PEER_DOWN);
     else if (status == ICMS_OK && request->op == SHM_OP_GET)
