@@ -216,14 +216,30 @@ static void maps_say(const struct maps *maps, bool has_was, const char *where, c
                        maps->is->epoch, maps->is->enclosure_count);
 }
 
+/* Puts the text of the map `is` into etcd, if the key is as it was fetched, and says what differs.
+ */
+static icms_err map_put(const struct etcd_run *run, const struct maps *maps, bool has_was,
+                        const char *text, size_t bytes, struct err_why *why)
+{
+    char key[ETCD_KEY_BYTES], sentence[2 * ERR_WHY_BYTES_MAX];
+    icms_err err = ICMS_OK;
+    uint64_t revision;
+
+    (void)snprintf(key, sizeof(key), "%s/map", run->prefix);
+    if (!run->dry_run)
+        err = etcd_put(run->etcd, key, text, bytes, maps->value.revision, 0, &revision, why);
+    maps_say(maps, has_was, key, sentence, sizeof(sentence));
+    if (err == ICMS_OK)
+        (void)printf("%s%s\n", sentence, run->dry_run ? "; nothing was changed (--dry-run)" : "");
+    return err;
+}
+
 /* ---- push ----------------------------------------------------------------------------------- */
 
 static icms_err push(const struct etcd_run *run, struct maps *maps, struct err_why *why)
 {
-    char key[ETCD_KEY_BYTES], sentence[2 * ERR_WHY_BYTES_MAX];
     char *text = NULL;
     size_t bytes = 0;
-    uint64_t revision;
     bool has_was, is_new = false;
     icms_err err = conf_pod_text(run->file, why, &text, &bytes);
 
@@ -245,17 +261,10 @@ static icms_err push(const struct etcd_run *run, struct maps *maps, struct err_w
     if (err == ICMS_OK)
         err = maps_compare(maps, run->file, has_was, run->yes, &is_new, why);
     if (err == ICMS_OK && !is_new && maps->value.bytes == bytes &&
-        memcmp(maps->value.text, text, bytes) == 0) {
+        memcmp(maps->value.text, text, bytes) == 0)
         (void)printf("%s: epoch %u is there already\n", maps->name, maps->is->epoch);
-    } else if (err == ICMS_OK) {
-        (void)snprintf(key, sizeof(key), "%s/map", run->prefix);
-        if (!run->dry_run)
-            err = etcd_put(run->etcd, key, text, bytes, maps->value.revision, 0, &revision, why);
-        maps_say(maps, has_was, key, sentence, sizeof(sentence));
-        if (err == ICMS_OK)
-            (void)printf("%s%s\n", sentence,
-                         run->dry_run ? "; nothing was changed (--dry-run)" : "");
-    }
+    else if (err == ICMS_OK)
+        err = map_put(run, maps, has_was, text, bytes, why);
     free(text);
     return err;
 }
@@ -387,6 +396,12 @@ static bool pod_has(const struct etcd_run *run, const char *word)
     return false;
 }
 
+/* Whether icms pod only tells: it changes nothing. */
+static bool pod_tells(const struct etcd_run *run)
+{
+    return pod_has(run, "--dry-run") || pod_has(run, "status") || pod_has(run, "list");
+}
+
 /* Words of icms pod that are about a file of a server. */
 static icms_err pod_words_check(const struct etcd_run *run, struct err_why *why)
 {
@@ -406,7 +421,6 @@ static icms_err pod_words_check(const struct etcd_run *run, struct err_why *why)
 static icms_err pod_change(const struct etcd_run *run, char *file, const sigset_t *mask,
                            struct err_why *why)
 {
-    bool tells = pod_has(run, "--dry-run") || pod_has(run, "status") || pod_has(run, "list");
     char name[] = "icms", word[] = "pod", option[] = "--file", quiet[] = "--quiet";
     char *words[POD_WORDS + 6] = {name, word}, program[4096];
     int count = 2, state, err;
@@ -417,7 +431,7 @@ static icms_err pod_change(const struct etcd_run *run, char *file, const sigset_
         words[count++] = run->words[i];
     words[count++] = option;
     words[count++] = file;
-    if (!tells)
+    if (!pod_tells(run))
         words[count] = quiet;
     program_find(program, sizeof(program));
     (void)fflush(NULL);
@@ -438,15 +452,13 @@ static icms_err pod_change(const struct etcd_run *run, char *file, const sigset_
 static icms_err pod_put(const struct etcd_run *run, struct maps *maps, const char *file,
                         struct err_why *why)
 {
-    char key[ETCD_KEY_BYTES], sentence[2 * ERR_WHY_BYTES_MAX];
-    uint64_t revision;
     char *text = NULL;
     size_t bytes = 0;
     bool is_new;
     icms_err err;
 
     if (file_is(file, maps->value.text, maps->value.bytes)) {
-        if (!pod_has(run, "--dry-run") && !pod_has(run, "status") && !pod_has(run, "list"))
+        if (!pod_tells(run))
             (void)printf("%s: epoch %u: it is so already\n", maps->name, maps->was->epoch);
         return ICMS_OK;
     }
@@ -455,14 +467,8 @@ static icms_err pod_put(const struct etcd_run *run, struct maps *maps, const cha
         err = conf_pod_parse(text, bytes, "the changed map", why, maps->is);
     if (err == ICMS_OK) /* icms pod has asked what there is to ask */
         err = maps_compare(maps, "the changed map", true, true, &is_new, why);
-    if (err == ICMS_OK) {
-        (void)snprintf(key, sizeof(key), "%s/map", run->prefix);
-        err = etcd_put(run->etcd, key, text, bytes, maps->value.revision, 0, &revision, why);
-    }
-    if (err == ICMS_OK) {
-        maps_say(maps, true, key, sentence, sizeof(sentence));
-        (void)printf("%s\n", sentence);
-    }
+    if (err == ICMS_OK)
+        err = map_put(run, maps, true, text, bytes, why);
     free(text);
     return err;
 }

@@ -110,20 +110,15 @@ static bool is_same(const char *a, const char *b)
     return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Whether a drive holds a store that was in use: its owner kept a note there. */
+/* Whether the store on a drive was in use: its owner kept a note there. */
 static bool is_used(const char *drive)
 {
     static uint8_t note[STORE_NOTE_BYTES];
-    struct store_contents found;
+    bool lost = false, noted = false;
     struct err_why why;
     struct uuid uuid;
-    bool lost = false, noted = false;
-    icms_err err;
+    icms_err err = store_note_read(loop_env_uring(), drive, &why, &uuid, note, &lost);
 
-    if (store_look(loop_env_uring(), drive, &why, &found) != ICMS_OK ||
-        found.holds != STORE_HOLDS_STORE)
-        return false;
-    err = store_note_read(loop_env_uring(), drive, &why, &uuid, note, &lost);
     if (err != ICMS_OK)
         return err == ICMS_LOCKED; /* of all else icms-target says why it cannot be opened */
     for (size_t i = 0; i < sizeof(note); i++)
@@ -143,7 +138,8 @@ static bool can_be_made(const char *path)
 }
 
 /* Whether icms-target will take what there is at a path; a mistyped one is not made silently. What
- * this user may not look at is left to icms-target. */
+ * this user may not look at is left to icms-target, which may erase drives that it does not know
+ * when it starts with one that was in use. */
 static int drive_look(const struct plan *plan, const struct conf_target *conf,
                       enum conf_drive_what what, const char *drive)
 {
@@ -163,6 +159,11 @@ static int drive_look(const struct plan *plan, const struct conf_target *conf,
                         "%s: drive %s: %s; or add --format to erase what is there; nothing was "
                         "changed",
                         plan->path, drive, why.text);
+    if (found.holds == STORE_HOLDS_STORE && is_used(drive))
+        return cli_fail(cli, ICMS_FOREIGN,
+                        "%s: drive %s holds blocks of an enclosure or an agent; add --format to "
+                        "erase them; nothing was changed",
+                        plan->path, drive);
     if (found.holds == STORE_HOLDS_NO_FILE && (what == CONF_DRIVE_REPLACE || !is_made))
         return cli_fail(cli, ICMS_NOT_FOUND,
                         "%s: drive %s: there is no such file; check the path, or add --format to "
@@ -181,8 +182,7 @@ static int drive_look(const struct plan *plan, const struct conf_target *conf,
     return -1;
 }
 
-/* What the file does not tell of the drive that comes. An icms-target that starts with one that was
- * in use may erase drives that this one does not know. */
+/* Whether the file has the drive that comes by another name. */
 static int drive_check(const struct plan *plan, const char *drive)
 {
     const struct cli *cli = plan->cli;
@@ -202,11 +202,6 @@ static int drive_check(const struct plan *plan, const char *drive)
                           "%s: drive %s is %s, which the file has; nothing was "
                           "changed",
                           plan->path, drive, same);
-    else if (!cli->format && is_used(drive))
-        status = cli_fail(cli, ICMS_FOREIGN,
-                          "%s: drive %s holds blocks of an enclosure or an agent; "
-                          "add --format to erase them; nothing was changed",
-                          plan->path, drive);
     conf_live_free(&live);
     return status;
 }

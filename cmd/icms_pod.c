@@ -626,11 +626,12 @@ static int pod_status(struct pod *pod)
     struct cli *cli = pod->cli;
     struct status_proof proof = {.token = NULL};
     struct err_why why = {""};
+    icms_err err = conf_pod_read(pod->path, &why, pod->before);
     json_t *root = NULL;
     int status;
 
-    if (conf_pod_read(pod->path, &why, pod->before) != ICMS_OK)
-        return cli_fail(cli, ICMS_CONFIG, "%s", why.text);
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s", why.text);
     if (status_proof_read(&proof, cli->token, cli->ca, cli->cert, cli->cert_key, &why) != ICMS_OK) {
         (void)cli_fail(cli, ICMS_CONFIG, "%s", why.text);
         return CLI_USAGE;

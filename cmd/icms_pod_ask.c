@@ -205,17 +205,22 @@ static json_t *agent_named(json_t *agents, json_t *by_nqn, const char *nqn)
     return agent;
 }
 
+/* What every daemon says of itself. */
+static void keep_daemon(json_t *out, const json_t *status)
+{
+    static const char *const keys[] = {"pod", "epoch", "map_refused", "ready", "why"};
+
+    (void)json_object_set_new(out, "name", json_string(status_text(status, "name")));
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        keep(out, status, keys[i], 0);
+}
+
 /* What an agent says of itself. */
 static void agent_itself(json_t *agents, json_t *by_nqn, const json_t *status)
 {
     json_t *agent = agent_named(agents, by_nqn, status_text(status, "host_nqn"));
 
-    (void)json_object_set_new(agent, "name", json_string(status_text(status, "name")));
-    keep(agent, status, "pod", 0);
-    keep(agent, status, "epoch", 0);
-    keep(agent, status, "map_refused", 0);
-    keep(agent, status, "ready", 0);
-    keep(agent, status, "why", 0);
+    keep_daemon(agent, status);
     (void)json_object_set_new(agent, "enclosures_up",
                               json_integer((json_int_t)enclosures_up(status)));
     (void)json_object_set_new(
@@ -551,12 +556,7 @@ json_t *pod_asked_json(const json_t *asked, size_t from)
             (void)json_object_set(answer, "error", json_object_get(one, "error"));
             continue;
         }
-        (void)json_object_set_new(answer, "name", json_string(status_text(status, "name")));
-        keep(answer, status, "ready", 0);
-        keep(answer, status, "why", 0);
-        keep(answer, status, "pod", 0);
-        keep(answer, status, "epoch", 0);
-        keep(answer, status, "map_refused", 0);
+        keep_daemon(answer, status);
         keep(answer, status, "controllers_more", 0);
         keep(answer, status, "drives", LIMIT_DRIVES);
         if (!is_target(status))

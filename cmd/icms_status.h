@@ -54,7 +54,7 @@ const json_t *pod_asked_of(const json_t *asked, const char *enclosure);
 json_t *pod_agents(const json_t *asked, const json_t *own, const struct conf_pod *map);
 
 /* Tables of them; the entries from this one on for --json; whether all answered and are ready, all
- * drives are in service, and nobody has another epoch or pod, or refuses a map. */
+ * drives are in service, and no daemon has another epoch or pod, or refuses a map. */
 void pod_asked_text(const json_t *asked, const json_t *agents, const struct conf_pod *map);
 json_t *pod_asked_json(const json_t *asked, size_t from);
 bool pod_asked_is_well(const json_t *asked, const json_t *agents, const struct conf_pod *map);

@@ -234,7 +234,7 @@ static struct curl_slist *token_header(struct secret *token)
     return headers;
 }
 
-/* The key of a file answers, whoever signed it and whatever names it has; else the authorities of
+/* The key of a file answers, with any signature and names; else the authorities of
  * --ca, or of this machine, have signed a certificate for the name or address of the URL. */
 static bool curl_is_trusting(CURL *curl, const struct status_place *place)
 {
@@ -257,7 +257,7 @@ static bool curl_is_trusting(CURL *curl, const struct status_place *place)
     key.len = secret_length(proof->key);
     return curl_easy_setopt(curl, CURLOPT_SSLCERT, proof->cert) == CURLE_OK &&
            curl_easy_setopt(curl, CURLOPT_SSLKEY_BLOB, &key) == CURLE_OK &&
-           curl_easy_setopt(curl, CURLOPT_KEYPASSWD, "") == CURLE_OK; /* nobody is asked for one */
+           curl_easy_setopt(curl, CURLOPT_KEYPASSWD, "") == CURLE_OK; /* there is no prompt */
 }
 
 static bool curl_is_set(CURL *curl, struct status_place *place, uint32_t timeout_ms)
@@ -272,7 +272,7 @@ static bool curl_is_set(CURL *curl, struct status_place *place, uint32_t timeout
            curl_easy_setopt(curl, CURLOPT_HTTPHEADER, place->headers) == CURLE_OK &&
            curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_3) == CURLE_OK &&
 #if LIBCURL_VERSION_NUM >= 0x075700
-           /* a resolver that does not answer holds nobody up at the end either */
+           /* a resolver that does not answer is not waited for at the end either */
            curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK &&
 #endif
            curl_is_trusting(curl, place);

@@ -65,7 +65,7 @@ struct status_answer {
     struct err_why why;
 };
 
-/* Asks all of them at the same time: it takes timeout_ms at most, whoever does not answer. The
+/* Asks all of them at the same time: it takes timeout_ms at most, however many do not answer. The
  * answers are the caller's. trim makes what is kept of an answer, which it takes; NULL: all. */
 void status_ask_all(struct status_answer *answers, size_t count, const struct status_proof *proof,
                     uint32_t timeout_ms, json_t *(*trim)(json_t *status));

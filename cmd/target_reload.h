@@ -39,7 +39,7 @@ enum target_reload_step {
 /* What the watch of the map's file has for the main thread. */
 struct target_map {
     pthread_mutex_t lock;
-    char *text; /* that nobody has taken yet, or NULL                  */
+    char *text; /* not taken yet, or NULL                              */
     size_t bytes;
     char unreadable[ERR_WHY_BYTES_MAX]; /* why there is no text; "": there is one, or no news */
 };

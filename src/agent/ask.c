@@ -126,8 +126,8 @@ static void enclosure_load_ended(const struct agent_op *op, const struct nvmf_re
 }
 
 /* More of an encrypted value is in its slot: who waits may be told, piece by piece. A load that
- * begins anew, elsewhere perhaps, has none again: whoever looks at pieces sees by their tags what
- * they are. */
+ * begins anew, elsewhere perhaps, has none again: clients see by the tags of pieces what they
+ * are. */
 static void enclosure_req_came(struct nvmf_req *req)
 {
     struct agent_op *op = req->owner;

@@ -524,7 +524,7 @@ static void link_tested(struct nvmf_req *req)
         enclosure_probe_arm(link->enclosure, &link->retry);
 }
 
-/* It is used when it answers what operations will ask for. The first time nobody knows what. */
+/* It is used when it answers what operations will ask for. The first time that is not known. */
 static void link_test(struct agent_link *link)
 {
     struct agent_enclosure *enclosure = link->enclosure;

@@ -116,7 +116,7 @@ struct agent_enclosure {
         uint32_t volume;
         bool is_known; /* false: none yet */
     } asked[2];
-    uint8_t *probe_memory;   /* [AGENT_PROBE_BYTES], of all probes: nobody looks at it   */
+    uint8_t *probe_memory;   /* [AGENT_PROBE_BYTES], of all probes: never looked at      */
     _Atomic bool exist_many; /* it offers exist-many, and that may be used          */
     _Atomic bool enclosures_differ, weights_differ; /* from what other hosts have         */
     _Atomic uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* theirs; 0: the same       */

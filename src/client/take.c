@@ -203,6 +203,13 @@ static enum icms_miss take_closed(const struct icms_request *request, const stru
     return wrong == ICMS_MISS_NONE ? whole : wrong;
 }
 
+/* What was opened before is of no value that is delivered. NULL: nothing was. */
+static void opened_wipe(const struct client_opened *opened, uint8_t *to)
+{
+    if (opened != NULL && opened->pieces != 0)
+        secret_wipe(to, opened->pieces * LIMIT_PIECE_BYTES);
+}
+
 /* How many pieces of the value with this head were opened before. What was opened of another one is
  * wiped. */
 static uint32_t take_opened(const struct take_sealed *sealed, const uint8_t *head)
@@ -213,7 +220,7 @@ static uint32_t take_opened(const struct take_sealed *sealed, const uint8_t *hea
         return 0;
     if (memcmp(opened->head, head, sizeof(opened->head)) == 0)
         return opened->pieces;
-    secret_wipe(sealed->to, opened->pieces * LIMIT_PIECE_BYTES);
+    opened_wipe(opened, sealed->to);
     return 0;
 }
 
@@ -244,15 +251,6 @@ static enum icms_miss take_open(const struct icms_request *request, const struct
     if (take_decrypt(request, key, volume_key, &head, &pieces, sealed->to))
         return ICMS_MISS_NONE;
     return take_closed(request, key, sealed, ICMS_MISS_CHECKSUM);
-}
-
-/* What was opened before is of no value that is delivered. */
-static void take_opened_wipe(const struct icms_request *request, struct client_op *op)
-{
-    if (!op->parts || op->opened.pieces == 0)
-        return;
-    secret_wipe(client_block_memory(request, op->block), op->opened.pieces * LIMIT_PIECE_BYTES);
-    op->opened.pieces = 0;
 }
 
 /* The key of pieces that arrived; NULL: they are not of what the caller has space for and was
@@ -371,8 +369,7 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
     block->bytes = sealed.plain_bytes;
     if (sealed.plain_bytes == 0) { /* nobody sealed that */
         wrong = ICMS_MISS_CHECKSUM;
-        if (place->opened != NULL)
-            secret_wipe(sealed.to, place->opened->pieces * LIMIT_PIECE_BYTES);
+        opened_wipe(place->opened, sealed.to);
     } else if (request->lease_wanted) {
         if (!take_private(request, sealed.plain_bytes)) {
             client_block_done(request, index, ICMS_LIMIT, ICMS_MISS_NONE);
@@ -532,7 +529,7 @@ static void take_get(struct icms_request *request, struct client_op *op)
     if (answer->value_bytes == 0 || answer->value_bytes > arena->value_bytes_max ||
         atomic_load_explicit(&request->link_used->rings[0].leases[op->lease],
                              memory_order_acquire) != answer->slot + 1) {
-        take_opened_wipe(request, op);
+        opened_wipe(&op->opened, client_block_memory(request, op->block));
         client_block_give_up(request, op->block, ICMS_PROTOCOL);
         return;
     }
@@ -682,8 +679,8 @@ void client_op_take(struct icms_request *request, struct client_op *op)
         atomic_fetch_add(&request->volume->account->puts, 1);
     if (!op->link_lost && request->op == SHM_OP_FLUSH)
         status = take_flush(request, status);
-    if (op->link_lost || status != ICMS_OK)
-        take_opened_wipe(request, op);
+    if (op->parts && (op->link_lost || status != ICMS_OK))
+        opened_wipe(&op->opened, client_block_memory(request, op->block));
     if (op->link_lost || status == ICMS_CLOSED) /* closed: the agent is about to end */
         client_op_give_up(request, op, ICMS_PEER_DOWN);
     else if (status == ICMS_OK && request->op == SHM_OP_GET)

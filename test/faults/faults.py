@@ -96,22 +96,12 @@ def nft(*words):
     subprocess.run(["nft", *words], check=True, timeout=60)
 
 
-def lose_packets(s):
-    """One of a hundred, both ways, between the agent's link and an enclosure."""
+def lose(s, *which):
+    """Packets, both ways, between the agent's link and an enclosure."""
     nft("add", "table", "inet", "loss")
     nft("add", "chain", "inet", "loss", "out", "{ type filter hook output priority 0; policy accept; }")
     for end in ("sport", "dport"):
-        nft("add", "rule", "inet", "loss", "out", "tcp", end, str(s.targets[0].port), "numgen", "random", "mod", "100",
-            "<", "1", "drop")
-
-
-def lose_large(s):
-    """Packets of more than an Ethernet frame, both ways: connections come up, and loads get nothing."""
-    nft("add", "table", "inet", "loss")
-    nft("add", "chain", "inet", "loss", "out", "{ type filter hook output priority 0; policy accept; }")
-    for end in ("sport", "dport"):
-        nft("add", "rule", "inet", "loss", "out", "tcp", end, str(s.targets[0].port), "meta", "length", ">", "1500",
-            "drop")
+        nft("add", "rule", "inet", "loss", "out", "tcp", end, str(s.targets[0].port), *which, "drop")
 
 
 def lose_nothing(s):
@@ -258,8 +248,10 @@ def faults():
         "delay of 300 ms": link_fault((0,), "delay_s", 0.15, 0.0),
         "delay of 500 ms": link_fault((0,), "delay_s", 0.25, 0.0),
         "1 MB/s": link_fault((0,), "bytes_per_s", 1000000, 0),
-        "1 % of packets lost": Fault(lose_packets, lose_nothing, passed=False),
-        "large packets lost": Fault(lose_large, lose_nothing),
+        "1 % of packets lost": Fault(lambda s: lose(s, "numgen", "random", "mod", "100", "<", "1"), lose_nothing,
+                                     passed=False),
+        # more than an Ethernet frame: connections come up, and loads get nothing
+        "large packets lost": Fault(lambda s: lose(s, "meta", "length", ">", "1500"), lose_nothing),
         "resets": Fault(storm.begin, storm.repair),
         "half-open": Fault(lambda s: s.links[0].lose(), lambda s: s.links[0].lost.clear(), passed=False),
         # a record that came damaged twice is deleted, so that a put repairs it
