@@ -155,6 +155,20 @@ extern const struct conf_table conf_seal_table;
 extern const struct conf_table conf_nixl_table;
 extern const struct conf_table conf_pod_table;
 
+/* Whether two volumes have the same lists of hosts, as they are written. */
+struct conf_pod;
+struct conf_pod_volume;
+bool conf_pod_hosts_equal(const struct conf_pod_volume *a, const struct conf_pod_volume *b);
+
+/* Whether an enclosure has an address among its first ones. */
+bool conf_enclosure_has(const struct conf_enclosure *enclosure, uint32_t count,
+                        const char *address);
+
+/* The volume of this name, the enclosure of this UUID; NULL: the map has none. */
+const struct conf_pod_volume *conf_pod_volume_find(const struct conf_pod *pod, const char *name);
+const struct conf_enclosure *conf_pod_enclosure_find(const struct conf_pod *pod,
+                                                     const struct uuid *uuid);
+
 /* Whether the last line of a map, or of a target's configuration, is `...`. */
 icms_err conf_pod_ended(const struct conf_source *source, const char *text,
                         size_t bytes) ICMS_MUST_CHECK;
@@ -182,8 +196,6 @@ icms_err conf_pod_value_set(const char *key, const char *text, struct err_why *w
                             struct conf_enclosure *out_enclosure) ICMS_MUST_CHECK;
 
 /* Likewise of a volume of a pod map; "" is not written. Of a list only its form is looked at. */
-struct conf_pod;
-struct conf_pod_volume;
 icms_err conf_pod_volume_set(const char *key, const char *text, struct err_why *why,
                              struct conf_pod_volume *out_volume) ICMS_MUST_CHECK;
 

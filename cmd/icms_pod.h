@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd/icms_pod.h: what the files of icms pod share. One thread. */
+#ifndef CMD_ICMS_POD_H
+#define CMD_ICMS_POD_H
+
+#include "conf/pod.h"
+#include "icms_cli.h"
+
+/* One call of the command. */
+struct pod {
+    struct cli *cli;
+    const char *path;
+    struct conf_pod *before, *after; /* of the file; status: before alone */
+};
+
+/* The enclosures and volumes of a map for --json. */
+json_t *pod_enclosures_json(const struct conf_pod *map);
+json_t *pod_volumes_json(const struct conf_pod *map);
+
+/* Plans a change, shows it, writes it; returns the exit status. */
+int pod_change(struct pod *pod, const struct conf_pod_change *asked);
+
+/* The volumes of a map as a table; root: what the agent says; NULL: it was not asked. */
+void pod_volumes_text(const struct conf_pod *map, const json_t *root);
+
+/* The subcommands; they return the exit status. */
+int pod_status(struct pod *pod);
+int pod_reload(struct pod *pod);
+
+#endif
