@@ -6,12 +6,15 @@
  * A change is planned and shown before it is written, and with --dry-run it is not written. Copying
  * the file to the other servers of the pod is the operator's; each agent watches its copy.
  */
+#include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "icms_pod.h"
+#include "icms_status.h"
 #include "inprocess/names.h"
+#include "status_place.h"
 
 #define POD_FILE "/etc/icms/pod.yaml"
 
@@ -145,6 +148,15 @@ static uint32_t generation_before(const struct pod *pod, const char *name)
     return pod->before->volumes[i].generation;
 }
 
+/* What is said of a change besides; NULL: nothing. */
+static const char *plan_more(const struct pod *pod, const struct conf_pod_change *asked,
+                             char note[CLI_NOTE_BYTES])
+{
+    if (asked->what == CONF_POD_VOLUME_DELETE)
+        return cli_volume_deleted(asked->name, generation_before(pod, asked->name), note);
+    return asked->what == CONF_POD_REMOVE ? asked->read : NULL;
+}
+
 static void plan_json(const struct pod *pod, const struct conf_pod_change *asked,
                       const char *differs, bool is_written)
 {
@@ -155,13 +167,11 @@ static void plan_json(const struct pod *pod, const struct conf_pod_change *asked
                              "volumes", pod_volumes_json(pod->after));
     char note[CLI_NOTE_BYTES];
 
-    if (asked->what == CONF_POD_VOLUME_DELETE) {
-        uint32_t generation = generation_before(pod, asked->name);
-
-        (void)json_object_set_new(root, "generation", json_integer(generation));
-        (void)json_object_set_new(root, "note",
-                                  json_string(cli_volume_deleted(asked->name, generation, note)));
-    }
+    if (asked->what == CONF_POD_VOLUME_DELETE)
+        (void)json_object_set_new(root, "generation",
+                                  json_integer(generation_before(pod, asked->name)));
+    if (plan_more(pod, asked, note) != NULL)
+        (void)json_object_set_new(root, "note", json_string(plan_more(pod, asked, note)));
     cli_json_print(root);
     json_decref(root);
 }
@@ -181,9 +191,8 @@ static void plan_answer(const struct pod *pod, const struct conf_pod_change *ask
     if (!is_written) {
         plan_text(pod, differs);
         (void)printf("  %s\n", plan_note(asked->what));
-        if (asked->what == CONF_POD_VOLUME_DELETE)
-            (void)printf("  %s\n", cli_volume_deleted(asked->name,
-                                                      generation_before(pod, asked->name), note));
+        if (plan_more(pod, asked, note) != NULL)
+            (void)printf("  %s\n", plan_more(pod, asked, note));
     }
     if (cli->dry_run)
         (void)printf("%s: nothing was changed (--dry-run)\n", pod->path);
@@ -229,6 +238,54 @@ int pod_change(struct pod *pod, const struct conf_pod_change *asked)
     if (!cli->dry_run)
         plan_answer(pod, asked, true);
     return CLI_DONE;
+}
+
+/* ---- remove --------------------------------------------------------------------------------- */
+
+/* The enclosure that is to be removed, if its target is worth asking: it drains, or leaves whatever
+ * it says. NULL: none; conf_pod_change() says why. */
+static const struct conf_enclosure *remove_asks(const struct pod *pod)
+{
+    struct err_why why;
+
+    if (conf_pod_read(pod->path, &why, pod->before) != ICMS_OK)
+        return NULL;
+    for (uint32_t i = 0; i < pod->before->enclosure_count; i++) {
+        const struct conf_enclosure *enclosure = &pod->before->enclosures[i];
+
+        if (strcmp(enclosure->name, pod->cli->argv[1]) == 0 &&
+            (enclosure->state == CONF_ENCLOSURE_DRAINING || pod->cli->yes))
+            return enclosure;
+    }
+    return NULL;
+}
+
+static int pod_remove(struct pod *pod)
+{
+    const struct cli *cli = pod->cli;
+    struct conf_pod_change asked = {.what = CONF_POD_REMOVE, .name = cli->argv[1], .yes = cli->yes};
+    const struct conf_enclosure *enclosure = remove_asks(pod);
+    struct status_proof proof = {.token = NULL};
+    struct err_why why = {""};
+    struct pod_read read;
+
+    if (status_proof_read(&proof, cli->token, cli->ca, cli->cert, cli->cert_key, &why) != ICMS_OK) {
+        conf_pod_fini(pod->before);
+        (void)cli_fail(cli, ICMS_CONFIG, "%s", why.text);
+        return CLI_USAGE;
+    }
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
+        if (enclosure != NULL) {
+            pod_ask_read(enclosure, &proof,
+                         cli->deadline_ms != 0 ? cli->deadline_ms : POD_STATUS_MS, &read);
+            asked.read = read.text;
+            asked.is_unread = read.is_unread;
+        }
+        curl_global_cleanup();
+    }
+    status_proof_fini(&proof);
+    conf_pod_fini(pod->before);
+    return pod_change(pod, &asked);
 }
 
 /* ---- volumes -------------------------------------------------------------------------------- */
@@ -297,10 +354,14 @@ static const struct pod_word {
     enum conf_pod_what what; /* with a name                         */
     int (*run)(struct pod *pod);
 } pod_words[] = {
-    {"status", -1, CONF_POD_ADD, pod_status}, {"reload", 0, CONF_POD_ADD, pod_reload},
-    {"add", 1, CONF_POD_ADD, NULL},           {"settle", 1, CONF_POD_SETTLE, NULL},
-    {"drain", 1, CONF_POD_DRAIN, NULL},       {"undrain", 1, CONF_POD_UNDRAIN, NULL},
-    {"remove", 1, CONF_POD_REMOVE, NULL},     {"volume", -1, CONF_POD_ADD, pod_volume},
+    {"status", -1, CONF_POD_ADD, pod_status},
+    {"reload", 0, CONF_POD_ADD, pod_reload},
+    {"add", 1, CONF_POD_ADD, NULL},
+    {"settle", 1, CONF_POD_SETTLE, NULL},
+    {"drain", 1, CONF_POD_DRAIN, NULL},
+    {"undrain", 1, CONF_POD_UNDRAIN, NULL},
+    {"remove", 1, CONF_POD_REMOVE, pod_remove},
+    {"volume", -1, CONF_POD_ADD, pod_volume},
 };
 
 /* Options of another word are mistakes. */
@@ -316,8 +377,9 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
     if (!is_add && (cli->address != NULL || cli->weight != NULL || cli->uuid != NULL ||
                     cli->nqn != NULL || cli->http != NULL))
         return cli_usage(cli, "--address, --weight, --uuid, --nqn and --http are for add");
-    if (word->run != pod_status && (cli->token != NULL || cli->ca != NULL || cli->cert != NULL))
-        return cli_usage(cli, "--token, --ca, --cert and --key are for status");
+    if (word->run != pod_status && word->run != pod_remove &&
+        (cli->token != NULL || cli->ca != NULL || cli->cert != NULL))
+        return cli_usage(cli, "--token, --ca, --cert and --key are for status and remove");
     if (cli->yes && (word->run == pod_status || word->what == CONF_POD_SETTLE))
         return cli_usage(cli, "--yes is for add, drain, undrain, remove and reload");
     if (cli->dry_run && word->run == pod_status)
@@ -387,7 +449,8 @@ const struct cli_command cli_pod = {
         "  settle   a joining enclosure is up\n"
         "  drain    it is read and takes no new blocks\n"
         "  undrain  it takes blocks again, joining\n"
-        "  remove   a drained enclosure leaves; it needs --yes\n"
+        "  remove   a drained enclosure leaves; it needs --yes when its target says that it was\n"
+        "           read within 10 minutes, or cannot be asked\n"
         "  volume   what all daemons agree about of each volume: list it; create NAME with\n"
         "           value_max, sealed, encrypted, run_blocks, and for targets with `pod` quota,\n"
         "           hosts=[NQN,...], tenant, require; set all but sealed and encrypted; KEY= is\n"
@@ -404,22 +467,24 @@ const struct cli_command cli_pod = {
         "                       https://192.0.2.10:9420\n"
         "      --dry-run        show what would change, and change nothing\n"
         "      --yes            add, undrain: although another one is joining; drain: although\n"
-        "                       another one is draining; remove: although it may have blocks\n"
-        "                       that no other one has;\n"
+        "                       another one is draining; remove: although it is not drained, or\n"
+        "                       may still be read;\n"
         "                       reload: more than half of the enclosures may leave, although\n"
         "                       they may answer; volume reset, delete: its blocks are misses;\n"
         "                       volume set: although quota or value_max becomes smaller, or\n"
         "                       more hosts may use it, or some may not any more\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
-        "  -d, --deadline TIME  reload: how long it waits; default 10s. status: how long it waits\n"
-        "                       for targets and agents, all at the same time; default 2s\n"
-        "      --token FILE     status: the token of http ports; sent over https, and over http\n"
-        "                       to a loopback address alone\n"
-        "      --ca FILE        status: authorities of their certificates; default those of this\n"
-        "                       machine\n"
-        "      --cert FILE      status: the certificate of a client that http ports take\n"
-        "      --key FILE       status: the private key of --cert\n"
+        "  -d, --deadline TIME  reload: how long it waits; default 10s. status, remove: how long\n"
+        "                       it waits for targets and agents, all at the same time; default 2s\n"
+        "      --token FILE     status, remove: the token of http ports; sent over https, and "
+        "over\n"
+        "                       http to a loopback address alone\n"
+        "      --ca FILE        status, remove: authorities of their certificates; default those "
+        "of\n"
+        "                       this machine\n"
+        "      --cert FILE      status, remove: the certificate of a client that http ports take\n"
+        "      --key FILE       status, remove: the private key of --cert\n"
         "      --json           answer with JSON\n"
         "  -q, --quiet          no answer but the exit status\n"
         "  -h, --help           print this\n"

@@ -39,9 +39,19 @@ static void keep(json_t *out, const json_t *status, const char *key, size_t coun
 /* What is shown of a status. */
 static json_t *status_trim(json_t *status)
 {
-    static const char *const keys[] = {
-        "name",        "nqn",        "host_nqn",       "ready",           "why", "pod", "epoch",
-        "map_refused", "used_bytes", "capacity_bytes", "controllers_more"};
+    static const char *const keys[] = {"name",
+                                       "nqn",
+                                       "host_nqn",
+                                       "ready",
+                                       "why",
+                                       "pod",
+                                       "epoch",
+                                       "map_refused",
+                                       "used_bytes",
+                                       "capacity_bytes",
+                                       "controllers_more",
+                                       "uptime_seconds",
+                                       "last_load_age_seconds"};
     json_t *out = json_object();
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
@@ -145,6 +155,40 @@ json_t *pod_ask(const struct conf_pod *map, char **where, size_t count,
     }
     free(answers);
     return asked;
+}
+
+void pod_ask_read(const struct conf_enclosure *enclosure, const struct status_proof *proof,
+                  uint32_t timeout_ms, struct pod_read *out_read)
+{
+    struct status_answer answer = {.where = enclosure->http};
+    char text[STATUS_READ_TEXT];
+    const char *error;
+    double last_s;
+
+    *out_read = (struct pod_read){.is_unread = false};
+    if (enclosure->http[0] == '\0') {
+        (void)snprintf(out_read->text, sizeof(out_read->text),
+                       "when it was read is not known: the map has no http of it");
+        return;
+    }
+    status_ask_all(&answer, 1, proof, timeout_ms, status_trim);
+    error = answer.status == NULL ? answer.why.text
+                                  : not_the_enclosure(enclosure, answer.status, &answer.why);
+    last_s = status_number(answer.status,
+                           json_is_null(json_object_get(answer.status, "last_load_age_seconds"))
+                               ? "uptime_seconds"
+                               : "last_load_age_seconds");
+    if (error != NULL) {
+        (void)snprintf(out_read->text, sizeof(out_read->text),
+                       "when it was read is not known: %.400s", error);
+    } else if (strcmp(status_read(answer.status, text), "-") == 0) {
+        (void)snprintf(out_read->text, sizeof(out_read->text),
+                       "when it was read is not known: its icms-target is an older version");
+    } else {
+        (void)snprintf(out_read->text, sizeof(out_read->text), "last read: %s", text);
+        out_read->is_unread = last_s >= POD_UNREAD_S;
+    }
+    json_decref(answer.status);
 }
 
 const json_t *pod_asked_of(const json_t *asked, const char *enclosure)
@@ -494,12 +538,21 @@ static void agent_notes(const json_t *agent, const struct conf_pod *map)
         (void)printf(": see whether its server has the file, and the log of its icms-agent\n");
 }
 
+static bool is_draining(const struct conf_pod *map, const char *name)
+{
+    uint32_t i = 0;
+
+    while (i < map->enclosure_count && strcmp(map->enclosures[i].name, name) != 0)
+        i++;
+    return i < map->enclosure_count && map->enclosures[i].state == CONF_ENCLOSURE_DRAINING;
+}
+
 static void target_notes(const json_t *entry, const struct conf_pod *map)
 {
     uint32_t epoch = map->epoch;
     const json_t *status = target_of(entry);
     struct epochs epochs = epochs_of(status, epoch);
-    char text[STATUS_EPOCH_TEXT];
+    char text[STATUS_EPOCH_TEXT], read[STATUS_READ_TEXT];
 
     if (json_object_get(entry, "error") != NULL)
         (void)printf("\n%s\n", status_text(entry, "error"));
@@ -511,6 +564,9 @@ static void target_notes(const json_t *entry, const struct conf_pod *map)
         (void)printf("\n%s: its target has epoch %s of the map, the file has %u\n",
                      target_name(entry), status_epoch(status, text), epoch);
     map_notes(status, target_name(entry), map);
+    if (is_draining(map, target_name(entry)))
+        (void)printf("\n%s: draining, last read: %s\n", target_name(entry),
+                     status_read(status, read));
     if (status_number(status, "controllers_more") > 0)
         (void)printf("\n%s: and %.0f controllers of other hosts\n", target_name(entry),
                      status_number(status, "controllers_more"));
@@ -558,6 +614,8 @@ json_t *pod_asked_json(const json_t *asked, size_t from)
         }
         keep_daemon(answer, status);
         keep(answer, status, "controllers_more", 0);
+        keep(answer, status, "uptime_seconds", 0);
+        keep(answer, status, "last_load_age_seconds", 0);
         keep(answer, status, "drives", LIMIT_DRIVES);
         if (!is_target(status))
             keep(answer, status, "enclosures", LIMIT_ENCLOSURES);

@@ -16,9 +16,6 @@
 #include "loop/loop.h"
 #include "status_place.h"
 
-/* How long status waits for daemons without --deadline; they are asked at the same time. */
-#define POD_STATUS_MS 2000
-
 /* How long reload waits for the agent without --deadline, and how often it asks. */
 #define POD_RELOAD_MS 10000
 #define POD_ASK_MS    100
@@ -261,28 +258,37 @@ struct found {
     json_t *differ, *asked, *agents;
 };
 
+/* "none": not since its start. */
+static const char *last_read(const json_t *target, char age[STATUS_AGE_TEXT])
+{
+    const json_t *since = json_object_get(target, "last_load_age_seconds");
+
+    return json_is_null(since) ? "none" : status_age(since, age);
+}
+
 static void pod_text(const struct pod *pod, const struct found *found)
 {
     const struct conf_pod *map = pod->before;
     const json_t *root = found->root;
-    char error[STATUS_ERROR_BYTES], epoch[STATUS_EPOCH_TEXT];
+    char error[STATUS_ERROR_BYTES], epoch[STATUS_EPOCH_TEXT], age[STATUS_AGE_TEXT];
     const json_t *line;
     size_t at;
 
     (void)printf("pod %s: epoch %u in %s", map->name, map->epoch, pod->path);
     if (root != NULL)
         (void)printf(", epoch %u at %s", agent_epoch_of(root), text_of(root, "name"));
-    (void)printf("\n\n%-20s %-28s %-9s %8s %7s %-11s %10s  %s\n", "ENCLOSURE", "ADDRESS", "STATE",
-                 "WEIGHT", "SHARE", "HEALTH", "EPOCH", "LAST ERROR");
+    (void)printf("\n\n%-20s %-28s %-9s %8s %7s %-11s %10s %9s  %s\n", "ENCLOSURE", "ADDRESS",
+                 "STATE", "WEIGHT", "SHARE", "HEALTH", "EPOCH", "LAST READ", "LAST ERROR");
     for (uint32_t i = 0; i < map->enclosure_count; i++) {
         const struct conf_enclosure *is = &map->enclosures[i];
         const json_t *known = agent_enclosure(root, is->name);
         const json_t *target = json_object_get(pod_asked_of(found->asked, is->name), "status");
 
-        (void)printf("%-20s %-28s %-9s %8g %6.1f%% %-11s %10s  %s\n", is->name, is->address[0],
+        (void)printf("%-20s %-28s %-9s %8g %6.1f%% %-11s %10s %9s  %s\n", is->name, is->address[0],
                      conf_enclosure_state_name((enum conf_enclosure_state)is->state), is->weight,
                      100 * conf_pod_share(map, i), status_text(known, "state"),
-                     status_epoch(target, epoch), status_error(known, error));
+                     status_epoch(target, epoch), last_read(target, age),
+                     status_error(known, error));
         for (uint32_t k = 1; k < is->address_count; k++)
             (void)printf("%-20s %s\n", "", is->address[k]);
     }

@@ -96,6 +96,21 @@ const char *status_age(const json_t *number, char text[STATUS_AGE_TEXT])
     return text;
 }
 
+const char *status_read(const json_t *status, char text[STATUS_READ_TEXT])
+{
+    const json_t *since = json_object_get(status, "last_load_age_seconds");
+    const json_t *up = json_object_get(status, "uptime_seconds");
+    char age[STATUS_AGE_TEXT];
+
+    if (json_is_number(since))
+        (void)snprintf(text, STATUS_READ_TEXT, "%s ago", status_age(since, age));
+    else if (json_is_null(since) && json_is_number(up))
+        (void)snprintf(text, STATUS_READ_TEXT, "not since its start %s ago", status_age(up, age));
+    else
+        (void)snprintf(text, STATUS_READ_TEXT, "-");
+    return text;
+}
+
 const char *status_epoch(const json_t *host, char text[STATUS_EPOCH_TEXT])
 {
     const json_t *epoch = json_object_get(host, "epoch"), *max = json_object_get(host, "epoch_max");

@@ -25,6 +25,11 @@ double status_number(const json_t *object, const char *key);
 #define STATUS_AGE_TEXT 32
 const char *status_age(const json_t *seconds, char text[STATUS_AGE_TEXT]);
 
+/* When a target was last read, by its status, as in "14 min ago" or "not since its start 2 h ago",
+ * into text; returns text. "-": it does not tell. */
+#define STATUS_READ_TEXT (STATUS_AGE_TEXT + 32)
+const char *status_read(const json_t *status, char text[STATUS_READ_TEXT]);
+
 /* The epoch that a host told a target, "6-7" where its controllers told several, into text; returns
  * text. "none": it has no pod map; "-": it told none. */
 #define STATUS_EPOCH_TEXT 48
@@ -44,6 +49,19 @@ void status_ready(const json_t *root);
  * that answered before. It takes timeout_ms at most. */
 json_t *pod_ask(const struct conf_pod *map, char **where, size_t count,
                 const struct status_proof *proof, uint32_t timeout_ms);
+
+/* One that drains and was not read for so long is removed without a question. */
+#define POD_UNREAD_S 600
+
+/* When an enclosure was last read. */
+struct pod_read {
+    char text[ERR_WHY_BYTES_MAX]; /* in words, or why nobody knows          */
+    bool is_unread;               /* for POD_UNREAD_S                        */
+};
+
+/* Asks its target, which takes timeout_ms at most; inside curl_global_init(). */
+void pod_ask_read(const struct conf_enclosure *enclosure, const struct status_proof *proof,
+                  uint32_t timeout_ms, struct pod_read *out_read);
 
 /* The entry of an enclosure, one with a status if there is one; NULL: it was not asked. */
 const json_t *pod_asked_of(const json_t *asked, const char *enclosure);

@@ -27,7 +27,7 @@ static bool has_text(const json_t *object, const char *key)
 static void target_head(const json_t *root)
 {
     const json_t *tls = json_object_get(root, "tls_connections");
-    char used[STATUS_BYTES_TEXT], whole[STATUS_BYTES_TEXT];
+    char used[STATUS_BYTES_TEXT], whole[STATUS_BYTES_TEXT], read[STATUS_READ_TEXT];
 
     status_ready(root);
     (void)printf("subsystem NQN: %s\n", status_text(root, "nqn"));
@@ -36,6 +36,7 @@ static void target_head(const json_t *root)
                      status_number(root, "epoch"));
     if (has_text(root, "map_refused"))
         (void)printf("pod map refused: %s\n", status_text(root, "map_refused"));
+    (void)printf("last read: %s\n", status_read(root, read));
     (void)printf("controllers %.0f, connections %.0f, with TLS %.0f, used %s of %s\n",
                  status_number(root, "controllers"), status_number(root, "connections"),
                  status_number(tls, "kernel") + status_number(tls, "mixed") +
@@ -107,27 +108,30 @@ static void target_drives(const json_t *drives)
 static void target_volumes(const json_t *volumes)
 {
     char used[STATUS_BYTES_TEXT], quota[STATUS_BYTES_TEXT], generation[STATUS_WHOLE_TEXT];
+    char age[STATUS_AGE_TEXT];
     const json_t *v;
     size_t i;
 
     if (json_array_size(volumes) == 0)
         return;
-    (void)printf("\n%-20s %-9s %10s %-9s %10s %10s %10s %10s %10s\n", "VOLUME", "ENCRYPTED",
-                 "GENERATION", "REQUIRE", "USED", "QUOTA", "BLOCKS", "HITS", "EVICTIONS");
+    (void)printf("\n%-20s %-9s %10s %-9s %10s %10s %10s %10s %10s %9s\n", "VOLUME", "ENCRYPTED",
+                 "GENERATION", "REQUIRE", "USED", "QUOTA", "BLOCKS", "HITS", "EVICTIONS",
+                 "LAST READ");
     json_array_foreach(volumes, i, v)
     {
         const json_t *encrypted = json_object_get(v, "encrypted");
         bool is_limited = status_number(v, "quota_bytes") > 0;
 
         (void)printf(
-            "%-20s %-9s %10s %-9s %10s %10s %10.0f %10.0f %10.0f\n", status_text(v, "name"),
+            "%-20s %-9s %10s %-9s %10s %10s %10.0f %10.0f %10.0f %9s\n", status_text(v, "name"),
             json_is_true(encrypted)    ? "yes"
             : json_is_false(encrypted) ? "no"
                                        : "-",
             status_whole(v, "generation", generation), status_text(v, "require"),
             status_bytes(status_number(v, "used_bytes"), used),
             is_limited ? status_bytes(status_number(v, "quota_bytes"), quota) : "all",
-            status_number(v, "blocks"), status_number(v, "hits"), status_number(v, "evictions"));
+            status_number(v, "blocks"), status_number(v, "hits"), status_number(v, "evictions"),
+            status_age(json_object_get(v, "last_load_age_seconds"), age));
     }
 }
 

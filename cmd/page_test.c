@@ -20,6 +20,7 @@
 
 static bool is_ready;
 static uint32_t target_volumes = 1;
+static uint64_t loaded_age_ns = UINT64_MAX;
 static struct agent_page agent_page;
 static struct hist hists[AGENT_LATENCY_COUNT];
 
@@ -42,6 +43,8 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->nqn = "nqn.2026-01.io.icms:e0";
     out_stats->capacity_bytes = 200;
     out_stats->used_bytes = 50;
+    out_stats->up_ns = 7500000000;
+    out_stats->loaded_age_ns = loaded_age_ns;
     out_stats->drive_count = 1;
     strcpy(out_stats->drives[0].path, "/dev/x");
     out_stats->drives[0].read_ns = hists[0];
@@ -56,6 +59,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->volumes[0].encrypted = true;
     out_stats->volumes[0].require = REQUIRE_CHAP;
     out_stats->volumes[0].hits = 7;
+    out_stats->volumes[0].loaded_age_ns = loaded_age_ns;
     out_stats->states[3].name = "look";
     out_stats->states[3].count = 4;
     out_stats->states[3].us = 2500000;
@@ -240,6 +244,34 @@ static void test_a_target_tells_its_pod_map(void **state)
     ctl_page_free(&page);
 }
 
+static void test_a_target_tells_when_it_was_last_read(void **state)
+{
+    struct ctl_page *page = ctl_page_new();
+
+    target_page_metrics(NULL, page); /* never */
+    assert_non_null(strstr(ctl_page_text(page), "# TYPE icms_target_last_load_age_seconds gauge"));
+    assert_null(strstr(ctl_page_text(page), "\nicms_target_last_load_age_seconds"));
+    ctl_page_free(&page);
+    page = ctl_page_new();
+    target_page_status(NULL, page);
+    assert_non_null(
+        strstr(ctl_page_text(page), "\"uptime_seconds\":7.500,\"last_load_age_seconds\":null,"));
+    ctl_page_free(&page);
+    loaded_age_ns = 1500000000;
+    page = ctl_page_new();
+    target_page_metrics(NULL, page);
+    assert_true(has(page, "icms_target_last_load_age_seconds 1.5"));
+    ctl_page_free(&page);
+    page = ctl_page_new();
+    target_page_status(NULL, page);
+    assert_non_null(
+        strstr(ctl_page_text(page), "\"uptime_seconds\":7.500,\"last_load_age_seconds\":1.500,"));
+    assert_non_null(
+        strstr(ctl_page_text(page), "\"evictions\":0,\"last_load_age_seconds\":1.500}"));
+    ctl_page_free(&page);
+    loaded_age_ns = UINT64_MAX;
+}
+
 /* Both pages of an enclosure with 1,024 volumes, and longest names, fit. */
 static void test_the_pages_have_room_for_1024_volumes(void **state)
 {
@@ -321,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_a_target_is_as_ready_as_it_says),
         cmocka_unit_test(test_a_target_tells_its_readiness),
         cmocka_unit_test(test_a_target_tells_its_pod_map),
+        cmocka_unit_test(test_a_target_tells_when_it_was_last_read),
         cmocka_unit_test(test_the_pages_have_room_for_1024_volumes),
         cmocka_unit_test(test_a_trace_is_passed_on),
         cmocka_unit_test(test_an_agent_is_ready_when_clients_can_attach),

@@ -398,6 +398,11 @@ void target_page_metrics(void *arg, struct ctl_page *page)
              "1: the map in the file of `pod` is refused, and not in use.", pod.refused[0] != '\0');
     page_one(page, "icms_target_capacity_bytes", "gauge", "Capacity of the drives in service.",
              (double)stats.capacity_bytes);
+    ctl_family(page, "icms_target_last_load_age_seconds", "gauge",
+               "Since the last load of a whole block by a host; no sample: none since the start.");
+    if (stats.loaded_age_ns != UINT64_MAX)
+        ctl_sample(page, "icms_target_last_load_age_seconds", "",
+                   (double)stats.loaded_age_ns / 1e9);
     page_one(page, "kv_cache_usage_perc", "gauge",
              "Share of the capacity that live blocks hold; 1 is all of it.", page_usage());
     page_ops(page);
@@ -459,6 +464,12 @@ static const char *page_require(uint8_t require)
     return names[require & (REQUIRE_CHAP | REQUIRE_TLS)];
 }
 
+/* Null: there was none. */
+static void status_load_age(struct json *json, uint64_t age_ns)
+{
+    json_put_real(json, "last_load_age_seconds", age_ns == UINT64_MAX ? -1 : (double)age_ns / 1e9);
+}
+
 static void status_volume(struct json *json, const struct target_volume_stats *volume)
 {
     char uuid[UUID_TEXT_BYTES];
@@ -475,6 +486,7 @@ static void status_volume(struct json *json, const struct target_volume_stats *v
     json_put_uint(json, "used_bytes", volume->store.bytes);
     json_put_uint(json, "quota_bytes", volume->store.quota_bytes);
     json_put_uint(json, "evictions", volume->store.evictions);
+    status_load_age(json, volume->loaded_age_ns);
     json_put_end(json);
 }
 
@@ -548,6 +560,8 @@ static void status_write(void *arg, struct json *json)
         json_put_uint(json, "epoch", readiness->pod.epoch);
         json_put_string(json, "map_refused", readiness->pod.refused);
     }
+    json_put_real(json, "uptime_seconds", (double)stats.up_ns / 1e9);
+    status_load_age(json, stats.loaded_age_ns);
     json_put_uint(json, "connections", stats.nvmf.connections);
     json_put_array(json, "portals");
     for (uint32_t i = 0; i < stats.nvmf.portal_count; i++)

@@ -125,7 +125,8 @@ enum conf_pod_what {
     CONF_POD_SETTLE,  /* joining to up                                         */
     CONF_POD_DRAIN,   /* to draining                                           */
     CONF_POD_UNDRAIN, /* draining to joining: it lacks what was written meanwhile */
-    CONF_POD_REMOVE,  /* with yes: it may be the only one that has some blocks; sets shrink_epoch */
+    CONF_POD_REMOVE,  /* with yes, or drained and unread: it may be the only one that has some
+                         blocks; sets shrink_epoch */
     CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
     /* Of volumes; name: of one. */
     CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
@@ -144,8 +145,12 @@ struct conf_pod_change {
     char *const *values;                    /* CREATE, SET: "quota=4GiB"; "quota=": not written */
                                             /* CREATE alone: "generation=3"   */
     uint32_t value_count;
-    bool yes; /* REMOVE: although it is not drained, or has blocks that no other has; ADD, UNDRAIN,
-                 DRAIN: although another one joins, or drains */
+    /* REMOVE of one that drains: when it was last read, as a clause; NULL: nobody asked; and
+     * whether that is long enough ago */
+    const char *read;
+    bool is_unread;
+    bool yes; /* REMOVE: although it is not drained, or may still be read; ADD, UNDRAIN, DRAIN:
+                 although another one joins, or drains */
 };
 
 /* The file with the change and an epoch raised by one. Nothing is written (conf_edit_write).

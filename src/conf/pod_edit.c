@@ -82,9 +82,12 @@ static icms_err alone_check(const struct change *change, enum conf_enclosure_sta
 }
 
 /* One that drains may be the only one that has a block, for as long as nobody asked for it: it is
- * copied when it is read. */
+ * copied when it is read. Once nobody reads anything there, removing it costs no hit that is
+ * missed. */
 static icms_err remove_check(const struct change *change, enum conf_enclosure_state state)
 {
+    char sentence[ERR_WHY_BYTES_MAX];
+
     if (change->before->enclosure_count == 1)
         return refuse(change, ICMS_INVALID,
                       "it is the last one of the pod: stop the agents instead");
@@ -98,13 +101,18 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
                       "remove that one first");
     if (change->asked->yes)
         return ICMS_OK;
-    return refuse(change, ICMS_INVALID,
-                  state != CONF_ENCLOSURE_DRAINING
-                      ? "it is not drained: the blocks that it has become misses; drain it first, "
-                        "or add --yes"
-                      : "blocks that no other enclosure has become misses; `icms pod status "
-                        "http://ADDRESS:PORT` of its icms-target shows how many blocks it holds, "
-                        "copied ones among them; add --yes");
+    if (state != CONF_ENCLOSURE_DRAINING)
+        return refuse(change, ICMS_INVALID,
+                      "it is not drained: the blocks that it has become misses; drain it first, "
+                      "or add --yes");
+    if (change->asked->is_unread)
+        return ICMS_OK;
+    (void)snprintf(sentence, sizeof(sentence),
+                   "%s: blocks that no other enclosure has become misses; remove it when it was "
+                   "not read for 10 min, or add --yes",
+                   change->asked->read != NULL ? change->asked->read
+                                               : "nobody asked its icms-target when it was read");
+    return refuse(change, ICMS_INVALID, sentence);
 }
 
 static icms_err volume_check(const struct change *change)

@@ -685,7 +685,19 @@ static void test_what_is_removed_is_asked_for(void **state)
             ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
             SHRUNK(5) "# next\n" E1);
     not_changed(HEAD E0 "  state: draining\n" E1, MAKE(REMOVE, "e0"), ICMS_INVALID,
-                "shows how many blocks it holds, copied ones among them; add --yes; nothing was");
+                "nobody asked its icms-target when it was read: blocks that no other enclosure");
+    not_changed(
+        HEAD E0 "  state: draining\n" E1,
+        ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .read = "last read: 3 s ago"}),
+        ICMS_INVALID,
+        "e0: last read: 3 s ago: blocks that no other enclosure has become misses; remove it "
+        "when it was not read for 10 min, or add --yes; nothing was");
+    changed(HEAD E0 "  state: draining\n" E1,
+            ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .is_unread = true}),
+            SHRUNK(5) E1);
+    not_changed(HEAD E0 E1,
+                ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .is_unread = true}),
+                ICMS_INVALID, "not drained");
     changed(HEAD E1 FLOW, ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
             SHRUNK(5) E1);
     not_changed(HEAD E0 E1, MAKE(REMOVE, "e0"), ICMS_INVALID, "not drained");

@@ -50,7 +50,9 @@ static void a_drive_that_drained_is_removed_without_a_miss(void **state)
         over(rig);
         assert_int_equal(hits(rig, 1, 200), 200);
         drained(rig, 1);
+        run_ms(rig, 5000);
         target_stats(rig->target, stats);
+        assert_true(stats->loaded_age_ns >= (uint64_t)5000 * 1000000); /* a move is no load */
         assert_true(stats->drives[1].drains && !stats->drives[1].out);
         assert_int_equal(stats->drives[1].moved, moved);
         assert_int_equal(hits(rig, 1, 200), 200);
@@ -60,6 +62,8 @@ static void a_drive_that_drained_is_removed_without_a_miss(void **state)
         assert_int_equal(hits(rig, 1, 200), 200);
         over(rig);
         closed(rig);
+        target_stats(rig->target, stats); /* also what a drive gave that is gone */
+        assert_true(stats->loaded_age_ns < (uint64_t)60000 * 1000000);
         assert_int_equal(hits(rig, 1, 200), 200);
         assert_int_equal(hits(rig, 2, 100), 100);
         rig_down(rig);

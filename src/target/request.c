@@ -294,13 +294,18 @@ static enum target_step target_run_look(struct target_req *req)
     return req->op.read.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
 
-/* One writer: the drive's loop. */
-static void target_hit_count(const struct target_req *req)
+/* One writer: the drive's loop. That the enclosure was read lately counts only loads that got all
+ * of their value: an agent that finds a link slow repeats its last load into 64 KiB of memory
+ * (AGENT_PROBE_BYTES), to see how long that takes, and nobody uses what came. */
+static void target_load_count(const struct target_req *req)
 {
     _Atomic uint64_t *hits = &req->target->drives[req->drive].hits[req->nvmf->ns];
 
     atomic_store_explicit(hits, atomic_load_explicit(hits, memory_order_relaxed) + 1,
                           memory_order_relaxed);
+    if (req->op.read.value_bytes <= req->nvmf->host_bytes)
+        atomic_store_explicit(&req->target->loaded_ns[req->drive][req->nvmf->ns],
+                              loop_now_ns(req->at), memory_order_relaxed);
 }
 
 /* The fault point target.memory: a bit of the value flips behind the checks of its record, before
@@ -320,7 +325,7 @@ static enum target_step target_run_read(struct target_req *req)
     target_slow_end(req);
     if (read->err == ICMS_OK && !fault_hit("target.retrieve")) {
         target_read_flip(req);
-        target_hit_count(req);
+        target_load_count(req);
         target_move_used(&req->target->drives[req->drive], req->nvmf->ns, &req->nvmf->key);
         if (!req->streamed)
             target_read_found(req);

@@ -190,6 +190,7 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
         target_free(&target);
         return err;
     }
+    target->started_ns = loop_env_now_ns(opts->env);
     *out_target = target;
     return ICMS_OK;
 }
@@ -388,6 +389,20 @@ bool target_ready(const struct target *target, struct err_why *why)
     return ready;
 }
 
+/* Of a volume's last load that counts; UINT64_MAX: there was none. */
+static uint64_t loaded_age_ns(const struct target *target, uint32_t v)
+{
+    uint64_t last_ns = 0, now_ns;
+
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++)
+        last_ns =
+            u64_max(last_ns, atomic_load_explicit(&target->loaded_ns[i][v], memory_order_relaxed));
+    now_ns = loop_env_now_ns(target->opts.env); /* behind the loads that were seen */
+    if (last_ns == 0)
+        return UINT64_MAX;
+    return now_ns > last_ns ? now_ns - last_ns : 0;
+}
+
 static void target_stats_volume(const struct target *target, uint32_t v,
                                 struct target_volume_stats *out)
 {
@@ -485,11 +500,19 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         out_stats->capacity_bytes += out->store.capacity_bytes;
         out_stats->used_bytes += out->store.used_bytes;
     }
+    out_stats->up_ns = loop_env_now_ns(target->opts.env) - target->started_ns;
+    out_stats->loaded_age_ns = UINT64_MAX;
     target_volumes_lock(target);
     target_tenants_stats(target, out_stats);
-    for (uint32_t v = 0; v < target->volume_count; v++)
-        if (target->volumes[v].is_live)
-            target_stats_volume(target, v, &out_stats->volumes[out_stats->volume_count++]);
+    for (uint32_t v = 0; v < target->volume_count; v++) {
+        uint64_t age_ns = loaded_age_ns(target, v);
+
+        out_stats->loaded_age_ns = u64_min(out_stats->loaded_age_ns, age_ns);
+        if (!target->volumes[v].is_live)
+            continue;
+        target_stats_volume(target, v, &out_stats->volumes[out_stats->volume_count]);
+        out_stats->volumes[out_stats->volume_count++].loaded_age_ns = age_ns;
+    }
     target_volumes_unlock(target);
     target_drives_unlock(target);
 }

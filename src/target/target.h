@@ -272,6 +272,7 @@ struct target_volume_stats {
     uint8_t require;                 /* REQUIRE_*: of each host             */
     struct store_volume_stats store; /* all drives together         */
     uint64_t hits;                   /* loads that found the block  */
+    uint64_t loaded_age_ns;          /* as of target_stats, of this volume */
 };
 
 /* Tenants that are listed, and one for each volume that names none. */
@@ -291,6 +292,9 @@ struct target_stats {
     uint64_t capacity_bytes; /* of all drives in service                                 */
     uint64_t used_bytes;     /* live records on them                                     */
     uint64_t quota_errors;   /* stores refused: larger than the quota, or no space       */
+    uint64_t up_ns;          /* since target_new                                         */
+    uint64_t loaded_age_ns;  /* since the end of the last load of a whole value by a host, of any
+                                volume, also one that is gone; UINT64_MAX: none since target_new */
     uint32_t drive_count;
     struct target_drive_stats drives[LIMIT_DRIVES];
     uint32_t volume_count;

@@ -55,6 +55,55 @@ static void values_survive_a_restart_and_a_crash(void **state)
     rig_free(&rig);
 }
 
+static uint64_t last_load_ns(struct rig *rig, uint32_t volume, uint64_t *out_up_ns)
+{
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    uint64_t ns;
+
+    check(stats != NULL);
+    target_stats(rig->target, stats);
+    *out_up_ns = stats->up_ns;
+    ns = volume == UINT32_MAX ? stats->loaded_age_ns : stats->volumes[volume].loaded_age_ns;
+    free(stats);
+    return ns;
+}
+
+/* Loads of hosts that got all of the value, and nothing else. */
+static void the_last_load_of_a_whole_value_is_told(void **state)
+{
+    const uint64_t s = 1000000000;
+    struct rig *rig = rig_new(2, 3);
+    uint64_t up_ns = 0, before_ns;
+    uint32_t bytes = 100;
+    struct nvme_cqe cqe;
+
+    rig_up(rig);
+    fill(rig, 1, 10);
+    assert_int_equal(put(rig, 2, key_text(1, 0), 1000), NVME_SC_SUCCESS);
+    assert_int_equal(peer_exist(rig->io, 1, key_text(3, 0), &cqe), NVME_SC_SUCCESS);
+    assert_int_not_equal(get(rig, 1, key_text(77, 0), 77, &cqe), NVME_SC_SUCCESS);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 5 * s);
+    assert_true(last_load_ns(rig, UINT32_MAX, &up_ns) == UINT64_MAX);
+    assert_in_range(up_ns, 5 * s, 3600 * s);
+    assert_int_equal(hits(rig, 1, 10), 10);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 20 * s);
+    before_ns = last_load_ns(rig, 0, &up_ns);
+    assert_in_range(before_ns, 20 * s, 25 * s);
+    assert_true(before_ns == last_load_ns(rig, UINT32_MAX, &up_ns));
+    assert_true(last_load_ns(rig, 1, &up_ns) == UINT64_MAX);
+    /* as the probe of a link, which has less memory than the value */
+    assert_true(value_bytes(1000) > bytes);
+    assert_int_equal(peer_retrieve(rig->io, 2, key_text(1, 0), rig->back, &bytes, &cqe),
+                     NVME_SC_SUCCESS);
+    assert_true(last_load_ns(rig, 1, &up_ns) == UINT64_MAX);
+    assert_true(last_load_ns(rig, UINT32_MAX, &up_ns) >= before_ns);
+    assert_int_equal(get(rig, 2, key_text(1, 0), 1000, &cqe), NVME_SC_SUCCESS);
+    assert_in_range(last_load_ns(rig, 1, &up_ns), 0, s);
+    assert_in_range(last_load_ns(rig, UINT32_MAX, &up_ns), 0, s);
+    assert_true(last_load_ns(rig, 0, &up_ns) >= before_ns);
+    rig_free(&rig);
+}
+
 /* All are for the first host; number 1,000 is also for the second. */
 static char two_hosts[2][LIMIT_NQN_BYTES] = {"nqn.2026-01.io.icms:peer",
                                              "nqn.2026-01.io.icms:friend"};
@@ -611,6 +660,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_survive_a_restart_and_a_crash),
+        cmocka_unit_test(the_last_load_of_a_whole_value_is_told),
         cmocka_unit_test(an_enclosure_has_1024_volumes),
         cmocka_unit_test(the_blocks_of_a_run_lie_on_one_drive),
         cmocka_unit_test(the_blocks_of_a_raw_volume_lie_apart),

@@ -147,7 +147,7 @@ def grow_and_shrink(s):
     expect("one that is not drained stays", refused.returncode == 1 and b"not drained" in refused.stderr, refused)
     refused, text = s.pod("remove", "e0"), s.file.read_text()
     expect("what a drained one still has is asked for", refused.returncode == 1 and
-           b"icms pod status http://ADDRESS:PORT" in refused.stderr and text == s.file.read_text(), refused)
+           b"the map has no http of it" in refused.stderr and text == s.file.read_text(), refused)
     done = s.pod("remove", "e0", "--yes")
     expect("the drained one goes", done.returncode == 0 and s.pod("reload").returncode == 0, done)
     s.targets[0].stop()

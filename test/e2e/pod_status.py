@@ -6,7 +6,8 @@ Goal: with the map's http every enclosure shows its drives and every agent of th
 with an older map, or without one, is marked, and the exit status is 1. Who does not answer, answers for another
 enclosure or answers nonsense is named, within a bound, however many they are. The token of --token reaches who has
 proven a certificate, or a loopback address, and nobody else; wrong tokens, authorities and files have their own
-errors.
+errors. A drained enclosure is removed without --yes when its target says that it was not read for 10 minutes, and not
+otherwise.
 Method: two targets, one with TLS, a token and certificates of clients on an address that is not loopback, in a
 network namespace of this test, and agents with maps of their own; sockets of this test that are silent, remember
 what comes, or lie.
@@ -155,6 +156,32 @@ def older(s):
     wait_until("until it is gone", lambda: s.status(*PATIENT).returncode == 0, 60, lambda: s.status(*PATIENT))
 
 
+class Answers:
+    """Answers all with the same bytes; None: it is elsewhere."""
+
+    def __init__(self):
+        outer = self
+        self.answer, self.elsewhere = None, ""
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200 if outer.answer is not None else 302)
+                self.send_header("Location", outer.elsewhere)
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(outer.answer or b"")
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def end(self):
+        self.server.shutdown()
+
+
 class Witness:
     """Takes connections and remembers what comes; answers nothing."""
 
@@ -256,43 +283,37 @@ def hostile(s):
                            {"nqn": "nqn.\x1b[2Jodd", "epoch": 1 << 62, "epoch_max": "7", "proven": [], "controllers": "x"},
                            {"nqn": 5, "epoch": 2.5}, 7, None, []] + [{"nqn": f"n{i}", "epoch": 2} for i in range(5000)]}}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            answer = json.dumps(answers[what]).encode() if what in answers else {
-                "list": b"[1]", "deep": b"[" * 100000, "large": b"x" * (9 << 20), "nothing": b""}.get(what)
-            self.send_response(200 if answer is not None else 302)
-            self.send_header("Location", f"{s.http[1]}/status")
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                self.wfile.write(answer or b"")
+    raw = {"list": b"[1]", "deep": b"[" * 100000, "large": b"x" * (9 << 20), "nothing": b""}
+    server = Answers()
 
-        def log_message(self, *_):
-            pass
+    def answer(what):
+        server.answer = json.dumps(answers[what]).encode() if what in answers else raw.get(what)
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     file = s.folder / "hostile.yaml"
-    s.write(file, 2, [f"http://127.0.0.1:{server.server_port}", None])
+    server.elsewhere = f"{s.http[1]}/status"
+    s.write(file, 2, [server.url, None])
     for what, word in (("nqn", "leads to another target, with the NQN nqn.2026-01.io.icms:?[2Jother"),
                        ("agent", "leads to no target"), ("list", "its answer is no status"),
                        ("deep", "its answer is no status"), ("large", "more than"), ("nothing", "its answer is no status"),
                        ("moved", "HTTP status 302")):
+        answer(what)
         done = s.status(*PATIENT, file=file)
         expect(f"answer {what}", done.returncode == 1 and f"\ne0: " in done.stdout and word in done.stdout and
                "\x1b" not in done.stdout, done)
-    what = "ours"
+    answer("ours")
     done = s.status(*PATIENT, file=file)
     expect("a target with the map of the file", done.returncode == 0, done)
     for what, words in (("foreign", "\ne0: it uses the map of pod pod7?[2J, the file is that of pod pod0"),
                         ("refused", "\ne0: it does not use the map of its file: p.yaml: ?[2J raise it")):
+        answer(what)
         done = s.status(*PATIENT, file=file)
         expect(f"its epoch alone says nothing ({what})", done.returncode == 1 and words in done.stdout and
                "\x1b" not in done.stdout, done)
-    what = "agents own"
-    status, told = s.told(*PATIENT, f"http://127.0.0.1:{server.server_port}")
+    answer("agents own")
+    status, told = s.told(*PATIENT, server.url)
     expect("an agent of another pod", status == 1 and [a["map"] for a in told["agents"] if a["nqn"] == "y"] == ["other"],
            told)
-    what = "odd"
+    answer("odd")
     done = s.status(*PATIENT, file=file)
     expect("an odd answer", done.returncode == 1 and "\x1b" not in done.stdout and "\x9b" not in done.stdout and
            "?[2J" in done.stdout and "e0: and 7 controllers of other hosts" in done.stdout and
@@ -301,7 +322,77 @@ def hostile(s):
     expect("is cut", len(told["enclosures"][0]["target"]["drives"]) == 32 and len(told["agents"]) <= 1025 and
            [a["map"] for a in told["agents"] if a["nqn"].startswith("nqn.?[2J")] == ["newer"] and
            "target" not in told["enclosures"][1] and "error" not in told["enclosures"][1], told)
-    server.shutdown()
+    server.end()
+
+
+def removed(s):
+    """When the target of a drained enclosure was last read decides whether it leaves without --yes."""
+    def remove(file, *words, proof=()):
+        return icms("pod", "remove", "e0", "--dry-run", "--file", file, *proof, *words)
+
+    def drains(path, urls):
+        s.write(path, 2, urls)
+        path.write_text(path.read_text().replace(f"    nqn: {s.targets[0].nqn}\n",
+                                                 f"    nqn: {s.targets[0].nqn}\n    state: draining\n"))
+        return path
+
+    for name in map(str, range(16)):
+        put = subprocess.run([BUILD / "cmd/icms", "put", "--open", f"unix:{s.agents['a'].socket}", "--on-flash", name],
+                             input=b"x" * 5000, capture_output=True, timeout=60, check=False)
+        assert put.returncode == 0, put
+    told = s.told(*PATIENT)[1]
+    expect("nobody has read anything", [e["target"]["last_load_age_seconds"] for e in told["enclosures"]] == [None] * 2 and
+           all(e["target"]["uptime_seconds"] > 0 for e in told["enclosures"]), told)
+    real = drains(s.folder / "drains.yaml", s.http)
+    done = remove(real, *PATIENT, proof=s.proof)
+    expect("one that was not read since a start a moment ago stays", done.returncode == 1 and
+           "last read: not since its start" in done.stderr and "add --yes" in done.stderr, done)
+    for name in map(str, range(16)):
+        got = icms("get", "--open", f"unix:{s.agents['b'].socket}", name)
+        assert got.returncode == 0, got
+    told = s.told(*PATIENT)[1]
+    expect("both targets were read", all(0 <= e["target"]["last_load_age_seconds"] < e["target"]["uptime_seconds"]
+                                for e in told["enclosures"]), told)
+    done = s.status(*PATIENT, file=real)
+    expect("which is shown of all, and said of one that drains", "LAST READ" in done.stdout and
+           "\ne0: draining, last read: " in done.stdout and "\ne1: draining" not in done.stdout, done.stdout)
+    one = icms("status", "--target", s.http[0], *s.proof)
+    expect("icms status of a target says it", "last read: " in one.stdout and " ago\n" in one.stdout and
+           "LAST READ" in one.stdout, one)
+    done = remove(real, *PATIENT, proof=s.proof)
+    expect("one that was just read stays", done.returncode == 1 and "last read: " in done.stderr and
+           " ago: blocks that no other enclosure has become misses" in done.stderr, done)
+    done = remove(real, *PATIENT, proof=s.proof[2:])
+    expect("one that needs a token, too", done.returncode == 1 and "when it was read is not known" in done.stderr and "it needs a token" in done.stderr, done)
+    done = remove(real, *PATIENT, "--yes", "--json", proof=s.proof)
+    expect("with --yes it goes, and when it was read is said", done.returncode == 0 and
+           json.loads(done.stdout)["note"].startswith("last read: "), done)
+    done = remove(real, *PATIENT, "--yes", proof=s.proof[2:])
+    expect("or why that is not known", done.returncode == 0 and "it needs a token" in done.stdout, done)
+    witness = Witness("127.0.0.1")
+    done = remove(drains(s.folder / "hangs.yaml", [witness.url, None]), "--deadline", "1s")
+    expect("one that does not answer", done.returncode == 1 and "timed out" in done.stderr.lower(), done)
+    done = remove(drains(s.folder / "none.yaml", [None, None]))
+    expect("one without http", done.returncode == 1 and "the map has no http of it" in done.stderr, done)
+    server = Answers()
+    file = drains(s.folder / "told.yaml", [server.url, None])
+    for status, words, keys in (
+            (1, "last read: 9 min ago", {"last_load_age_seconds": 599.9, "uptime_seconds": 86400}),
+            (0, "last read: 10 min ago", {"last_load_age_seconds": 600.0, "uptime_seconds": 86400}),
+            (1, "last read: not since its start 9 min ago", {"last_load_age_seconds": None, "uptime_seconds": 599.9}),
+            (0, "last read: not since its start 2 h ago", {"last_load_age_seconds": None, "uptime_seconds": 7200}),
+            (1, "an older version", {}), (1, "an older version", {"last_load_age_seconds": "900", "uptime_seconds": 900}),
+            (1, "an older version", {"last_load_age_seconds": None, "uptime_seconds": True}),
+            (1, "last read: 0 s ago", {"last_load_age_seconds": -1e300, "uptime_seconds": 1e300}),
+            (1, "leads to another target", {"last_load_age_seconds": 900, "nqn": "nqn.2026-01.io.icms:\x1b[2J"})):
+        server.answer = json.dumps({"drives": [], "nqn": s.targets[0].nqn, "ready": True, **keys}).encode()
+        done = remove(file, *PATIENT)
+        expect(f"{keys}: {words}", done.returncode == status and words in done.stdout + done.stderr and
+               "\x1b" not in done.stdout + done.stderr, done)
+        shown = s.status(*PATIENT, file=file)
+        expect("is shown", "\x1b" not in shown.stdout and (
+            words == "leads to another target" or f"\ne0: draining, last read: " in shown.stdout), shown)
+    server.end()
 
 
 def away(s):
@@ -334,6 +425,7 @@ def main():
         proofs(s)
         silent(s)
         hostile(s)
+        removed(s)
         away(s)
         for agent in s.agents.values():
             expect("an agent ends as asked", agent.stop(30) == 0)
