@@ -117,6 +117,9 @@ static const char *plan_note(enum conf_pod_what what)
     case CONF_POD_UNDRAIN:
         return "it takes blocks again; until it is settled, what was written elsewhere "
                "meanwhile is asked of the enclosures that have it";
+    case CONF_POD_OUT:
+        return "agents do not use it; blocks that it alone has are misses until it is back "
+               "(undrain)";
     case CONF_POD_REMOVE:
         return "blocks that it alone has are misses from now on";
     case CONF_POD_SHRINK:
@@ -354,13 +357,10 @@ static const struct pod_word {
     enum conf_pod_what what; /* with a name                         */
     int (*run)(struct pod *pod);
 } pod_words[] = {
-    {"status", -1, CONF_POD_ADD, pod_status},
-    {"reload", 0, CONF_POD_ADD, pod_reload},
-    {"add", 1, CONF_POD_ADD, NULL},
-    {"settle", 1, CONF_POD_SETTLE, NULL},
-    {"drain", 1, CONF_POD_DRAIN, NULL},
-    {"undrain", 1, CONF_POD_UNDRAIN, NULL},
-    {"remove", 1, CONF_POD_REMOVE, pod_remove},
+    {"status", -1, CONF_POD_ADD, pod_status}, {"reload", 0, CONF_POD_ADD, pod_reload},
+    {"add", 1, CONF_POD_ADD, NULL},           {"settle", 1, CONF_POD_SETTLE, NULL},
+    {"drain", 1, CONF_POD_DRAIN, NULL},       {"undrain", 1, CONF_POD_UNDRAIN, NULL},
+    {"out", 1, CONF_POD_OUT, NULL},           {"remove", 1, CONF_POD_REMOVE, pod_remove},
     {"volume", -1, CONF_POD_ADD, pod_volume},
 };
 
@@ -381,7 +381,7 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
         (cli->token != NULL || cli->ca != NULL || cli->cert != NULL))
         return cli_usage(cli, "--token, --ca, --cert and --key are for status and remove");
     if (cli->yes && (word->run == pod_status || word->what == CONF_POD_SETTLE))
-        return cli_usage(cli, "--yes is for add, drain, undrain, remove and reload");
+        return cli_usage(cli, "--yes is for add, drain, undrain, out, remove and reload");
     if (cli->dry_run && word->run == pod_status)
         return cli_usage(cli, "--dry-run is for changes");
     return -1;
@@ -400,8 +400,8 @@ static int pod_run(int argc, char **argv)
         if (cli.argc > 0 && strcmp(cli.argv[0], pod_words[i].word) == 0)
             word = &pod_words[i];
     if (word == NULL)
-        return cli_usage(&cli, "it takes 'status', 'add', 'settle', 'drain', 'undrain', 'remove', "
-                               "'volume' or 'reload'");
+        return cli_usage(&cli, "it takes 'status', 'add', 'settle', 'drain', 'undrain', 'out', "
+                               "'remove', 'volume' or 'reload'");
     status = words_check(&cli, word);
     if (status >= 0)
         return status;
@@ -435,61 +435,59 @@ const struct cli_command cli_pod = {
         "usage: icms pod status [WHERE ...] [options]\n"
         "       icms pod reload [options]\n"
         "       icms pod add NAME --address HOST:PORT[,HOST:PORT...] [options]\n"
-        "       icms pod settle|drain|undrain|remove NAME [options]\n"
+        "       icms pod settle|drain|undrain|out|remove NAME [options]\n"
         "       icms pod volume list|create|set|reset|delete [NAME [KEY=VALUE ...]] [options]\n"
         "Show the pod map and what the agent of this machine makes of it, or change the map's\n"
         "file: what would change is shown, then the file is written, with its epoch raised by\n"
-        "one. Copy it to the other servers of the pod; agents watch it.\n\n"
+        "one. Copy it to the other servers of the pod; agents watch it.\n"
+        "\n"
         "  status   enclosures with state, share of new blocks, health and links; what differs\n"
         "           between file and agent; of each enclosure whose http is in the map its\n"
-        "           drives, its epoch and the agents that are connected to it, with theirs.\n"
-        "           WHERE: one more to ask, the file of a target on this machine, or\n"
-        "           http://ADDRESS:PORT or https://ADDRESS:PORT of a target or an agent\n"
+        "           drives, when it was last read, its epoch, its agents with theirs. WHERE: one\n"
+        "           more to ask, the file of a target on this machine, or http[s]://ADDRESS:PORT\n"
         "  add      a new enclosure, joining\n"
         "  settle   a joining enclosure is up\n"
         "  drain    it is read and takes no new blocks\n"
-        "  undrain  it takes blocks again, joining\n"
-        "  remove   a drained enclosure leaves; it needs --yes when its target says that it was\n"
-        "           read within 10 minutes, or cannot be asked\n"
+        "  undrain  it takes blocks again, joining; also one that is out\n"
+        "  out      it stays listed and is not used; --yes unless it is draining\n"
+        "  remove   a drained enclosure leaves; --yes if its target says that it was read within\n"
+        "           10 minutes, or cannot be asked\n"
         "  volume   what all daemons agree about of each volume: list it; create NAME with\n"
         "           value_max, sealed, encrypted, run_blocks, and for targets with `pod` quota,\n"
         "           hosts=[NQN,...], tenant, require; set all but sealed and encrypted; KEY= is\n"
         "           the default; reset: the next generation, all blocks are misses at once;\n"
         "           delete. Create one of a deleted volume's name with generation=N, higher than\n"
         "           it had, or its old blocks are found again\n"
-        "  reload   wait until the agent uses the file's epoch\n\n"
+        "  reload   wait until the agent uses the file's epoch\n"
+        "\n"
         "      --file FILE      the pod map; default /etc/icms/pod.yaml\n"
         "      --address ADDR   add: address or DNS name, and port; several: with commas\n"
         "      --weight NUMBER  add: its share relative to the others; default 1\n"
         "      --uuid UUID      add: when the target's configuration has one\n"
         "      --nqn NQN        add: when the target's configuration has one\n"
-        "      --http URL       add: where its target shows its status, as in\n"
-        "                       https://192.0.2.10:9420\n"
+        "      --http URL       add: where its target shows its status\n"
         "      --dry-run        show what would change, and change nothing\n"
-        "      --yes            add, undrain: although another one is joining; drain: although\n"
-        "                       another one is draining; remove: although it is not drained, or\n"
-        "                       may still be read;\n"
-        "                       reload: more than half of the enclosures may leave, although\n"
-        "                       they may answer; volume reset, delete: its blocks are misses;\n"
-        "                       volume set: although quota or value_max becomes smaller, or\n"
-        "                       more hosts may use it, or some may not any more\n"
+        "      --yes            add, undrain, drain: although another one is joining, or "
+        "draining;\n"
+        "                       remove, out: although it is not drained, or may still be read;\n"
+        "                       reload: more than half of the enclosures may leave; volume reset,\n"
+        "                       delete: its blocks are misses; volume set: although quota or\n"
+        "                       value_max becomes smaller, more hosts may use it, or fewer\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
-        "  -d, --deadline TIME  reload: how long it waits; default 10s. status, remove: how long\n"
-        "                       it waits for targets and agents, all at the same time; default 2s\n"
+        "  -d, --deadline TIME  reload: how long it waits; default 10s. status, remove: for the\n"
+        "                       targets and agents; default 2s\n"
         "      --token FILE     status, remove: the token of http ports; sent over https, and "
         "over\n"
         "                       http to a loopback address alone\n"
-        "      --ca FILE        status, remove: authorities of their certificates; default those "
-        "of\n"
-        "                       this machine\n"
-        "      --cert FILE      status, remove: the certificate of a client that http ports take\n"
-        "      --key FILE       status, remove: the private key of --cert\n"
+        "      --ca FILE        authorities of their certificates; default those of this machine\n"
+        "      --cert FILE      the certificate of a client that http ports take\n"
+        "      --key FILE       the private key of --cert\n"
         "      --json           answer with JSON\n"
         "  -q, --quiet          no answer but the exit status\n"
         "  -h, --help           print this\n"
-        "\nExit status: 0 done; 1 it failed, or status found differences, an enclosure that is "
-        "not\n"
+        "\n"
+        "Exit status: 0 done; 1 it failed, or status found differences, an enclosure that is not\n"
         "up, no answer, a drive out of service, or an agent or a target with another epoch, with\n"
         "the map of another pod, or that does not use the map of its file;\n"
         "2 usage, or the agent of this machine does not answer.\n",

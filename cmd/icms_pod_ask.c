@@ -129,6 +129,11 @@ static void entry_match(const struct conf_pod *map, const json_t *asked, json_t 
     }
 }
 
+bool pod_is_asked(const struct conf_enclosure *enclosure)
+{
+    return enclosure->http[0] != '\0' && enclosure->state != CONF_ENCLOSURE_OUT;
+}
+
 json_t *pod_ask(const struct conf_pod *map, char **where, size_t count,
                 const struct status_proof *proof, uint32_t timeout_ms)
 {
@@ -138,7 +143,7 @@ json_t *pod_ask(const struct conf_pod *map, char **where, size_t count,
     json_t *asked = json_array();
 
     for (uint32_t i = 0; i < map->enclosure_count && answers != NULL; i++)
-        if (map->enclosures[i].http[0] != '\0') {
+        if (pod_is_asked(&map->enclosures[i])) {
             answers[of_count].where = map->enclosures[i].http;
             of[of_count++] = &map->enclosures[i];
         }

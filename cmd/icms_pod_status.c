@@ -182,7 +182,11 @@ static json_t *differences(const struct conf_pod *map, const json_t *root)
         const struct conf_enclosure *is = &map->enclosures[i];
         const json_t *known = agent_enclosure(root, is->name);
 
-        if (known == NULL)
+        if (is->state == CONF_ENCLOSURE_OUT && known != NULL)
+            difference_add(list, "%s: it is out in the file, and the agent uses it", is->name);
+        else if (is->state == CONF_ENCLOSURE_OUT)
+            continue;
+        else if (known == NULL)
             difference_add(list, "%s: the agent does not know it", is->name);
         else
             values_compare(list, is, known);
@@ -352,7 +356,8 @@ static void pod_json(const struct pod *pod, const struct found *found)
 static bool is_all_up(const struct conf_pod *map, const json_t *root)
 {
     for (uint32_t i = 0; i < map->enclosure_count; i++)
-        if (strcmp(text_of(agent_enclosure(root, map->enclosures[i].name), "state"), "up") != 0)
+        if (map->enclosures[i].state != CONF_ENCLOSURE_OUT &&
+            strcmp(text_of(agent_enclosure(root, map->enclosures[i].name), "state"), "up") != 0)
             return false;
     return true;
 }
@@ -363,7 +368,7 @@ static bool are_others_asked(const struct pod *pod)
     bool are_any = pod->cli->argc > 1;
 
     for (uint32_t i = 0; i < pod->before->enclosure_count; i++)
-        are_any = are_any || pod->before->enclosures[i].http[0] != '\0';
+        are_any = are_any || pod_is_asked(&pod->before->enclosures[i]);
     return are_any;
 }
 

@@ -63,6 +63,9 @@ struct pod_read {
 void pod_ask_read(const struct conf_enclosure *enclosure, const struct status_proof *proof,
                   uint32_t timeout_ms, struct pod_read *out_read);
 
+/* Whether pod_ask() asks its target: the map says where, and agents use it. */
+bool pod_is_asked(const struct conf_enclosure *enclosure);
+
 /* The entry of an enclosure, one with a status if there is one; NULL: it was not asked. */
 const json_t *pod_asked_of(const json_t *asked, const char *enclosure);
 

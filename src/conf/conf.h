@@ -113,6 +113,7 @@ enum conf_enclosure_state {
     CONF_ENCLOSURE_UP,       /* takes and gives                                             */
     CONF_ENCLOSURE_JOINING,  /* new: what it has not yet is asked of the former owner, too  */
     CONF_ENCLOSURE_DRAINING, /* leaves: is read, and takes no new blocks                    */
+    CONF_ENCLOSURE_OUT,      /* agents do not use it; what it is called stays taken         */
 };
 
 /* A name of up to 253 bytes, and a port. */

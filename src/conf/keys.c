@@ -770,6 +770,7 @@ static const char *const pod_states[] = {
     [CONF_ENCLOSURE_UP] = "up",
     [CONF_ENCLOSURE_JOINING] = "joining",
     [CONF_ENCLOSURE_DRAINING] = "draining",
+    [CONF_ENCLOSURE_OUT] = "out",
     NULL,
 };
 
@@ -796,7 +797,9 @@ static const struct conf_key pod_enclosure_keys[] = {
      .choices = pod_states,
      .doc = "up: it takes and gives blocks. joining: it takes its share of new blocks, and what it "
             "does not have yet is asked of the enclosure that had it before. draining: it is read "
-            "and takes no new blocks. One enclosure at least is up."},
+            "and takes no new blocks. out: agents do not use it, as if it were not in the map, and "
+            "no other enclosure has its name, UUID or addresses; daemons of a version that does "
+            "not have this state refuse a map with it. One enclosure at least is up."},
     {"http", CONF_URL, false, AT(struct conf_enclosure, http),
      .computed = "none: nobody is told where it shows its status",
      .example = "https://192.0.2.10:9420",

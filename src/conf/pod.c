@@ -483,7 +483,8 @@ icms_err conf_pod_join(const struct conf_agent *agent, struct conf_pod *pod, con
     for (uint32_t i = 0; i < pod->enclosure_count; i++) {
         struct conf_enclosure *enclosure = &pod->enclosures[i];
         const struct conf_enclosure *keys = conf_agent_keys_of(agent, enclosure->name);
-        const char *remote = conf_enclosure_remote(enclosure);
+        const char *remote =
+            enclosure->state == CONF_ENCLOSURE_OUT ? NULL : conf_enclosure_remote(enclosure);
 
         enclosure->require = keys->require;
         enclosure->is_require_written = keys->is_require_written;
@@ -625,6 +626,11 @@ static icms_err target_is_itself(const struct conf_pod *pod, const struct conf_s
                       "pod: the map calls this enclosure '%s', and its own file '%s': operators "
                       "look for it by one name; write it in both",
                       is->name, target->name);
+        if (is_uuid && is->state == CONF_ENCLOSURE_OUT)
+            conf_warn(&target->warnings,
+                      "pod: this enclosure, '%s', is out in the map: agents do not use it; `icms "
+                      "pod undrain %s` brings it back",
+                      is->name, is->name);
     }
     if (conf_pod_enclosure_find(pod, &target->uuid) == NULL)
         conf_warn(&target->warnings,

@@ -103,7 +103,7 @@ enum conf_pod_verdict {
 };
 
 /* REFUSED and SHRUNKEN come with a sentence. out_gone: bit i: enclosure i of `before` is not in
- * `after`, and was not draining. file: for the sentence. */
+ * `after`, or out there, and was neither draining nor out. file: for the sentence. */
 enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const struct conf_pod *after,
                                        const char *file, struct err_why *why, uint64_t *out_gone);
 
@@ -115,7 +115,7 @@ char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *aft
 /* What an enclosure has of the new blocks, 0 to 1. */
 double conf_pod_share(const struct conf_pod *pod, uint32_t enclosure);
 
-/* "up", "joining", "draining". */
+/* "up", "joining", "draining", "out". */
 const char *conf_enclosure_state_name(enum conf_enclosure_state state);
 
 /* ---- changing a map's file ------------------------------------------------------------------ */
@@ -124,7 +124,8 @@ enum conf_pod_what {
     CONF_POD_ADD,     /* a new enclosure, joining                              */
     CONF_POD_SETTLE,  /* joining to up                                         */
     CONF_POD_DRAIN,   /* to draining                                           */
-    CONF_POD_UNDRAIN, /* draining to joining: it lacks what was written meanwhile */
+    CONF_POD_UNDRAIN, /* draining or out to joining: it lacks what was written meanwhile */
+    CONF_POD_OUT,     /* to out; from up or joining with yes; sets shrink_epoch */
     CONF_POD_REMOVE,  /* with yes, or drained and unread: it may be the only one that has some
                          blocks; sets shrink_epoch */
     CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
@@ -149,7 +150,7 @@ struct conf_pod_change {
      * whether that is long enough ago */
     const char *read;
     bool is_unread;
-    bool yes; /* REMOVE: although it is not drained, or may still be read; ADD, UNDRAIN, DRAIN:
+    bool yes; /* REMOVE, OUT: although it is not drained, or may still be read; ADD, UNDRAIN, DRAIN:
                  although another one joins, or drains */
 };
 

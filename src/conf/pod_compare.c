@@ -178,7 +178,15 @@ char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *aft
     return out;
 }
 
-/* The enclosures that `after` lacks although they were not draining. */
+/* Whether agents that have the map use the enclosure of a UUID. */
+static bool is_used(const struct conf_pod *pod, const struct uuid *uuid)
+{
+    const struct conf_enclosure *enclosure = conf_pod_enclosure_find(pod, uuid);
+
+    return enclosure != NULL && enclosure->state != CONF_ENCLOSURE_OUT;
+}
+
+/* The enclosures that `after` lacks, or has as out, although they were neither draining nor out. */
 static uint64_t enclosures_gone(const struct conf_pod *before, const struct conf_pod *after,
                                 uint32_t *out_count, uint32_t *out_of)
 {
@@ -186,10 +194,11 @@ static uint64_t enclosures_gone(const struct conf_pod *before, const struct conf
 
     *out_count = *out_of = 0;
     for (uint32_t i = 0; i < before->enclosure_count; i++) {
-        if (before->enclosures[i].state == CONF_ENCLOSURE_DRAINING)
+        if (before->enclosures[i].state == CONF_ENCLOSURE_DRAINING ||
+            before->enclosures[i].state == CONF_ENCLOSURE_OUT)
             continue;
         ++*out_of;
-        if (conf_pod_enclosure_find(after, &before->enclosures[i].uuid) == NULL) {
+        if (!is_used(after, &before->enclosures[i].uuid)) {
             gone |= (uint64_t)1 << i;
             ++*out_count;
         }
@@ -298,14 +307,19 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
     return CONF_POD_SHRUNKEN;
 }
 
+/* What an enclosure has of the blocks that are placed anew. */
+static double owner_weight(const struct conf_enclosure *enclosure)
+{
+    return enclosure->state == CONF_ENCLOSURE_UP || enclosure->state == CONF_ENCLOSURE_JOINING
+               ? enclosure->weight
+               : 0;
+}
+
 double conf_pod_share(const struct conf_pod *pod, uint32_t enclosure)
 {
     double all = 0;
 
     for (uint32_t i = 0; i < pod->enclosure_count; i++)
-        if (pod->enclosures[i].state != CONF_ENCLOSURE_DRAINING)
-            all += pod->enclosures[i].weight;
-    if (pod->enclosures[enclosure].state == CONF_ENCLOSURE_DRAINING || all <= 0)
-        return 0;
-    return pod->enclosures[enclosure].weight / all;
+        all += owner_weight(&pod->enclosures[i]);
+    return all > 0 ? owner_weight(&pod->enclosures[enclosure]) / all : 0;
 }

@@ -95,6 +95,8 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
         return refuse(change, ICMS_INVALID,
                       "no other one is up, so no enclosure would take blocks; settle another "
                       "one first");
+    if (state == CONF_ENCLOSURE_OUT)
+        return ICMS_OK;
     if (state != CONF_ENCLOSURE_DRAINING && is_other(change, CONF_ENCLOSURE_DRAINING))
         return refuse(change, ICMS_INVALID,
                       "it is not drained, and another one is: is that the one? Else undrain or "
@@ -113,6 +115,22 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
                    change->asked->read != NULL ? change->asked->read
                                                : "nobody asked its icms-target when it was read");
     return refuse(change, ICMS_INVALID, sentence);
+}
+
+/* One that drains can come back with all that it has. */
+static icms_err out_check(const struct change *change, enum conf_enclosure_state state)
+{
+    if (state == CONF_ENCLOSURE_OUT)
+        return refuse(change, ICMS_EXISTS, "it is out already");
+    if (!is_other(change, CONF_ENCLOSURE_UP))
+        return refuse(change, ICMS_INVALID,
+                      "no other one is up, so no enclosure would take blocks; settle another one "
+                      "first");
+    if (change->asked->yes || state == CONF_ENCLOSURE_DRAINING)
+        return ICMS_OK;
+    return refuse(change, ICMS_INVALID,
+                  "it is not drained: the blocks that it has are misses while it is out; drain it "
+                  "first, or add --yes");
 }
 
 static icms_err volume_check(const struct change *change)
@@ -178,23 +196,29 @@ static icms_err change_check(const struct change *change)
     case CONF_POD_SETTLE:
         if (state == CONF_ENCLOSURE_UP)
             return refuse(change, ICMS_EXISTS, "it is up already");
+        if (state == CONF_ENCLOSURE_OUT)
+            return refuse(change, ICMS_INVALID, "it is out, not joining: see undrain");
         return state == CONF_ENCLOSURE_JOINING
                    ? ICMS_OK
                    : refuse(change, ICMS_INVALID, "it is draining, not joining: see undrain");
     case CONF_POD_UNDRAIN:
         if (state == CONF_ENCLOSURE_UP)
             return refuse(change, ICMS_EXISTS, "it is up already");
-        return state == CONF_ENCLOSURE_DRAINING
+        return state != CONF_ENCLOSURE_JOINING
                    ? alone_check(change, CONF_ENCLOSURE_JOINING)
                    : refuse(change, ICMS_INVALID, "it is joining, not draining: see settle");
     case CONF_POD_DRAIN:
         if (state == CONF_ENCLOSURE_DRAINING)
             return refuse(change, ICMS_EXISTS, "it is draining already");
+        if (state == CONF_ENCLOSURE_OUT)
+            return refuse(change, ICMS_INVALID, "it is out, and nobody reads it: see undrain");
         return is_other(change, CONF_ENCLOSURE_UP)
                    ? alone_check(change, CONF_ENCLOSURE_DRAINING)
                    : refuse(change, ICMS_INVALID,
                             "no other one is up, so no enclosure would take blocks; settle another "
                             "one first");
+    case CONF_POD_OUT:
+        return out_check(change, state);
     default:
         return remove_check(change, state);
     }
@@ -336,8 +360,8 @@ static icms_err volume_reset(const struct change *change, struct conf_edit_text 
  * changes see all of them at once. */
 static bool is_shrinking(const struct conf_pod_change *asked)
 {
-    return asked->what == CONF_POD_REMOVE || asked->what == CONF_POD_SHRINK ||
-           asked->what == CONF_POD_VOLUME_DELETE;
+    return asked->what == CONF_POD_REMOVE || asked->what == CONF_POD_OUT ||
+           asked->what == CONF_POD_SHRINK || asked->what == CONF_POD_VOLUME_DELETE;
 }
 
 static icms_err change_make(const struct change *change, struct conf_edit_text *edit)
@@ -361,6 +385,8 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
         return conf_edit_key_set(edit, edit->entry, "state", "joining", "name", by_hand);
     case CONF_POD_DRAIN:
         return conf_edit_key_set(edit, edit->entry, "state", "draining", "name", by_hand);
+    case CONF_POD_OUT:
+        return conf_edit_key_set(edit, edit->entry, "state", "out", "name", by_hand);
     case CONF_POD_REMOVE:
         return conf_edit_entry_remove(edit, by_hand);
     case CONF_POD_SHRINK:
@@ -542,6 +568,9 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
         break;
     case CONF_POD_DRAIN:
         at->state = CONF_ENCLOSURE_DRAINING;
+        break;
+    case CONF_POD_OUT:
+        at->state = CONF_ENCLOSURE_OUT;
         break;
     case CONF_POD_REMOVE:
         memmove(at, at + 1, (count - 1 - change->index) * sizeof(*at));

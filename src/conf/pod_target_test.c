@@ -203,6 +203,9 @@ static void test_the_map_has_the_enclosure_as_it_is(void **state)
     conf_enclosure_uuid("e0", &uuid);
     uuid_format(&uuid, text);
     warned(HEAD VOLUME, NULL);
+    warned("name: p\nepoch: 1\nenclosures:\n- {name: e0, address: a:1, state: out}\n"
+           "- {name: e1, address: b:1}\n" VOLUME,
+           "this enclosure, 'e0', is out in the map: agents do not use it");
     warned("name: p\nepoch: 1\nenclosures: [{name: e1, address: a:1}]\n" VOLUME,
            "the map does not have this enclosure, 'e0'");
     (void)snprintf(map, sizeof(map),

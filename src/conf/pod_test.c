@@ -662,6 +662,50 @@ static void test_states_are_changed_in_their_line(void **state)
                 MAKE(DRAIN, "e0"), ICMS_CONFIG, ":1: ");
 }
 
+#define OUT(name_, ...) ((struct conf_pod_change){CONF_POD_OUT, .name = name_, __VA_ARGS__})
+
+static void test_one_that_is_out_stays_listed(void **state)
+{
+    const char *out = HEAD E0 "  state: out\n" E1;
+    uint64_t gone;
+    char text[256];
+
+    changed(HEAD E0 "  state: draining\n" E1, OUT("e0"), SHRUNK(5) E0 "  state: out\n" E1);
+    not_changed(HEAD E0 E1, OUT("e0"), ICMS_INVALID, "it is not drained: the blocks that it has");
+    not_changed(HEAD E0 "  state: joining\n" E1, OUT("e0"), ICMS_INVALID, "not drained");
+    changed(HEAD E0 "  state: up\n" E1, OUT("e0", .yes = true), SHRUNK(5) E0 "  state: out\n" E1);
+    not_changed(HEAD E0 E1 "  state: joining\n", OUT("e0", .yes = true), ICMS_INVALID,
+                "no other one is up");
+    not_changed(out, OUT("e1", .yes = true), ICMS_INVALID, "no other one is up");
+    not_changed(out, OUT("e0"), ICMS_EXISTS, "it is out already");
+    not_changed(out, MAKE(SETTLE, "e0"), ICMS_INVALID, "out, not joining: see undrain");
+    not_changed(out, MAKE(DRAIN, "e0"), ICMS_INVALID, "nobody reads it: see undrain");
+    not_changed(out, MAKE(DRAIN, "e1"), ICMS_INVALID, "no other one is up");
+    not_changed(out, ADD(.name = "e0", .address = "10.0.0.9:1"), ICMS_EXISTS, "has it already");
+    not_changed(out, ADD(.name = "e9", .address = "10.0.0.1:4420"), ICMS_CONFIG, "has it already");
+    changed(out, MAKE(UNDRAIN, "e0"), EPOCH(5) E0 "  state: joining\n" E1);
+    not_changed(HEAD E0 "  state: out\n" E1 E2 "  state: joining\n", MAKE(UNDRAIN, "e0"),
+                ICMS_INVALID, "another one is joining");
+    changed(out, MAKE(REMOVE, "e0"), SHRUNK(5) E1); /* nobody uses what it has */
+    changed(HEAD E0 "  state: out\n" E1 "  state: draining\n" E2, MAKE(REMOVE, "e0"),
+            SHRUNK(5) E1 "  state: draining\n" E2);
+    refused(ended(HEAD E0 "  state: out\n"), "p.yaml:3: ", "none of them is up");
+    refused(ended(HEAD E0 "  state: outt\n" E1), "p.yaml:6: ", "state");
+    accepted(out, &pod);
+    assert_true(conf_pod_share(&pod, 0) == 0.0 && conf_pod_share(&pod, 1) == 1.0);
+    /* one that goes out leaves, one that is out did already */
+    assert_int_equal(
+        compare(HEAD E0 E1 E2, EPOCH(5) E0 "  state: out\n" E1 "  state: out\n" E2, &gone),
+        CONF_POD_SHRUNKEN);
+    assert_int_equal(gone, 3);
+    assert_int_equal(compare(HEAD E0 "  state: out\n" E1 E2, EPOCH(5) E2, &gone), CONF_POD_NEW);
+    assert_int_equal(gone, 2);
+    accepted(out, &pod);
+    accepted(HEAD E0 E1, &other);
+    assert_string_equal(conf_pod_differs(&other, &pod, text, sizeof(text)), "e0 out");
+    assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)), "e0 up");
+}
+
 static void test_one_at_a_time_joins_or_drains(void **state)
 {
     const char *joins = HEAD E0 E1 "  state: joining\n";
@@ -939,6 +983,7 @@ int main(void)
         cmocka_unit_test(test_addresses_that_come_and_go_are_words),
         cmocka_unit_test(test_an_enclosure_is_added_behind_the_last),
         cmocka_unit_test(test_states_are_changed_in_their_line),
+        cmocka_unit_test(test_one_that_is_out_stays_listed),
         cmocka_unit_test(test_one_at_a_time_joins_or_drains),
         cmocka_unit_test(test_what_is_removed_is_asked_for),
         cmocka_unit_test(test_what_an_editor_saved_meanwhile_stays),

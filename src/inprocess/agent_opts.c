@@ -13,7 +13,8 @@ void agent_enclosure_opts_from_conf(const struct conf_enclosure *from,
     static const enum agent_pod_state states[] = {
         [CONF_ENCLOSURE_UP] = AGENT_POD_UP,
         [CONF_ENCLOSURE_JOINING] = AGENT_POD_JOINING,
-        [CONF_ENCLOSURE_DRAINING] = AGENT_POD_DRAINING,
+        [CONF_ENCLOSURE_DRAINING] =
+            AGENT_POD_DRAINING, /* pod_map.c leaves those out that are out */
     };
     struct agent_enclosure_opts opts = {
         .uuid = from->uuid,

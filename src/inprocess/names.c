@@ -31,6 +31,9 @@ static struct name *names_ask(const struct conf_pod *pod, uint32_t *out_count)
     *out_count = 0;
     for (uint32_t i = 0; i < pod->enclosure_count && names != NULL; i++)
         for (uint32_t k = 0; k < pod->enclosures[i].address_count; k++) {
+            if (pod->enclosures[i].state == CONF_ENCLOSURE_OUT)
+                continue; /* no agent asks for it */
+
             struct name *name = &names[(*out_count)++];
 
             name->enclosure = &pod->enclosures[i];

@@ -113,13 +113,19 @@ static void place_addr_forget(struct pod_one *one, struct pod_at at)
     (void)snprintf(addr->host, sizeof(addr->host), "127.254.%u.%u", at.address, at.enclosure + 1);
 }
 
+/* Whether the agent does not use the enclosure: it is nowhere. */
+static bool is_out(const struct pod_one *one, uint32_t enclosure)
+{
+    return one->pod.enclosures[enclosure].state == CONF_ENCLOSURE_OUT;
+}
+
 static void place_init(struct pod_one *one, struct pod_at at)
 {
     struct pod_place *place = place_of(one, at);
 
-    *place = (struct pod_place){.is_name = true};
+    *place = (struct pod_place){.is_name = !is_out(one, at.enclosure)};
     place_addr_forget(one, at);
-    if (loop_addr_parse(address_of(one, at), NULL, &place->addr) == ICMS_OK)
+    if (place->is_name && loop_addr_parse(address_of(one, at), NULL, &place->addr) == ICMS_OK)
         place->is_name = false;
 }
 
@@ -271,15 +277,20 @@ static bool places_poll(struct pod_map *map, struct pod_one *one)
 
 /* ---- the agent ------------------------------------------------------------------------------ */
 
-static void enclosures_make(struct pod_map *map, const struct pod_one *one)
+/* Those that the agent uses; how many. */
+static uint32_t enclosures_make(struct pod_map *map, const struct pod_one *one)
 {
     struct loop_addr addrs[LIMIT_LINKS];
+    uint32_t count = 0;
 
     for (uint32_t i = 0; i < one->pod.enclosure_count; i++) {
+        if (is_out(one, i))
+            continue;
         for (uint32_t k = 0; k < LIMIT_LINKS; k++)
             addrs[k] = one->places[i][k].addr;
-        agent_enclosure_opts_from_conf(&one->pod.enclosures[i], addrs, &map->enclosures[i]);
+        agent_enclosure_opts_from_conf(&one->pod.enclosures[i], addrs, &map->enclosures[count++]);
     }
+    return count;
 }
 
 static const char *volume_changed(const struct volume_spec *was, const struct volume_spec *is)
@@ -369,10 +380,10 @@ static void volumes_taken(struct pod_map *map, const struct conf_pod *pod)
 static bool map_apply(struct pod_map *map, const struct pod_one *one)
 {
     char sentence[POD_SAID_BYTES];
+    uint32_t count = enclosures_make(map, one);
     struct err_why why = {""};
 
-    enclosures_make(map, one);
-    if (map->opts.apply(map->opts.arg, one->pod.epoch, map->enclosures, one->pod.enclosure_count,
+    if (map->opts.apply(map->opts.arg, one->pod.epoch, map->enclosures, count,
                         identities_make(map, &one->pod), &why) == ICMS_OK) {
         map->lacks = why;
         return true;
@@ -413,7 +424,7 @@ static void next_places(struct pod_map *map)
 
         place_init(next, at);
         do
-            if (place_of(used, was)->addr.port != 0 &&
+            if (place_of(used, was)->addr.port != 0 && !is_out(next, at.enclosure) &&
                 strcmp(address_of(next, at), address_of(used, was)) == 0)
                 place_of(next, at)->addr = place_of(used, was)->addr;
         while (at_next(&used->pod, &was));
@@ -662,9 +673,8 @@ bool pod_map_first(struct pod_map *map, const struct agent_enclosure_opts **out_
 {
     bool is_over = places_poll(map, map->used);
 
-    enclosures_make(map, map->used);
+    *out_count = enclosures_make(map, map->used);
     *out_enclosures = map->enclosures;
-    *out_count = map->used->pod.enclosure_count;
     return is_over;
 }
 

@@ -250,6 +250,39 @@ static void test_a_shrunken_map_waits_until_nobody_answers(void **state)
     assert_int_equal(fake.epoch, 5);
 }
 
+#define AS(state, n) "- {name: e" #n ", address: 10.0.0.1" #n ":4420, state: " state "}\n"
+
+/* The agent never hears of one that is out: not of its name, and it needs no key for it. */
+static void test_one_that_is_out_is_not_used(void **state)
+{
+    const char *far = "- {name: e7, address: host7.invalid:1, state: out}\n"
+                      "- {name: e8, address: 10.9.9.9:1, state: out}\n";
+    char text[1024];
+
+    begin_with("pod: /p\nvolumes: [{name: kv}]\n",
+               "name: pod0\nepoch: 3\nenclosures:\n- {name: e1, address: 127.0.0.1:1}\n");
+    (void)snprintf(text, sizeof(text), "%s%s",
+                   "name: pod0\nepoch: 4\nenclosures:\n- {name: e1, address: 127.0.0.1:1}\n", far);
+    offer(text);
+    said(1, POD_MAP_TAKEN, "epoch 3 -> 4: e7 added (out), e8 added (out)");
+    assert_int_equal(fake.count, 1);
+    begin(EPOCH(4) E0 E1 E2);
+    offer(EPOCH(5) AS("out", 0) E1 E2);
+    said(1, POD_MAP_TAKEN, "e0 out");
+    assert_int_equal(fake.count, 2);
+    assert_string_equal(fake.enclosures[0].name, "e1");
+    assert_string_equal(fake.enclosures[1].name, "e2");
+    offer(EPOCH(5) AS("out", 0) E1 E2); /* the same */
+    said(1, POD_MAP_TAKEN, "e0 out");
+    offer(EPOCH(6) AS("joining", 0) E1 E2);
+    assert_int_equal(fake.count, 3);
+    assert_int_equal(fake.enclosures[0].state, AGENT_POD_JOINING);
+    assert_true(fake.enclosures[0].addrs[0].port != 0);
+    offer(EPOCH(7) AS("out", 0) AS("out", 1) E2); /* more than half */
+    said(3, POD_MAP_WAITS, "lacks 2 of 3 enclosures");
+    assert_int_equal(fake.epoch, 6);
+}
+
 static void test_a_wrong_map_takes_the_place_of_one_that_waits(void **state)
 {
     begin(EPOCH(4) E0 E1 E2);
@@ -586,6 +619,7 @@ int main(void)
         cmocka_unit_test_teardown(test_what_is_wrong_changes_nothing_and_is_said_once, end),
         cmocka_unit_test_teardown(test_what_is_not_in_use_is_told_until_it_is, end),
         cmocka_unit_test_teardown(test_a_shrunken_map_waits_until_nobody_answers, end),
+        cmocka_unit_test_teardown(test_one_that_is_out_is_not_used, end),
         cmocka_unit_test_teardown(test_a_wrong_map_takes_the_place_of_one_that_waits, end),
         cmocka_unit_test_teardown(test_a_map_that_waits_ends_with_its_file, end),
         cmocka_unit_test_teardown(test_names_are_resolved_while_another_map_waits, end),

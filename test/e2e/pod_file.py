@@ -238,22 +238,50 @@ def config_map(s):
     s.file.unlink()
 
 
-def shrink(s):
-    """More than half leave: not before the operator says so, or none of them answers."""
+def out(s):
+    """One that is out stays in the file, and nobody uses it; it comes back with its blocks."""
     s.write(11, s.targets)
     s.until("three", lambda: s.epoch() == 11)
-    s.write(12, s.targets[:1])
-    s.until("one of three is not believed", lambda: s.log("epoch 12 lacks 2 of 3") == 1)
+    refused = s.pod("out", "e3")
+    expect("one that is not drained needs --yes", refused.returncode == 1 and b"not drained" in refused.stderr, refused)
+    for words in (("drain", "e3"), ("out", "e3")):
+        done = s.pod(*words)
+        expect(" ".join(words), done.returncode == 0 and s.pod("reload").returncode == 0, done)
+        s.all_hits("every block is a hit")
+    s.targets[2].stop()
+    done = s.pod("status")
+    told = json.loads(s.pod("status", "--json").stdout)
+    expect("its target may be stopped", done.returncode == 0 and told["differences"] == [] and
+           [(e["name"], e["state"], e["health"], round(e["share"], 2)) for e in told["enclosures"]] == [
+               ("e1", "up", "up", 0.5), ("e2", "up", "up", 0.5), ("e3", "out", "", 0)], (done, told))
+    agent = json.loads(run("status", *s.tier, "--json").stdout)
+    expect("the agent does not know it", [e["name"] for e in agent["enclosures"]] == ["e1", "e2"], agent["enclosures"])
+    s.targets[2].start()
+    s.targets[2].wait_ready()
+    for words in (("undrain", "e3"), ("settle", "e3")):
+        done = s.pod(*words)
+        expect(" ".join(words), done.returncode == 0 and s.pod("reload").returncode == 0, done)
+        s.until("all are up", lambda: s.pod("status").returncode == 0)
+        s.all_hits("every block is a hit")
+    expect("at epoch 15", s.epoch() == 15)
+
+
+def shrink(s):
+    """More than half leave: not before the operator says so, or none of them answers."""
+    s.write(16, s.targets)
+    s.until("three", lambda: s.epoch() == 16)
+    s.write(17, s.targets[:1])
+    s.until("one of three is not believed", lambda: s.log("epoch 17 lacks 2 of 3") == 1)
     confirmed = s.pod("reload", "--yes")
-    expect("the operator says so", confirmed.returncode == 0 and s.epoch() == 13 and
-           "shrink_epoch: 13\n" in s.file.read_text(), confirmed)
-    s.write(14, s.targets)
-    s.until("three again", lambda: s.epoch() == 14)
-    s.write(15, s.targets[:1])
-    s.until("one of three is not believed", lambda: s.log("epoch 15 lacks 2 of 3") == 1)
+    expect("the operator says so", confirmed.returncode == 0 and s.epoch() == 18 and
+           "shrink_epoch: 18\n" in s.file.read_text(), confirmed)
+    s.write(19, s.targets)
+    s.until("three again", lambda: s.epoch() == 19)
+    s.write(20, s.targets[:1])
+    s.until("one of three is not believed", lambda: s.log("epoch 20 lacks 2 of 3") == 1)
     for target in s.targets[1:]:
         target.kill()
-    s.until("until none of the others answers", lambda: s.epoch() == 15)
+    s.until("until none of the others answers", lambda: s.epoch() == 20)
 
 
 def starts(s):
@@ -303,6 +331,7 @@ def main():
         grow_and_shrink(scene)
         refused(scene)
         config_map(scene)
+        out(scene)
         shrink(scene)
         starts(scene)
         expect("the agent ends as asked", scene.agent.stop(30) == 0)
