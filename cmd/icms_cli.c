@@ -39,6 +39,7 @@ enum option_code {
     OPTION_YES,
     OPTION_FILE,
     OPTION_ADDRESS,
+    OPTION_CAPACITY,
     OPTION_WEIGHT,
     OPTION_UUID,
     OPTION_NQN,
@@ -81,6 +82,7 @@ static const struct option option_table[] = {
     {"yes", no_argument, NULL, OPTION_YES},
     {"file", required_argument, NULL, OPTION_FILE},
     {"address", required_argument, NULL, OPTION_ADDRESS},
+    {"capacity", required_argument, NULL, OPTION_CAPACITY},
     {"weight", required_argument, NULL, OPTION_WEIGHT},
     {"uuid", required_argument, NULL, OPTION_UUID},
     {"nqn", required_argument, NULL, OPTION_NQN},
@@ -145,6 +147,7 @@ static unsigned option_taken_by(int code)
     case OPTION_DRY_RUN:
         return CLI_TAKES_POD | CLI_TAKES_VOLUMES;
     case OPTION_ADDRESS:
+    case OPTION_CAPACITY:
     case OPTION_WEIGHT:
     case OPTION_UUID:
     case OPTION_NQN:
@@ -214,6 +217,9 @@ static int option_place(struct cli *cli, int code)
     switch (code) {
     case OPTION_ADDRESS:
         cli->address = optarg;
+        return -1;
+    case OPTION_CAPACITY:
+        cli->capacity = optarg;
         return -1;
     case OPTION_WEIGHT:
         cli->weight = optarg;

@@ -42,8 +42,8 @@ enum cli_takes {
     CLI_TAKES_HINT = 4096,     /* --priority --tier --cancel --pin          */
     CLI_TAKES_ESTIMATE = 8192, /* --estimate                               */
     CLI_TAKES_PROOF = 16384,   /* --token --ca --cert --key               */
-    CLI_TAKES_POD = 128, /* --file --address --weight --uuid --nqn --http --dry-run --yes --open
-                            --deadline --json --quiet                 */
+    CLI_TAKES_POD = 128, /* --file --address --capacity --weight --uuid --nqn --http --dry-run --yes
+                            --open --deadline --json --quiet                 */
 };
 
 /* A subcommand. */
@@ -88,7 +88,8 @@ struct cli {
     bool dry_run;                         /* volume, drive, pod: --dry-run          */
     const char *pod;                      /* volume: --pod; NULL                    */
     bool format;                          /* drive: --format                        */
-    const char *address, *weight;         /* pod: of the new enclosure; NULL        */
+    const char *address, *capacity;       /* pod: of the new enclosure; NULL        */
+    const char *weight;                   /* likewise                               */
     const char *uuid, *nqn, *http;        /* likewise                               */
     const char *token, *ca;               /* for http ports: --token, --ca; NULL    */
     const char *cert, *cert_key;          /* --cert and --key, both or none         */

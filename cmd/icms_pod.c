@@ -28,12 +28,12 @@ static json_t *enclosure_json(const struct conf_pod *map, uint32_t i)
 
     for (uint32_t k = 0; k < enclosure->address_count; k++)
         (void)json_array_append_new(addresses, json_string(enclosure->address[k]));
-    return json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:s, s:s, s:s}", "name", enclosure->name,
+    return json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:s, s:s, s:s, s:I}", "name", enclosure->name,
                      "address", enclosure->address[0], "addresses", addresses, "state",
                      conf_enclosure_state_name((enum conf_enclosure_state)enclosure->state),
                      "weight", enclosure->weight, "share", conf_pod_share(map, i), "uuid",
                      uuid_format(&enclosure->uuid, uuid), "nqn", enclosure->nqn, "http",
-                     enclosure->http);
+                     enclosure->http, "capacity", (json_int_t)enclosure->capacity_bytes);
 }
 
 json_t *pod_enclosures_json(const struct conf_pod *map)
@@ -374,9 +374,10 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
                          word->names == 0 ? "no name" : "the name of one enclosure");
     if (is_add && cli->address == NULL)
         return cli_usage(cli, "add needs --address, as in --address 192.0.2.10:4420");
-    if (!is_add && (cli->address != NULL || cli->weight != NULL || cli->uuid != NULL ||
-                    cli->nqn != NULL || cli->http != NULL))
-        return cli_usage(cli, "--address, --weight, --uuid, --nqn and --http are for add");
+    if (!is_add && (cli->address != NULL || cli->capacity != NULL || cli->weight != NULL ||
+                    cli->uuid != NULL || cli->nqn != NULL || cli->http != NULL))
+        return cli_usage(cli,
+                         "--address, --capacity, --weight, --uuid, --nqn and --http are for add");
     if (word->run != pod_status && word->run != pod_remove &&
         (cli->token != NULL || cli->ca != NULL || cli->cert != NULL))
         return cli_usage(cli, "--token, --ca, --cert and --key are for status and remove");
@@ -418,6 +419,7 @@ static int pod_run(int argc, char **argv)
                                                             .address = cli.address,
                                                             .uuid = cli.uuid,
                                                             .nqn = cli.nqn,
+                                                            .capacity = cli.capacity,
                                                             .weight = cli.weight,
                                                             .http = cli.http,
                                                             .yes = cli.yes});
@@ -462,7 +464,9 @@ const struct cli_command cli_pod = {
         "\n"
         "      --file FILE      the pod map; default /etc/icms/pod.yaml\n"
         "      --address ADDR   add: address or DNS name, and port; several: with commas\n"
-        "      --weight NUMBER  add: its share relative to the others; default 1\n"
+        "      --capacity SIZE  add: what its drives hold, as in 14TiB\n"
+        "      --weight NUMBER  add: its share relative to the others; default 1, or the GiB of\n"
+        "                       --capacity\n"
         "      --uuid UUID      add: when the target's configuration has one\n"
         "      --nqn NQN        add: when the target's configuration has one\n"
         "      --http URL       add: where its target shows its status\n"

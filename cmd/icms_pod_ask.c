@@ -15,6 +15,9 @@
 #include "nvmf/target.h"
 #include "status_place.h"
 
+/* By which part of it the capacity of the map may differ from that of the drives. */
+#define CAPACITY_PART 0.05
+
 /* Enclosures that a sentence names. */
 #define NAMED_MAX 4
 
@@ -543,13 +546,48 @@ static void agent_notes(const json_t *agent, const struct conf_pod *map)
         (void)printf(": see whether its server has the file, and the log of its icms-agent\n");
 }
 
-static bool is_draining(const struct conf_pod *map, const char *name)
+/* The enclosure of a map; NULL: it has none of this name. */
+static const struct conf_enclosure *enclosure_of(const struct conf_pod *map, const char *name)
 {
-    uint32_t i = 0;
+    for (uint32_t i = 0; i < map->enclosure_count; i++)
+        if (strcmp(map->enclosures[i].name, name) == 0)
+            return &map->enclosures[i];
+    return NULL;
+}
 
-    while (i < map->enclosure_count && strcmp(map->enclosures[i].name, name) != 0)
-        i++;
-    return i < map->enclosure_count && map->enclosures[i].state == CONF_ENCLOSURE_DRAINING;
+/* The drives in service hold something else than the map says, by more than stores need for
+ * themselves and for the rest of a segment. */
+static void capacity_note(const struct conf_enclosure *enclosure, const json_t *status)
+{
+    double said = (double)enclosure->capacity_bytes, has = status_number(status, "capacity_bytes");
+    char map_text[STATUS_BYTES_TEXT], has_text[STATUS_BYTES_TEXT];
+    const json_t *drives = json_object_get(status, "drives"), *d;
+    size_t i, out = 0;
+
+    if (said <= 0 || (has >= said * (1 - CAPACITY_PART) && has <= said * (1 + CAPACITY_PART)))
+        return;
+    json_array_foreach(drives, i, d)
+    {
+        out += strcmp(status_text(d, "state"), "out of service") == 0;
+    }
+    (void)printf("\n%s: capacity %s in the map, and %s on its drives in service", enclosure->name,
+                 status_bytes(said, map_text), status_bytes(has, has_text));
+    if (out > 0)
+        (void)printf("; %zu of %zu drives are out of service\n", out, json_array_size(drives));
+    else
+        (void)printf(": correct capacity in the map, or the drives of its icms-target\n");
+}
+
+/* What the map says of an enclosure beside what its target does. */
+static void enclosure_notes(const struct conf_enclosure *enclosure, const json_t *status)
+{
+    char read[STATUS_READ_TEXT];
+
+    if (enclosure == NULL)
+        return;
+    if (enclosure->state == CONF_ENCLOSURE_DRAINING)
+        (void)printf("\n%s: draining, last read: %s\n", enclosure->name, status_read(status, read));
+    capacity_note(enclosure, status);
 }
 
 static void target_notes(const json_t *entry, const struct conf_pod *map)
@@ -557,7 +595,7 @@ static void target_notes(const json_t *entry, const struct conf_pod *map)
     uint32_t epoch = map->epoch;
     const json_t *status = target_of(entry);
     struct epochs epochs = epochs_of(status, epoch);
-    char text[STATUS_EPOCH_TEXT], read[STATUS_READ_TEXT];
+    char text[STATUS_EPOCH_TEXT];
 
     if (json_object_get(entry, "error") != NULL)
         (void)printf("\n%s\n", status_text(entry, "error"));
@@ -569,9 +607,7 @@ static void target_notes(const json_t *entry, const struct conf_pod *map)
         (void)printf("\n%s: its target has epoch %s of the map, the file has %u\n",
                      target_name(entry), status_epoch(status, text), epoch);
     map_notes(status, target_name(entry), map);
-    if (is_draining(map, target_name(entry)))
-        (void)printf("\n%s: draining, last read: %s\n", target_name(entry),
-                     status_read(status, read));
+    enclosure_notes(enclosure_of(map, target_name(entry)), status);
     if (status_number(status, "controllers_more") > 0)
         (void)printf("\n%s: and %.0f controllers of other hosts\n", target_name(entry),
                      status_number(status, "controllers_more"));

@@ -288,11 +288,11 @@ static void pod_text(const struct pod *pod, const struct found *found)
         const json_t *known = agent_enclosure(root, is->name);
         const json_t *target = json_object_get(pod_asked_of(found->asked, is->name), "status");
 
-        (void)printf("%-20s %-28s %-9s %8g %6.1f%% %-11s %10s %9s  %s\n", is->name, is->address[0],
-                     conf_enclosure_state_name((enum conf_enclosure_state)is->state), is->weight,
-                     100 * conf_pod_share(map, i), status_text(known, "state"),
-                     status_epoch(target, epoch), last_read(target, age),
-                     status_error(known, error));
+        (void)printf(
+            "%-20s %-28s %-9s %8.8g %6.1f%% %-11s %10s %9s  %s\n", is->name, is->address[0],
+            conf_enclosure_state_name((enum conf_enclosure_state)is->state), is->weight,
+            100 * conf_pod_share(map, i), status_text(known, "state"), status_epoch(target, epoch),
+            last_read(target, age), status_error(known, error));
         for (uint32_t k = 1; k < is->address_count; k++)
             (void)printf("%-20s %s\n", "", is->address[k]);
     }

@@ -54,7 +54,7 @@ _icms()
     volume) options="$options $tier $keys --config --yes --file --pod --dry-run" ;;
     drive) options="$options --file --format --yes --dry-run --json --quiet" ;;
     pod)
-        options="$options --file --address --weight --uuid --nqn --http --dry-run --yes --open --deadline"
+        options="$options --file --address --capacity --weight --uuid --nqn --http --dry-run --yes --open --deadline"
         options="$options --token --ca --cert --key --json --quiet"
         ;;
     config) options="$options --json --quiet" ;;

@@ -130,7 +130,7 @@ _icms() {
             ;;
         pod)
             _arguments '--file[the pod map]:file:_files' '--address[of the new enclosure]:address:' \
-                '--weight[of the new enclosure]:number:' '--uuid[of the new enclosure]:UUID:' \
+                '--capacity[of the new enclosure]:size:' '--weight[of the new enclosure]:number:' '--uuid[of the new enclosure]:UUID:' \
                 '--nqn[of the new enclosure]:NQN:' '--http[where the new enclosure shows its status]:URL:' \
                 '--dry-run[show, and change nothing]' \
                 '--yes[also what loses blocks]' '(-o --open)'{-o,--open}'[the agent]:where:' \

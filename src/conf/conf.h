@@ -136,7 +136,9 @@ struct conf_enclosure {
     char http[CONF_URL_BYTES];     /* of a pod map: where its target shows its status; "": not said;
                                       agents do not look at it                        */
     uint8_t state;                 /* enum conf_enclosure_state; UP without a pod map */
-    double weight;                 /* healthy capacity in any unit, same for all; 1   */
+    uint64_t capacity_bytes;       /* of a pod map: of its drives; 0: not said        */
+    double weight;                 /* healthy capacity in any unit, same for all; 1, or the GiB of
+                                      capacity_bytes                                  */
     uint8_t require;               /* REQUIRE_*: what it has to give; default: the agent's */
     bool is_require_written;       /* there or for the agent, if only as none         */
     char psk[LIMIT_PATH_BYTES];    /* file of the TLS key; default: the agent's; "": none */

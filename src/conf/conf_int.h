@@ -231,6 +231,9 @@ icms_err conf_volume_rules(const struct conf_source *source, const struct conf_n
                            void *object);
 icms_err conf_host_rules(const struct conf_source *source, const struct conf_node *map,
                          void *object);
+
+/* The NQN made from a UUID: "nqn.2014-08.org.nvmexpress:uuid:...". */
+void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES]);
 icms_err conf_enclosure_rules(const struct conf_source *source, const struct conf_node *map,
                               void *object);
 icms_err conf_pod_volume_rules(const struct conf_source *source, const struct conf_node *map,

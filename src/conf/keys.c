@@ -790,9 +790,16 @@ static const struct conf_key pod_enclosure_keys[] = {
             "again while nothing answers there. Of several addresses of a name the first is used, "
             "and while it is down the next: write a list to use several."},
     ENCLOSURE_IDENTITY,
-    {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight), .fallback = "1",
+    {"capacity", CONF_BYTES, false, AT(struct conf_enclosure, capacity_bytes), .min = GIB,
+     .max = 65536 * TIB, .computed = "none", .example = "14TiB",
+     .doc = "What its drives hold together. Its weight follows from it, and icms pod status says "
+            "when the drives that its icms-target has in service hold more or less. Daemons of a "
+            "version that does not have this key refuse a map with it."},
+    {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight),
+     .computed = "1, or with capacity how many GiB that is, rounded", .example = "2",
      .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "
-            "unit."},
+            "unit, or in GiB where other enclosures have their weight from capacity. Where one "
+            "has, each has one of the two keys."},
     {"state", CONF_CHOICE, false, AT(struct conf_enclosure, state), .fallback = "up",
      .choices = pod_states,
      .doc = "up: it takes and gives blocks. joining: it takes its share of new blocks, and what it "
@@ -900,8 +907,8 @@ static const struct conf_key pod_keys[] = {
          "Otherwise agents wait until the enclosures that are missing in the map do not answer "
          "any more, targets refuse such a map, and both refuse one without more than half of the "
          "volumes. It is not above epoch, and stays in later maps, for daemons that missed some. "
-         "icms pod remove, icms pod volume delete and, for maps edited by hand, icms pod reload "
-         "--yes write it."},
+         "icms pod remove, icms pod out, icms pod volume delete and, for maps edited by hand, "
+         "icms pod reload --yes write it."},
     {"enclosures", CONF_MAPS, true, LIST_AT(struct conf_pod, enclosures, enclosure_count), .min = 1,
      .max = LIMIT_ENCLOSURES, .table = &pod_enclosure_table,
      .example = "[{name: enclosure0, address: 192.0.2.10:4420}]",

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,6 +201,36 @@ icms_err conf_pod_read(const char *path, struct err_why *why, struct conf_pod *o
 
 /* ---- rules ---------------------------------------------------------------------------------- */
 
+/* Of one whose weight is not written: whole numbers, so that all agents have the same. It does not
+ * depend on other enclosures: nothing moves because another one comes or goes. */
+static double weight_default(uint64_t capacity_bytes)
+{
+    const uint64_t gib = (uint64_t)1 << 30;
+
+    return capacity_bytes == 0 ? 1 : (double)((capacity_bytes + gib / 2) / gib);
+}
+
+icms_err conf_enclosure_rules(const struct conf_source *source, const struct conf_node *map,
+                              void *object)
+{
+    struct conf_enclosure *enclosure = object;
+
+    if (uuid_is_nil(&enclosure->uuid))
+        conf_enclosure_uuid(enclosure->name, &enclosure->uuid);
+    if (enclosure->nqn[0] == '\0')
+        conf_uuid_nqn(&enclosure->uuid, enclosure->nqn);
+    if (enclosure->weight <= 0)
+        enclosure->weight = weight_default(enclosure->capacity_bytes);
+    for (uint32_t i = 0; i < enclosure->address_count; i++) {
+        const char *wrong = conf_address_wrong(enclosure->address[i]);
+
+        if (wrong != NULL)
+            return conf_fail(source, conf_node_item_line(conf_node_get(map, "address"), i),
+                             "address: %s %s", enclosure->address[i], wrong);
+    }
+    return ICMS_OK;
+}
+
 /* Where an address is written. */
 static uint32_t address_line(const struct conf_node *map, uint32_t enclosure, uint32_t address)
 {
@@ -281,12 +310,38 @@ static icms_err pod_tenants_rules(const struct conf_source *source, const struct
     return err;
 }
 
+/* 1, the weight of one that says nothing, is next to nothing beside GiB. */
+static icms_err pod_weights_rules(const struct conf_source *source, const struct conf_node *map,
+                                  const struct conf_pod *pod)
+{
+    const struct conf_node *lacks = NULL;
+    bool is_derived = false;
+
+    for (uint32_t i = 0; i < pod->enclosure_count; i++) {
+        const struct conf_node *node = conf_entry(map, "enclosures", i);
+
+        if (conf_node_get(node, "weight") != NULL)
+            continue;
+        is_derived = is_derived || pod->enclosures[i].capacity_bytes > 0;
+        if (pod->enclosures[i].capacity_bytes == 0 && lacks == NULL)
+            lacks = node;
+    }
+    if (!is_derived || lacks == NULL)
+        return ICMS_OK;
+    return conf_fail(
+        source, lacks->line,
+        "capacity: other enclosures have their weight from it, as GiB, and this one has "
+        "neither capacity nor weight: write one of them");
+}
+
 icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node *map, void *object)
 {
     const struct conf_pod *pod = object;
     bool is_any_up = false;
     icms_err err = pod_tenants_rules(source, map, pod);
 
+    if (err == ICMS_OK)
+        err = pod_weights_rules(source, map, pod);
     if (err != ICMS_OK)
         return err;
     if (pod->shrink_epoch > pod->epoch)

@@ -140,11 +140,12 @@ enum conf_pod_what {
 /* Texts as they are written in the file; NULL: not written. */
 struct conf_pod_change {
     enum conf_pod_what what;
-    const char *name;                       /* of what changes; SHRINK: NULL  */
-    const char *address;                    /* ADD: one or more, with commas  */
-    const char *uuid, *nqn, *weight, *http; /* ADD                            */
-    char *const *values;                    /* CREATE, SET: "quota=4GiB"; "quota=": not written */
-                                            /* CREATE alone: "generation=3"   */
+    const char *name;              /* of what changes; SHRINK: NULL  */
+    const char *address;           /* ADD: one or more, with commas  */
+    const char *uuid, *nqn, *http; /* ADD                            */
+    const char *capacity, *weight; /* ADD                            */
+    char *const *values;           /* CREATE, SET: "quota=4GiB"; "quota=": not written */
+                                   /* CREATE alone: "generation=3"   */
     uint32_t value_count;
     /* REMOVE of one that drains: when it was last read, as a clause; NULL: nobody asked; and
      * whether that is long enough ago */

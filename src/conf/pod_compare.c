@@ -55,6 +55,18 @@ static void addresses_differ(const struct conf_enclosure *was, const struct conf
             words_add(words, "%s address %s removed", is->name, was->address[i]);
 }
 
+static void capacity_differs(const struct conf_enclosure *was, const struct conf_enclosure *is,
+                             struct words *words)
+{
+    char before[32], after[32];
+
+    if (was->capacity_bytes == is->capacity_bytes)
+        return;
+    words_add(words, "%s capacity %s -> %s", is->name,
+              was->capacity_bytes > 0 ? conf_bytes_format(was->capacity_bytes, before) : "none",
+              is->capacity_bytes > 0 ? conf_bytes_format(is->capacity_bytes, after) : "none");
+}
+
 static void enclosure_differs(const struct conf_enclosure *was, const struct conf_enclosure *is,
                               struct words *words)
 {
@@ -65,6 +77,7 @@ static void enclosure_differs(const struct conf_enclosure *was, const struct con
                   conf_enclosure_state_name((enum conf_enclosure_state)is->state));
     if (was->weight < is->weight || was->weight > is->weight)
         words_add(words, "%s weight %g -> %g", is->name, was->weight, is->weight);
+    capacity_differs(was, is, words);
     addresses_differ(was, is, words);
     if (strcmp(was->nqn, is->nqn) != 0)
         words_add(words, "%s nqn %s -> %s", is->name, was->nqn, is->nqn);

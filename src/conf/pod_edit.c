@@ -284,9 +284,9 @@ static icms_err entry_add(struct conf_edit_text *edit, const struct conf_pod_cha
     char addresses[LIMIT_LINKS * (CONF_ADDRESS_BYTES + 4) + 3];
     const struct {
         const char *key, *value;
-    } lines[] = {{"name", asked->name}, {"address", addresses},    {"uuid", asked->uuid},
-                 {"nqn", asked->nqn},   {"weight", asked->weight}, {"http", asked->http},
-                 {"state", "joining"}};
+    } lines[] = {{"name", asked->name}, {"address", addresses},        {"uuid", asked->uuid},
+                 {"nqn", asked->nqn},   {"capacity", asked->capacity}, {"weight", asked->weight},
+                 {"http", asked->http}, {"state", "joining"}};
     char text[LIMIT_NAME_BYTES + sizeof(addresses) + LIMIT_NQN_BYTES + CONF_URL_BYTES + 512];
     size_t used = 0;
 
@@ -468,11 +468,8 @@ static icms_err values_check(const struct change *change)
     const struct conf_pod_change *asked = change->asked;
     const struct {
         const char *key, *value;
-    } values[] = {{"name", asked->name},
-                  {"uuid", asked->uuid},
-                  {"nqn", asked->nqn},
-                  {"weight", asked->weight},
-                  {"http", asked->http}};
+    } values[] = {{"name", asked->name},         {"uuid", asked->uuid},     {"nqn", asked->nqn},
+                  {"capacity", asked->capacity}, {"weight", asked->weight}, {"http", asked->http}};
     struct conf_enclosure enclosure;
     struct err_why reason = {""};
 

@@ -314,6 +314,35 @@ static void test_a_shrunken_map_is_told_apart(void **state)
         CONF_POD_SHRUNKEN); /* those that are to leave are no part of the whole */
 }
 
+static void test_capacities_are_weights(void **state)
+{
+    const char *sized = HEAD E0 "  capacity: 14TiB\n" E1 "  capacity: 1535MiB\n" E2
+                                "  capacity: 7TiB\n  weight: 0.5\n";
+    char text[256];
+
+    accepted(sized, &pod);
+    assert_true(pod.enclosures[0].weight == 14336 && pod.enclosures[1].weight == 1 &&
+                pod.enclosures[2].weight == 0.5);
+    assert_true(pod.enclosures[2].capacity_bytes == (uint64_t)7 << 40);
+    accepted(HEAD E0 "  capacity: 1536MiB\n" E1 "  weight: 3\n", &pod);
+    assert_true(pod.enclosures[0].weight == 2 && pod.enclosures[1].weight == 3);
+    accepted(HEAD E0 "  capacity: 14TiB\n  weight: 2\n" E1, &pod); /* of the target's sake alone */
+    assert_true(pod.enclosures[0].weight == 2 && pod.enclosures[1].weight == 1);
+    accepted(HEAD E0 E1 "  capacity: 65536TiB\n  weight: 1\n", &other);
+    assert_string_equal(
+        conf_pod_differs(&pod, &other, text, sizeof(text)),
+        "e0 weight 2 -> 1, e0 capacity 14TiB -> none, e1 capacity none -> 65536TiB");
+    refused(ended(HEAD E0 "  capacity: 14TiB\n" E1),
+            "p.yaml:7: ", "capacity: other enclosures have their weight from it");
+    refused(ended(HEAD E0 E1 "  capacity: 14TiB\n" E2 "  weight: 1\n"),
+            "p.yaml:4: ", "neither capacity nor weight");
+    refused(ended(HEAD E0 "  capacity: 1023MiB\n" E1), "p.yaml:6: ", "capacity");
+    refused(ended(HEAD E0 "  capacity: 0\n" E1), "p.yaml:6: ", "capacity");
+    refused(ended(HEAD E0 "  capacity: 14 TB of flash\n" E1), "p.yaml:6: ", "capacity");
+    refused(ended(HEAD E0 "  capacity: 65537TiB\n" E1), "p.yaml:6: ", "capacity");
+    refused(ended(HEAD E0 "  weight: 0\n" E1), "p.yaml:6: ", "weight");
+}
+
 static void test_differences_are_words(void **state)
 {
     char text[512];
@@ -636,6 +665,22 @@ static void test_an_enclosure_is_added_behind_the_last(void **state)
                 ADD(.name = "e1", .address = "b:1"), ICMS_CONFIG, "by hand");
     not_changed("name: pod0\nepoch: 4294967295\nenclosures:\n" E0,
                 ADD(.name = "e1", .address = "b:1"), ICMS_CONFIG, "restart every agent of the pod");
+}
+
+static void test_an_enclosure_is_added_with_its_capacity(void **state)
+{
+    changed(HEAD E0 "  capacity: 2TiB\n" E1 "  weight: 1024\n",
+            ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "4TiB"),
+            EPOCH(5) E0 "  capacity: 2TiB\n" E1 "  weight: 1024\n" E2
+                        "  capacity: 4TiB\n  state: joining\n");
+    not_changed(HEAD E0 "  capacity: 2TiB\n", ADD(.name = "e2", .address = "10.0.0.3:4420"),
+                ICMS_CONFIG, "neither capacity nor weight");
+    not_changed(HEAD E0, ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "4TiB"),
+                ICMS_CONFIG, "neither capacity nor weight");
+    not_changed(HEAD E0, ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "4 GB"),
+                ICMS_INVALID, "capacity: ");
+    not_changed(HEAD E0, ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "1"),
+                ICMS_INVALID, "capacity: ");
 }
 
 static void test_states_are_changed_in_their_line(void **state)
@@ -973,6 +1018,7 @@ int main(void)
         cmocka_unit_test(test_what_is_no_file_is_refused_at_once),
         cmocka_unit_test(test_a_map_is_compared_with_the_one_before),
         cmocka_unit_test(test_a_shrunken_map_is_told_apart),
+        cmocka_unit_test(test_capacities_are_weights),
         cmocka_unit_test(test_differences_are_words),
         cmocka_unit_test(test_keys_stay_with_the_agent),
         cmocka_unit_test(test_a_map_names_other_machines_that_prove_something),
@@ -982,6 +1028,7 @@ int main(void)
         cmocka_unit_test(test_wrong_addresses_are_refused_with_their_line),
         cmocka_unit_test(test_addresses_that_come_and_go_are_words),
         cmocka_unit_test(test_an_enclosure_is_added_behind_the_last),
+        cmocka_unit_test(test_an_enclosure_is_added_with_its_capacity),
         cmocka_unit_test(test_states_are_changed_in_their_line),
         cmocka_unit_test(test_one_that_is_out_stays_listed),
         cmocka_unit_test(test_one_at_a_time_joins_or_drains),

@@ -53,8 +53,7 @@ void conf_enclosure_uuid(const char *name, struct uuid *out_uuid)
     uuid_of("enclosure", name, out_uuid);
 }
 
-/* The NQN made from a UUID: "nqn.2014-08.org.nvmexpress:uuid:...". */
-static void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES])
+void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES])
 {
     char text[UUID_TEXT_BYTES];
 
@@ -240,25 +239,6 @@ icms_err conf_host_rules(const struct conf_source *source, const struct conf_nod
             if (strcmp(host->psks[i], host->psks[j]) == 0)
                 return conf_fail(source, conf_node_line(map, "psks"),
                                  "psks: a file is listed twice");
-    return ICMS_OK;
-}
-
-icms_err conf_enclosure_rules(const struct conf_source *source, const struct conf_node *map,
-                              void *object)
-{
-    struct conf_enclosure *enclosure = object;
-
-    if (uuid_is_nil(&enclosure->uuid))
-        conf_enclosure_uuid(enclosure->name, &enclosure->uuid);
-    if (enclosure->nqn[0] == '\0')
-        conf_uuid_nqn(&enclosure->uuid, enclosure->nqn);
-    for (uint32_t i = 0; i < enclosure->address_count; i++) {
-        const char *wrong = conf_address_wrong(enclosure->address[i]);
-
-        if (wrong != NULL)
-            return conf_fail(source, conf_node_item_line(conf_node_get(map, "address"), i),
-                             "address: %s %s", enclosure->address[i], wrong);
-    }
     return ICMS_OK;
 }
 

@@ -392,6 +392,16 @@ def removed(s):
         shown = s.status(*PATIENT, file=file)
         expect("is shown", "\x1b" not in shown.stdout and (
             words == "leads to another target" or f"\ne0: draining, last read: " in shown.stdout), shown)
+    for share, drives, words in ((0.94, 0, "13.2 TiB on its drives in service: correct capacity"), (0.951, 0, None), (1.049, 0, None),
+                                 (1.06, 0, "14.8 TiB on its drives"), (0, 2, "0 B on its drives in service; 2 of 2 drives")):
+        server.answer = json.dumps({
+            "drives": [{"state": "out of service"}] * drives, "nqn": s.targets[0].nqn, "ready": True,
+            "capacity_bytes": int(share * (14 << 40))}).encode()
+        sized = s.folder / "sized.yaml"
+        sized.write_text(file.read_text().replace("    address:", "    capacity: 14TiB\n    address:"))
+        shown = s.status(*PATIENT, file=sized)
+        expect(f"{share} of the capacity of the map", ("\ne0: capacity 14.0 TiB in the map, and " in shown.stdout) ==
+               (words is not None) and (words or "") in shown.stdout, shown)
     server.end()
 
 
