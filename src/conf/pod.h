@@ -38,7 +38,7 @@ struct conf_pod_volume {
 struct conf_pod {
     char name[LIMIT_NAME_BYTES]; /* of the pod                                             */
     uint32_t epoch;
-    uint32_t shrink_epoch; /* until which more than half may leave; 0: none          */
+    uint32_t shrink_epoch; /* until which what is in use may leave; 0: none          */
     uint32_t enclosure_count;
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
     uint32_t tenant_count;
@@ -96,14 +96,14 @@ icms_err conf_pod_volumes(const struct conf_agent *agent, const struct conf_pod 
 enum conf_pod_verdict {
     CONF_POD_NEW,      /* a later epoch                                                      */
     CONF_POD_SAME,     /* the same epoch, and nothing differs                                */
-    CONF_POD_SHRUNKEN, /* a later epoch that lacks more than half: to be believed when those
-                          do not answer                                                      */
+    CONF_POD_SHRUNKEN, /* a later epoch that lacks an enclosure which was not drained: to be
+                          believed when that does not answer                                 */
     CONF_POD_REFUSED,  /* of another pod, older, different under the same epoch, with a former
-                          generation, or without more than half of the volumes               */
+                          generation, or without a volume                                    */
 };
 
 /* REFUSED and SHRUNKEN come with a sentence. out_gone: bit i: enclosure i of `before` is not in
- * `after`, or out there, and was neither draining nor out. file: for the sentence. */
+ * `after`, and was neither draining nor out. file: for the sentence. */
 enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const struct conf_pod *after,
                                        const char *file, struct err_why *why, uint64_t *out_gone);
 
@@ -125,10 +125,10 @@ enum conf_pod_what {
     CONF_POD_SETTLE,  /* joining to up                                         */
     CONF_POD_DRAIN,   /* to draining                                           */
     CONF_POD_UNDRAIN, /* draining or out to joining: it lacks what was written meanwhile */
-    CONF_POD_OUT,     /* to out; from up or joining with yes; sets shrink_epoch */
+    CONF_POD_OUT,     /* to out; from up or joining with yes           */
     CONF_POD_REMOVE,  /* with yes, or drained and unread: it may be the only one that has some
                          blocks; sets shrink_epoch */
-    CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
+    CONF_POD_SHRINK,  /* nothing but that what the file lacks may leave        */
     /* Of volumes; name: of one. */
     CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
     CONF_POD_VOLUME_SET,    /* other values: agents take those of blocks at their start; what

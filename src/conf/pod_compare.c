@@ -191,31 +191,16 @@ char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *aft
     return out;
 }
 
-/* Whether agents that have the map use the enclosure of a UUID. */
-static bool is_used(const struct conf_pod *pod, const struct uuid *uuid)
-{
-    const struct conf_enclosure *enclosure = conf_pod_enclosure_find(pod, uuid);
-
-    return enclosure != NULL && enclosure->state != CONF_ENCLOSURE_OUT;
-}
-
-/* The enclosures that `after` lacks, or has as out, although they were neither draining nor out. */
-static uint64_t enclosures_gone(const struct conf_pod *before, const struct conf_pod *after,
-                                uint32_t *out_count, uint32_t *out_of)
+/* The enclosures that `after` lacks although they were neither draining nor out. */
+static uint64_t enclosures_gone(const struct conf_pod *before, const struct conf_pod *after)
 {
     uint64_t gone = 0;
 
-    *out_count = *out_of = 0;
-    for (uint32_t i = 0; i < before->enclosure_count; i++) {
-        if (before->enclosures[i].state == CONF_ENCLOSURE_DRAINING ||
-            before->enclosures[i].state == CONF_ENCLOSURE_OUT)
-            continue;
-        ++*out_of;
-        if (!is_used(after, &before->enclosures[i].uuid)) {
+    for (uint32_t i = 0; i < before->enclosure_count; i++)
+        if (before->enclosures[i].state != CONF_ENCLOSURE_DRAINING &&
+            before->enclosures[i].state != CONF_ENCLOSURE_OUT &&
+            conf_pod_enclosure_find(after, &before->enclosures[i].uuid) == NULL)
             gone |= (uint64_t)1 << i;
-            ++*out_count;
-        }
-    }
     return gone;
 }
 
@@ -238,30 +223,33 @@ static bool volume_goes_back(const struct conf_pod *before, const struct conf_po
     return false;
 }
 
-/* Whether the operator let more than half leave since the map in use: who has an older one than
- * that epoch has not seen it yet, however many came after it. A map has none above its own epoch.
- */
+/* Whether the operator let something leave since the map in use: who has an older one than that
+ * epoch has not seen it yet, however many came after it. A map has none above its own epoch. */
 static bool may_shrink(const struct conf_pod *before, const struct conf_pod *after)
 {
     return after->shrink_epoch > before->epoch;
 }
 
-/* Without most of the volumes: rather another pod's map, or half of one, than a change that
- * somebody meant. Agents would serve misses, and targets give up the blocks. */
+/* Without a volume: rather a slip, half a map or another pod's than a change that somebody meant.
+ * Agents would serve misses, and targets give up the blocks. */
 static bool volumes_shrink(const struct conf_pod *before, const struct conf_pod *after,
                            const char *file, struct err_why *why)
 {
+    const char *first = NULL;
     uint32_t gone = 0;
 
-    for (uint32_t i = 0; i < before->volume_count; i++)
-        gone += conf_pod_volume_find(after, before->volumes[i].name) == NULL;
-    if (2 * gone <= before->volume_count || may_shrink(before, after))
+    for (uint32_t i = before->volume_count; i-- > 0;)
+        if (conf_pod_volume_find(after, before->volumes[i].name) == NULL) {
+            first = before->volumes[i].name;
+            gone++;
+        }
+    if (gone == 0 || may_shrink(before, after))
         return false;
-    (void)err_set(
-        why, ICMS_CONFIG,
-        "%s: epoch %u lacks %u of %u volumes, whose blocks would be lost: if it is right, "
-        "write 'shrink_epoch: %u' (icms pod reload --yes)",
-        file, after->epoch, gone, before->volume_count, after->epoch);
+    (void)err_set(why, ICMS_CONFIG,
+                  "%s: epoch %u lacks %u of %u volumes, %s%s, whose blocks would be lost: if it is "
+                  "right, write 'shrink_epoch: %u' (icms pod reload --yes)",
+                  file, after->epoch, gone, before->volume_count, first,
+                  gone > 1 ? " among them" : "", after->epoch);
     return true;
 }
 
@@ -269,7 +257,7 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
                                        const char *file, struct err_why *why, uint64_t *out_gone)
 {
     char differs[256];
-    uint32_t count = 0, of = 0;
+    uint32_t gone;
 
     *out_gone = 0;
     if (strcmp(before->name, after->name) != 0) {
@@ -309,14 +297,18 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
     }
     if (volume_goes_back(before, after, file, why) || volumes_shrink(before, after, file, why))
         return CONF_POD_REFUSED;
-    *out_gone = enclosures_gone(before, after, &count, &of);
-    if (2 * count <= of || may_shrink(before, after))
+    *out_gone = enclosures_gone(before, after);
+    if (*out_gone == 0 || may_shrink(before, after))
         return CONF_POD_NEW;
-    (void)err_set(
-        why, ICMS_CONFIG,
-        "%s: epoch %u lacks %u of %u enclosures, of which some may answer: it waits until "
-        "none does; if it is right, write 'shrink_epoch: %u' (icms pod reload --yes)",
-        file, after->epoch, count, of, after->epoch);
+    gone = (uint32_t)__builtin_popcountll(*out_gone);
+    (void)err_set(why, ICMS_CONFIG,
+                  "%s: epoch %u lacks %u of %u enclosures, %s%s, which %s not drained: it waits "
+                  "until %s not answer; if it is right, write 'shrink_epoch: %u' (icms pod reload "
+                  "--yes)",
+                  file, after->epoch, gone, before->enclosure_count,
+                  before->enclosures[__builtin_ctzll(*out_gone)].name,
+                  gone > 1 ? " among them" : "", gone > 1 ? "were" : "was",
+                  gone > 1 ? "they do" : "it does", after->epoch);
     return CONF_POD_SHRUNKEN;
 }
 

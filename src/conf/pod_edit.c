@@ -360,8 +360,8 @@ static icms_err volume_reset(const struct change *change, struct conf_edit_text 
  * changes see all of them at once. */
 static bool is_shrinking(const struct conf_pod_change *asked)
 {
-    return asked->what == CONF_POD_REMOVE || asked->what == CONF_POD_OUT ||
-           asked->what == CONF_POD_SHRINK || asked->what == CONF_POD_VOLUME_DELETE;
+    return asked->what == CONF_POD_REMOVE || asked->what == CONF_POD_SHRINK ||
+           asked->what == CONF_POD_VOLUME_DELETE;
 }
 
 static icms_err change_make(const struct change *change, struct conf_edit_text *edit)

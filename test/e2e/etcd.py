@@ -291,8 +291,13 @@ def survives(scene):
     wait_until("is used", lambda: scene.epoch() == 14, seen=scene.log)
     scene.own.write_text(scene.text(15))
     refused = scene.run("push", scene.own)
-    expect("half of a pod of two may leave", refused.returncode == 0, refused)
+    expect("one of two that was not drained may not leave", refused.returncode != 0 and
+           "lacks 1 of 2 enclosures, e1, which was not drained" in refused.stderr, refused)
+    pushed = scene.run("push", scene.own, "--yes")
+    expect("but may when it is asked for", pushed.returncode == 0, pushed)
+    scene.targets[1].stop()
     wait_until("and does", lambda: scene.epoch() == 15, seen=scene.log)
+    scene.targets[1].start()
 
 
 def splits(scene):
