@@ -96,7 +96,7 @@ static void shares_text(const struct conf_pod *map, const struct conf_pod *was,
 static void plan_text(const struct pod *pod, const char *differs)
 {
     (void)printf("pod %s: epoch %u -> %u: %s\n", pod->after->name, pod->before->epoch,
-                 pod->after->epoch, differs[0] != '\0' ? differs : "more than half may leave");
+                 pod->after->epoch, differs[0] != '\0' ? differs : "what it lacks may leave");
     shares_text(pod->after, pod->before, pod->after, false);
     if (pod->after->enclosure_count < pod->before->enclosure_count)
         shares_text(pod->before, pod->before, pod->after, true);
@@ -474,8 +474,8 @@ const struct cli_command cli_pod = {
         "      --yes            add, undrain, drain: although another one is joining, or "
         "draining;\n"
         "                       remove, out: although it is not drained, or may still be read;\n"
-        "                       reload: more than half of the enclosures may leave; volume reset,\n"
-        "                       delete: its blocks are misses; volume set: although quota or\n"
+        "                       reload: enclosures that were not drained, and volumes, may leave;\n"
+        "                       volume reset, delete: its blocks are misses; volume set: although quota or\n"
         "                       value_max becomes smaller, more hosts may use it, or fewer\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
