@@ -24,16 +24,19 @@ static json_t *enclosure_json(const struct conf_pod *map, uint32_t i)
 {
     const struct conf_enclosure *enclosure = &map->enclosures[i];
     char uuid[UUID_TEXT_BYTES];
-    json_t *addresses = json_array();
+    json_t *addresses = json_array(), *json;
 
     for (uint32_t k = 0; k < enclosure->address_count; k++)
         (void)json_array_append_new(addresses, json_string(enclosure->address[k]));
-    return json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:s, s:s, s:s, s:I}", "name", enclosure->name,
+    json = json_pack("{s:s, s:s, s:o, s:s, s:f, s:f, s:s, s:s, s:s, s:I}", "name", enclosure->name,
                      "address", enclosure->address[0], "addresses", addresses, "state",
                      conf_enclosure_state_name((enum conf_enclosure_state)enclosure->state),
                      "weight", enclosure->weight, "share", conf_pod_share(map, i), "uuid",
                      uuid_format(&enclosure->uuid, uuid), "nqn", enclosure->nqn, "http",
                      enclosure->http, "capacity", (json_int_t)enclosure->capacity_bytes);
+    if (enclosure->former_weight > 0)
+        (void)json_object_set_new(json, "former_weight", json_real(enclosure->former_weight));
+    return json;
 }
 
 json_t *pod_enclosures_json(const struct conf_pod *map)
@@ -110,7 +113,11 @@ static const char *plan_note(enum conf_pod_what what)
         return "until it is settled, what it does not have is asked of the enclosures that had it "
                "before";
     case CONF_POD_SETTLE:
-        return "what it does not have is a miss from now on";
+        return "what it does not have, or others by its new weight, is a miss from now on";
+    case CONF_POD_WEIGHT:
+        return "until it is settled, what an enclosure does not have is asked of the one that had "
+               "it "
+               "before";
     case CONF_POD_DRAIN:
         return "it is read and takes no new blocks; remove it when its blocks are not needed any "
                "more";
@@ -353,14 +360,19 @@ static int pod_volume(struct pod *pod)
 
 static const struct pod_word {
     const char *word;
-    int names;               /* of enclosures that follow; -1: any  */
+    int names;               /* how many words follow; -1: any      */
     enum conf_pod_what what; /* with a name                         */
     int (*run)(struct pod *pod);
 } pod_words[] = {
-    {"status", -1, CONF_POD_ADD, pod_status}, {"reload", 0, CONF_POD_ADD, pod_reload},
-    {"add", 1, CONF_POD_ADD, NULL},           {"settle", 1, CONF_POD_SETTLE, NULL},
-    {"drain", 1, CONF_POD_DRAIN, NULL},       {"undrain", 1, CONF_POD_UNDRAIN, NULL},
-    {"out", 1, CONF_POD_OUT, NULL},           {"remove", 1, CONF_POD_REMOVE, pod_remove},
+    {"status", -1, CONF_POD_ADD, pod_status},
+    {"reload", 0, CONF_POD_ADD, pod_reload},
+    {"add", 1, CONF_POD_ADD, NULL},
+    {"settle", 1, CONF_POD_SETTLE, NULL},
+    {"weight", 2, CONF_POD_WEIGHT, NULL},
+    {"drain", 1, CONF_POD_DRAIN, NULL},
+    {"undrain", 1, CONF_POD_UNDRAIN, NULL},
+    {"out", 1, CONF_POD_OUT, NULL},
+    {"remove", 1, CONF_POD_REMOVE, pod_remove},
     {"volume", -1, CONF_POD_ADD, pod_volume},
 };
 
@@ -371,7 +383,9 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
 
     if (word->names >= 0 && cli->argc != 1 + word->names)
         return cli_usage(cli, "%s takes %s", word->word,
-                         word->names == 0 ? "no name" : "the name of one enclosure");
+                         word->names == 0   ? "no name"
+                         : word->names == 1 ? "the name of one enclosure"
+                                            : "the name of one enclosure, and a number");
     if (is_add && cli->address == NULL)
         return cli_usage(cli, "add needs --address, as in --address 192.0.2.10:4420");
     if (!is_add && (cli->address != NULL || cli->capacity != NULL || cli->weight != NULL ||
@@ -382,7 +396,7 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
         (cli->token != NULL || cli->ca != NULL || cli->cert != NULL))
         return cli_usage(cli, "--token, --ca, --cert and --key are for status and remove");
     if (cli->yes && (word->run == pod_status || word->what == CONF_POD_SETTLE))
-        return cli_usage(cli, "--yes is for add, drain, undrain, out, remove and reload");
+        return cli_usage(cli, "--yes is for add, weight, drain, undrain, out, remove and reload");
     if (cli->dry_run && word->run == pod_status)
         return cli_usage(cli, "--dry-run is for changes");
     return -1;
@@ -401,8 +415,9 @@ static int pod_run(int argc, char **argv)
         if (cli.argc > 0 && strcmp(cli.argv[0], pod_words[i].word) == 0)
             word = &pod_words[i];
     if (word == NULL)
-        return cli_usage(&cli, "it takes 'status', 'add', 'settle', 'drain', 'undrain', 'out', "
-                               "'remove', 'volume' or 'reload'");
+        return cli_usage(&cli,
+                         "it takes 'status', 'add', 'settle', 'weight', 'drain', 'undrain', 'out', "
+                         "'remove', 'volume' or 'reload'");
     status = words_check(&cli, word);
     if (status >= 0)
         return status;
@@ -414,15 +429,16 @@ static int pod_run(int argc, char **argv)
     else if (word->run != NULL)
         status = word->run(&pod);
     else
-        status = pod_change(&pod, &(struct conf_pod_change){.what = word->what,
-                                                            .name = cli.argv[1],
-                                                            .address = cli.address,
-                                                            .uuid = cli.uuid,
-                                                            .nqn = cli.nqn,
-                                                            .capacity = cli.capacity,
-                                                            .weight = cli.weight,
-                                                            .http = cli.http,
-                                                            .yes = cli.yes});
+        status = pod_change(
+            &pod, &(struct conf_pod_change){.what = word->what,
+                                            .name = cli.argv[1],
+                                            .address = cli.address,
+                                            .uuid = cli.uuid,
+                                            .nqn = cli.nqn,
+                                            .capacity = cli.capacity,
+                                            .weight = word->names == 2 ? cli.argv[2] : cli.weight,
+                                            .http = cli.http,
+                                            .yes = cli.yes});
     conf_pod_free(&pod.before);
     conf_pod_free(&pod.after);
     return status;
@@ -437,6 +453,7 @@ const struct cli_command cli_pod = {
         "usage: icms pod status [WHERE ...] [options]\n"
         "       icms pod reload [options]\n"
         "       icms pod add NAME --address HOST:PORT[,HOST:PORT...] [options]\n"
+        "       icms pod weight NAME NUMBER [options]\n"
         "       icms pod settle|drain|undrain|out|remove NAME [options]\n"
         "       icms pod volume list|create|set|reset|delete [NAME [KEY=VALUE ...]] [options]\n"
         "Show the pod map and what the agent of this machine makes of it, or change the map's\n"
@@ -445,21 +462,22 @@ const struct cli_command cli_pod = {
         "\n"
         "  status   enclosures with state, share of new blocks, health and links; what differs\n"
         "           between file and agent; of each enclosure whose http is in the map its\n"
-        "           drives, when it was last read, its epoch, its agents with theirs. WHERE: one\n"
-        "           more to ask, the file of a target on this machine, or http[s]://ADDRESS:PORT\n"
+        "           drives, when it was last read, its epoch, its agents. WHERE: one more to\n"
+        "           ask, the file of a target on this machine, or http[s]://ADDRESS:PORT\n"
         "  add      a new enclosure, joining\n"
-        "  settle   a joining enclosure is up\n"
+        "  weight   another share; what moves is found where it was until it is settled\n"
+        "  settle   a joining enclosure is up, a weight that changes has changed\n"
         "  drain    it is read and takes no new blocks\n"
         "  undrain  it takes blocks again, joining; also one that is out\n"
         "  out      it stays listed and is not used; --yes unless it is draining\n"
-        "  remove   a drained enclosure leaves; --yes if its target says that it was read within\n"
-        "           10 minutes, or cannot be asked\n"
+        "  remove   a drained enclosure leaves; --yes if its target says that it was read\n"
+        "           within 10 minutes, or cannot be asked\n"
         "  volume   what all daemons agree about of each volume: list it; create NAME with\n"
         "           value_max, sealed, encrypted, run_blocks, and for targets with `pod` quota,\n"
         "           hosts=[NQN,...], tenant, require; set all but sealed and encrypted; KEY= is\n"
-        "           the default; reset: the next generation, all blocks are misses at once;\n"
-        "           delete. Create one of a deleted volume's name with generation=N, higher than\n"
-        "           it had, or its old blocks are found again\n"
+        "           the default; reset: the next generation, all blocks are misses; delete.\n"
+        "           Create one of a deleted volume's name with generation=N, higher than it\n"
+        "           had, or its old blocks are found again\n"
         "  reload   wait until the agent uses the file's epoch\n"
         "\n"
         "      --file FILE      the pod map; default /etc/icms/pod.yaml\n"
@@ -471,19 +489,17 @@ const struct cli_command cli_pod = {
         "      --nqn NQN        add: when the target's configuration has one\n"
         "      --http URL       add: where its target shows its status\n"
         "      --dry-run        show what would change, and change nothing\n"
-        "      --yes            add, undrain, drain: although another one is joining, or "
-        "draining;\n"
-        "                       remove, out: although it is not drained, or may still be read;\n"
-        "                       reload: enclosures that were not drained, and volumes, may leave;\n"
-        "                       volume reset, delete: its blocks are misses; volume set: although quota or\n"
-        "                       value_max becomes smaller, more hosts may use it, or fewer\n"
+        "      --yes            add, weight, drain, undrain: although another one joins or\n"
+        "                       drains, or a weight is changing; remove, out: although it is not\n"
+        "                       drained, or may still be read; reload: more than half may leave;\n"
+        "                       volume reset, delete, set: although blocks are lost, or more or\n"
+        "                       fewer hosts may use it\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
         "  -d, --deadline TIME  reload: how long it waits; default 10s. status, remove: for the\n"
         "                       targets and agents; default 2s\n"
-        "      --token FILE     status, remove: the token of http ports; sent over https, and "
-        "over\n"
-        "                       http to a loopback address alone\n"
+        "      --token FILE     status, remove: the token of http ports; sent over https, and\n"
+        "                       over http to a loopback address alone\n"
         "      --ca FILE        authorities of their certificates; default those of this machine\n"
         "      --cert FILE      the certificate of a client that http ports take\n"
         "      --key FILE       the private key of --cert\n"
@@ -492,7 +508,7 @@ const struct cli_command cli_pod = {
         "  -h, --help           print this\n"
         "\n"
         "Exit status: 0 done; 1 it failed, or status found differences, an enclosure that is not\n"
-        "up, no answer, a drive out of service, or an agent or a target with another epoch, with\n"
-        "the map of another pod, or that does not use the map of its file;\n"
+        "up, no answer, a drive out of service, or a daemon with another epoch, with the map of\n"
+        "another pod, or that does not use the map of its file;\n"
         "2 usage, or the agent of this machine does not answer.\n",
 };

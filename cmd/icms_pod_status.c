@@ -108,18 +108,29 @@ static void addresses_compare(json_t *list, const struct conf_enclosure *is, con
                            address);
 }
 
+static void weight_compare(json_t *list, const char *name, const char *what, const char *used,
+                           double is)
+{
+    double value = strtod(used, NULL);
+
+    if (value < is || value > is)
+        difference_add(list, "%s: its %s is %.8g for the agent, %.8g in the file", name, what,
+                       value, is);
+}
+
 /* The values of an enclosure. */
 static void values_compare(json_t *list, const struct conf_enclosure *is, const json_t *known)
 {
     const char *weight = text_of(known, "weight");
-    double used = strtod(weight, NULL);
     char uuid[UUID_TEXT_BYTES];
 
     text_compare(list, is->name, "state", text_of(known, "pod_state"),
                  conf_enclosure_state_name((enum conf_enclosure_state)is->state));
-    if (weight[0] != '\0' && (used < is->weight || used > is->weight))
-        difference_add(list, "%s: its weight is %g for the agent, %g in the file", is->name, used,
-                       is->weight);
+    if (weight[0] != '\0') {
+        weight_compare(list, is->name, "weight", weight, is->weight);
+        weight_compare(list, is->name, "former weight", text_of(known, "former_weight"),
+                       is->former_weight);
+    }
     text_compare(list, is->name, "uuid", text_of(known, "uuid"), uuid_format(&is->uuid, uuid));
     text_compare(list, is->name, "nqn", text_of(known, "nqn"), is->nqn);
     addresses_compare(list, is, known);
@@ -296,6 +307,12 @@ static void pod_text(const struct pod *pod, const struct found *found)
         for (uint32_t k = 1; k < is->address_count; k++)
             (void)printf("%-20s %s\n", "", is->address[k]);
     }
+    for (uint32_t i = 0; i < map->enclosure_count; i++)
+        if (map->enclosures[i].former_weight > 0)
+            (void)printf("\n%s: its weight changes from %.8g to %.8g: settle it when the share of "
+                         "hits of all enclosures is as before\n",
+                         map->enclosures[i].name, map->enclosures[i].former_weight,
+                         map->enclosures[i].weight);
     links_text(map, root);
     pod_asked_text(found->asked, found->agents, map);
     pod_volumes_text(map, root);

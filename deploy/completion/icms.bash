@@ -74,7 +74,7 @@ _icms()
             [ "${COMP_CWORD}" -lt 3 ] || compgen -f -- "$word")
         ;;
     *,pod)
-        mapfile -t COMPREPLY < <(compgen -W "status add settle drain undrain out remove volume reload" -- "$word"
+        mapfile -t COMPREPLY < <(compgen -W "status add settle weight drain undrain out remove volume reload" -- "$word"
             [[ ${COMP_WORDS[COMP_CWORD - 1]} != --@(file|token|ca|cert|key) ]] || compgen -f -- "$word")
         ;;
     *)

@@ -139,7 +139,7 @@ _icms() {
                 '--cert[a certificate of a client]:file:_files' '--key[of --cert]:file:_files' \
                 '--json[answer with JSON]' '(-q --quiet)'{-q,--quiet}'[no answer but the exit status]' \
                 '(-h --help)'{-h,--help}'[print the options]' \
-                ':what:(status add settle drain undrain out remove volume reload)' ':enclosure:'
+                ':what:(status add settle weight drain undrain out remove volume reload)' ':enclosure:'
             ;;
         config)
             _arguments '--json[answer with JSON]' '(-q --quiet)'{-q,--quiet}'[no answer but the exit status]' \

@@ -36,6 +36,8 @@ struct agent_enclosure_opts {
     uint32_t addr_count;                 /* 1..LIMIT_LINKS                                      */
     struct loop_addr addrs[LIMIT_LINKS]; /* all lead to the same NVM subsystem                  */
     double weight;
+    double former_weight; /* UP: before it changed; what others had by it is asked of them; 0: as it
+                             is                                                               */
     enum agent_pod_state state;
     const char *psk;    /* file of the TLS key, read at once; NULL: connections without TLS     */
     const char *secret; /* file of this host's DHHC-1 secret, read at once; NULL: none          */
@@ -354,7 +356,7 @@ struct agent_enclosure_stats {
     uint32_t link_count;
     struct agent_link_stats links[LIMIT_LINKS];
     uint64_t failovers; /* commands that another link took over from one that was lost          */
-    double weight;
+    double weight, former_weight; /* as of agent_enclosure_opts                      */
     enum agent_pod_state pod_state;
     bool has_psk, has_secret; /* connections to it use them */
     enum agent_enclosure_state state;

@@ -110,6 +110,14 @@ static double owner_weight(const struct agent_enclosure_opts *enclosure)
     return enclosure->state == AGENT_POD_DRAINING ? 0 : enclosure->weight;
 }
 
+/* What it had of them before. */
+static double former_weight(const struct agent_enclosure_opts *enclosure)
+{
+    if (enclosure->state == AGENT_POD_JOINING)
+        return 0;
+    return enclosure->former_weight > 0 ? enclosure->former_weight : enclosure->weight;
+}
+
 icms_err agent_pod_check(const struct agent_enclosure_opts *enclosures, uint32_t count,
                          struct err_why *why)
 {
@@ -123,7 +131,8 @@ icms_err agent_pod_check(const struct agent_enclosure_opts *enclosures, uint32_t
 
         if (addrs_err != ICMS_OK)
             return addrs_err;
-        if (!(enclosure->weight >= 0) || isinf(enclosure->weight))
+        if (!(enclosure->weight >= 0) || isinf(enclosure->weight) ||
+            !(enclosure->former_weight >= 0) || isinf(enclosure->former_weight))
             return err_set(why, ICMS_CONFIG, "enclosure %s: its weight is not a number from 0 up",
                            enclosure->name);
         for (uint32_t j = 0; j < i; j++) {
@@ -147,8 +156,8 @@ static bool enclosure_equal(const struct agent_enclosure_opts *a,
                             const struct agent_enclosure_opts *b)
 {
     return strcmp(a->name, b->name) == 0 && uuid_equal(&a->uuid, &b->uuid) &&
-           strcmp(a->nqn, b->nqn) == 0 && a->weight == b->weight && a->state == b->state &&
-           a->require == b->require;
+           strcmp(a->nqn, b->nqn) == 0 && a->weight == b->weight &&
+           a->former_weight == b->former_weight && a->state == b->state && a->require == b->require;
 }
 
 /* The slot of a member; LIMIT_ENCLOSURES: it is none. */
@@ -270,7 +279,8 @@ static void view_settings(struct agent_view *view, const struct agent *agent,
         view->settings.run_blocks[i] = agent->volumes[i].spec.run_blocks;
 }
 
-/* Who has blocks, and who had them before those that join came and those that drain went. */
+/* Who has blocks, and who had them before those that join came, those that drain went, and weights
+ * changed. */
 static icms_err view_maps(struct agent_view *view, const struct agent_enclosure_opts *enclosures,
                           uint32_t count, struct err_why *why)
 {
@@ -280,7 +290,7 @@ static icms_err view_maps(struct agent_view *view, const struct agent_enclosure_
 
     for (uint32_t i = 0; i < count; i++) {
         const struct agent_enclosure_opts *enclosure = &enclosures[i];
-        double before = enclosure->state == AGENT_POD_JOINING ? 0 : enclosure->weight;
+        double before = former_weight(enclosure);
 
         owners[i] = (struct place_member){enclosure->uuid, owner_weight(enclosure)};
         former[i] = (struct place_member){enclosure->uuid, before};

@@ -13,6 +13,7 @@
  * on the data path locks.
  *
  *   epoch n  owners = UP + JOINING (new blocks)     former = UP + DRAINING (NULL: the same)
+ *            with the weights of now                with former weights, where they are another
  *   load     owner -- misses --> former owner -- has it --> answered, stored at the owner
  *   match    the same in batches: a command an enclosure for the owners, one for the former
  *   store    owner only           delete  owner and next in order of both
@@ -32,7 +33,7 @@
  *   that memory after the answer.
  * - `former` has one step of history: an enclosure that joins while another one is joining takes
  *   blocks that only that one has. Let one be up before the next joins. A weight that changes
- *   moves runs without a former owner.
+ *   without a former weight moves runs without a former owner.
  * - Two agents have another epoch for a moment. Each finds what the other stored: owners of one
  *   are owners or former owners of the other. Targets and agents tell of different enclosures
  *   when that lasts (AGENT_SETTLE_NS).
@@ -70,7 +71,8 @@ struct agent_view {
     uint64_t epoch;
     uint64_t members;         /* bit j: enclosure j is in the pod                          */
     struct place_map *owners; /* who has blocks: UP and JOINING; NULL: there is none       */
-    struct place_map *former; /* who had them: UP and DRAINING; NULL: the same, or nobody  */
+    struct place_map *former; /* who had them: UP and DRAINING, by former weights; NULL: the same,
+                                 or nobody                                                 */
     uint8_t numbers[LIMIT_ENCLOSURES]; /* of the enclosure, by member of both maps         */
     struct nvmf_settings settings;     /* what all agents have to agree about              */
     struct agent_identity volumes[LIMIT_AGENT_VOLUMES]; /* by the agent's number           */

@@ -206,6 +206,48 @@ static void one_that_joins_takes_its_share_and_costs_no_hit(void **state)
     }
 }
 
+/* One of four gets four times, or a third, of its weight. */
+static void a_weight_that_changes_costs_no_hit(void **state)
+{
+    for (size_t way = 0; way < WAYS * 2; way++) {
+        struct rig_opts opts = ways[way / 2];
+        struct agent_rig *rig;
+        struct rig_client *client;
+        const struct agent_volume_stats *volume;
+        struct pod pod;
+        uint32_t before[KEYS], moving = 0, asked;
+
+        opts.members = 0;
+        rig = rig_new(&opts);
+        client = rig_client_new(rig);
+        pod = pod_with(rig, 1, AGENT_POD_UP);
+        fill(rig, 0, KEYS);
+        for (uint32_t n = 0; n < KEYS; n++)
+            before[n] = rig_owner(rig, KV, n);
+        pod.list[1].former_weight = pod.list[1].weight;
+        pod.list[1].weight *= way % 2 == 0 ? 4 : 0.3;
+        assert_pod(rig, 2, pod.list, 4);
+        for (uint32_t n = 0; n < KEYS; n++)
+            moving += rig_owner(rig, KV, n) != before[n];
+        assert_true(moving > 0);
+        assert_true(rig_stats(rig)->enclosures[1].former_weight == rig->enclosures[1].weight);
+        assert_int_equal(matched(client, 0, KEYS), KEYS);
+        for (int round = 0; round < 4; round++)
+            assert_int_equal(hits(client, 0, KEYS), KEYS);
+        rig_run(rig, 500 * MS);
+        volume = &rig_stats(rig)->volumes[KV];
+        assert_true(volume->moved > 0 && volume->moved <= moving);
+        asked = (uint32_t)volume->former_found;
+        /* It is settled: what was moved is there without another look elsewhere. */
+        pod.list[1].former_weight = 0;
+        assert_pod(rig, 3, pod.list, 4);
+        assert_int_equal(hits(client, 0, KEYS), KEYS);
+        assert_int_equal(rig_stats(rig)->volumes[KV].former_found, asked);
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
 static void one_added_to_three_takes_a_quarter_of_the_runs(void **state)
 {
     struct agent_rig *rig = rig_new(&ways[0]);
@@ -923,6 +965,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_that_joins_takes_its_share_and_costs_no_hit),
+        cmocka_unit_test(a_weight_that_changes_costs_no_hit),
         cmocka_unit_test(one_added_to_three_takes_a_quarter_of_the_runs),
         cmocka_unit_test(what_a_caller_gets_in_its_memory_is_moved_too),
         cmocka_unit_test(a_larger_block_is_found_at_its_former_owner),

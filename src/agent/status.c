@@ -335,6 +335,7 @@ static void enclosure_stats(struct agent *agent, uint32_t number, struct agent_e
     out->number = number;
     out->uuid = member->opts.uuid;
     out->weight = member->opts.weight;
+    out->former_weight = member->opts.former_weight;
     out->pod_state = member->opts.state;
     memcpy(out->nqn, member->opts.nqn, sizeof(out->nqn));
     out->has_psk = member->keys->tls != NULL;
@@ -651,6 +652,9 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
     json_put_uint(json, "failovers", enclosure->failovers);
     (void)snprintf(weight, sizeof(weight), "%.17g", enclosure->weight);
     json_put_string(json, "weight", weight); /* exactly: it is compared */
+    (void)snprintf(weight, sizeof(weight), "%.17g", enclosure->former_weight);
+    if (enclosure->former_weight > 0)
+        json_put_string(json, "former_weight", weight);
     json_put_string(json, "auth", enclosure->auth);
     json_put_string(json, "tls", enclosure->tls);
     json_put_uint(json, "exclusions", enclosure->excluded_count);

@@ -139,6 +139,7 @@ struct conf_enclosure {
     uint64_t capacity_bytes;       /* of a pod map: of its drives; 0: not said        */
     double weight;                 /* healthy capacity in any unit, same for all; 1, or the GiB of
                                       capacity_bytes                                  */
+    double former_weight;          /* of a pod map, UP: before it changed; 0: as it is */
     uint8_t require;               /* REQUIRE_*: what it has to give; default: the agent's */
     bool is_require_written;       /* there or for the agent, if only as none         */
     char psk[LIMIT_PATH_BYTES];    /* file of the TLS key; default: the agent's; "": none */

@@ -800,6 +800,13 @@ static const struct conf_key pod_enclosure_keys[] = {
      .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "
             "unit, or in GiB where other enclosures have their weight from capacity. Where one "
             "has, each has one of the two keys."},
+    {"former_weight", CONF_NUMBER, false, AT(struct conf_enclosure, former_weight),
+     .computed = "none: its weight is not changing", .example = "1",
+     .doc =
+         "The weight that it had before, while it changes: a block that its owner by the weights "
+         "does not have is asked of the one that owned it by the former weights, and copied. "
+         "Only for an enclosure that is up. icms pod weight writes it, and icms pod settle "
+         "removes it. Daemons of a version that does not have this key refuse a map with it."},
     {"state", CONF_CHOICE, false, AT(struct conf_enclosure, state), .fallback = "up",
      .choices = pod_states,
      .doc = "up: it takes and gives blocks. joining: it takes its share of new blocks, and what it "

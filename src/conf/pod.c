@@ -221,6 +221,11 @@ icms_err conf_enclosure_rules(const struct conf_source *source, const struct con
         conf_uuid_nqn(&enclosure->uuid, enclosure->nqn);
     if (enclosure->weight <= 0)
         enclosure->weight = weight_default(enclosure->capacity_bytes);
+    if (enclosure->former_weight > 0 && enclosure->state != CONF_ENCLOSURE_UP)
+        return conf_fail(source, conf_node_line(map, "former_weight"),
+                         "former_weight: the enclosure is %s, and only one that is up has one: "
+                         "leave it out",
+                         conf_enclosure_state_name((enum conf_enclosure_state)enclosure->state));
     for (uint32_t i = 0; i < enclosure->address_count; i++) {
         const char *wrong = conf_address_wrong(enclosure->address[i]);
 

@@ -122,7 +122,8 @@ const char *conf_enclosure_state_name(enum conf_enclosure_state state);
 
 enum conf_pod_what {
     CONF_POD_ADD,     /* a new enclosure, joining                              */
-    CONF_POD_SETTLE,  /* joining to up                                         */
+    CONF_POD_SETTLE,  /* joining to up; a weight that changes has changed      */
+    CONF_POD_WEIGHT,  /* of one that is up; its former weight is kept until it is settled */
     CONF_POD_DRAIN,   /* to draining                                           */
     CONF_POD_UNDRAIN, /* draining or out to joining: it lacks what was written meanwhile */
     CONF_POD_OUT,     /* to out; from up or joining with yes           */
@@ -143,7 +144,8 @@ struct conf_pod_change {
     const char *name;              /* of what changes; SHRINK: NULL  */
     const char *address;           /* ADD: one or more, with commas  */
     const char *uuid, *nqn, *http; /* ADD                            */
-    const char *capacity, *weight; /* ADD                            */
+    const char *capacity;          /* ADD                            */
+    const char *weight;            /* ADD, WEIGHT                    */
     char *const *values;           /* CREATE, SET: "quota=4GiB"; "quota=": not written */
                                    /* CREATE alone: "generation=3"   */
     uint32_t value_count;
@@ -151,8 +153,8 @@ struct conf_pod_change {
      * whether that is long enough ago */
     const char *read;
     bool is_unread;
-    bool yes; /* REMOVE, OUT: although it is not drained, or may still be read; ADD, UNDRAIN, DRAIN:
-                 although another one joins, or drains */
+    bool yes; /* REMOVE, OUT: although it is not drained, or may still be read; ADD, UNDRAIN, DRAIN,
+                 WEIGHT: although another one joins, or drains, or a weight changes */
 };
 
 /* The file with the change and an epoch raised by one. Nothing is written (conf_edit_write).

@@ -77,6 +77,13 @@ static void enclosure_differs(const struct conf_enclosure *was, const struct con
                   conf_enclosure_state_name((enum conf_enclosure_state)is->state));
     if (was->weight < is->weight || was->weight > is->weight)
         words_add(words, "%s weight %g -> %g", is->name, was->weight, is->weight);
+    if (was->former_weight <= 0 && is->former_weight > 0)
+        words_add(words, "%s former weight %g", is->name, is->former_weight);
+    else if (was->former_weight > 0 && is->former_weight <= 0)
+        words_add(words, "%s no former weight", is->name);
+    else if (was->former_weight < is->former_weight || was->former_weight > is->former_weight)
+        words_add(words, "%s former weight %g -> %g", is->name, was->former_weight,
+                  is->former_weight);
     capacity_differs(was, is, words);
     addresses_differ(was, is, words);
     if (strcmp(was->nqn, is->nqn) != 0)

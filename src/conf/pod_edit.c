@@ -67,11 +67,31 @@ static bool is_other(const struct change *change, enum conf_enclosure_state stat
     return false;
 }
 
-/* Agents ask two enclosures for a block: its owner, and who would own it if none joined and none
- * drained. What an enclosure between the two has is missed. */
+/* Whether the weight of another one than this changes. */
+static bool is_other_weighed(const struct change *change)
+{
+    for (uint32_t i = 0; i < change->before->enclosure_count; i++)
+        if (i != change->index && change->before->enclosures[i].former_weight > 0)
+            return true;
+    return false;
+}
+
+/* Agents ask two enclosures for a block: its owner, and who would own it if none joined, none
+ * drained and no weight changed. What an enclosure between the two has is missed. */
 static icms_err alone_check(const struct change *change, enum conf_enclosure_state state)
 {
-    if (change->asked->yes || !is_other(change, state))
+    if (change->asked->yes)
+        return ICMS_OK;
+    if (change->index < change->before->enclosure_count &&
+        change->before->enclosures[change->index].former_weight > 0)
+        return refuse(change, ICMS_INVALID,
+                      "its weight is changing: blocks that others have by its former weight would "
+                      "be missed; settle it first, or add --yes");
+    if (is_other_weighed(change))
+        return refuse(change, ICMS_INVALID,
+                      "the weight of another one is changing: blocks that were written since then "
+                      "would be missed; settle it first, or add --yes");
+    if (!is_other(change, state))
         return ICMS_OK;
     return refuse(change, ICMS_INVALID,
                   state == CONF_ENCLOSURE_JOINING
@@ -79,6 +99,32 @@ static icms_err alone_check(const struct change *change, enum conf_enclosure_sta
                         "settle it first, or add --yes"
                       : "another one is draining: blocks that were written since then would be "
                         "missed; remove it first, or add --yes");
+}
+
+/* The weight that is asked for, which values_check has found to be one. */
+static double weight_asked(const struct change *change)
+{
+    struct conf_enclosure enclosure = {.weight = 0};
+    struct err_why reason;
+
+    (void)!conf_pod_value_set("weight", change->asked->weight, &reason, &enclosure);
+    return enclosure.weight;
+}
+
+static icms_err weight_check(const struct change *change, const struct conf_enclosure *is)
+{
+    double weight = weight_asked(change);
+
+    if (!(weight < is->weight || weight > is->weight))
+        return refuse(change, ICMS_EXISTS, "its weight is that already");
+    if (is->state != CONF_ENCLOSURE_UP)
+        return refuse(change, ICMS_INVALID,
+                      is->state == CONF_ENCLOSURE_JOINING
+                          ? "it is joining: settle it first"
+                          : "it is not up, so it takes no blocks: see undrain");
+    if (alone_check(change, CONF_ENCLOSURE_JOINING) != ICMS_OK)
+        return ICMS_INVALID;
+    return alone_check(change, CONF_ENCLOSURE_DRAINING);
 }
 
 /* One that drains may be the only one that has a block, for as long as nobody asked for it: it is
@@ -193,7 +239,11 @@ static icms_err change_check(const struct change *change)
         return unknown(change);
     state = (enum conf_enclosure_state)change->before->enclosures[change->index].state;
     switch (change->asked->what) {
+    case CONF_POD_WEIGHT:
+        return weight_check(change, &change->before->enclosures[change->index]);
     case CONF_POD_SETTLE:
+        if (change->before->enclosures[change->index].former_weight > 0)
+            return ICMS_OK;
         if (state == CONF_ENCLOSURE_UP)
             return refuse(change, ICMS_EXISTS, "it is up already");
         if (state == CONF_ENCLOSURE_OUT)
@@ -348,6 +398,40 @@ static icms_err volume_set(const struct change *change, struct conf_edit_text *e
     return err;
 }
 
+/* Sets a key of the enclosure, of the text as it is now; value NULL: it is not written any more. */
+static icms_err key_put(const struct change *change, struct conf_edit_text *edit, const char *key,
+                        const char *value)
+{
+    if (!conf_edit_find(edit, change->asked->name))
+        return conf_edit_refuse(edit, edit->list->line, by_hand);
+    return value != NULL ? conf_edit_key_set(edit, edit->entry, key, value, "name", by_hand)
+                         : conf_edit_key_remove(edit, edit->entry, key, by_hand);
+}
+
+/* The new weight, and the one that it had, as configurations have it: with millionths at most. */
+static icms_err weight_set(const struct change *change, struct conf_edit_text *edit)
+{
+    char former[400];
+    int used =
+        snprintf(former, sizeof(former), "%.6f", change->before->enclosures[change->index].weight);
+    icms_err err = key_put(change, edit, "weight", change->asked->weight);
+
+    while (former[used - 1] == '0')
+        former[--used] = '\0';
+    if (former[used - 1] == '.')
+        former[--used] = '\0';
+    return err == ICMS_OK ? key_put(change, edit, "former_weight", former) : err;
+}
+
+/* Only one that is up has a former weight. */
+static icms_err state_set(const struct change *change, struct conf_edit_text *edit,
+                          const char *state)
+{
+    icms_err err = key_put(change, edit, "former_weight", NULL);
+
+    return err == ICMS_OK ? key_put(change, edit, "state", state) : err;
+}
+
 static icms_err volume_reset(const struct change *change, struct conf_edit_text *edit)
 {
     char text[16];
@@ -379,14 +463,18 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
     switch (change->asked->what) {
     case CONF_POD_ADD:
         return entry_add(edit, change->asked);
+    case CONF_POD_WEIGHT:
+        return weight_set(change, edit);
     case CONF_POD_SETTLE:
-        return conf_edit_key_set(edit, edit->entry, "state", "up", "name", by_hand);
+        if (change->before->enclosures[change->index].former_weight > 0)
+            return key_put(change, edit, "former_weight", NULL);
+        return key_put(change, edit, "state", "up");
     case CONF_POD_UNDRAIN:
         return conf_edit_key_set(edit, edit->entry, "state", "joining", "name", by_hand);
     case CONF_POD_DRAIN:
-        return conf_edit_key_set(edit, edit->entry, "state", "draining", "name", by_hand);
+        return state_set(change, edit, "draining");
     case CONF_POD_OUT:
-        return conf_edit_key_set(edit, edit->entry, "state", "out", "name", by_hand);
+        return state_set(change, edit, "out");
     case CONF_POD_REMOVE:
         return conf_edit_entry_remove(edit, by_hand);
     case CONF_POD_SHRINK:
@@ -557,17 +645,24 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
         memcpy(at, &after->enclosures[count], sizeof(*at));
         wanted->enclosure_count++;
         break;
+    case CONF_POD_WEIGHT:
+        at->former_weight = at->weight;
+        at->weight = weight_asked(change);
+        break;
     case CONF_POD_SETTLE:
         at->state = CONF_ENCLOSURE_UP;
+        at->former_weight = 0;
         break;
     case CONF_POD_UNDRAIN:
         at->state = CONF_ENCLOSURE_JOINING;
         break;
     case CONF_POD_DRAIN:
         at->state = CONF_ENCLOSURE_DRAINING;
+        at->former_weight = 0;
         break;
     case CONF_POD_OUT:
         at->state = CONF_ENCLOSURE_OUT;
+        at->former_weight = 0;
         break;
     case CONF_POD_REMOVE:
         memmove(at, at + 1, (count - 1 - change->index) * sizeof(*at));

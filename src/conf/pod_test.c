@@ -687,6 +687,65 @@ static void test_an_enclosure_is_added_with_its_capacity(void **state)
                 ICMS_INVALID, "capacity: ");
 }
 
+#define OUT(name_, ...) ((struct conf_pod_change){CONF_POD_OUT, .name = name_, __VA_ARGS__})
+#define WEIGHT(name_, weight_, ...)                                                                \
+    ((struct conf_pod_change){CONF_POD_WEIGHT, .name = name_, .weight = weight_, __VA_ARGS__})
+
+static void test_a_weight_changes_with_its_former_one(void **state)
+{
+    const char *changes = HEAD E0 "  weight: 2.5\n  former_weight: 3\n" E1;
+    char text[256];
+
+    changed(HEAD E0 E1, WEIGHT("e1", "2"),
+            EPOCH(5) E0 "- name: e1\n  former_weight: 1\n  weight: 2\n  address: 10.0.0.2:4420\n");
+    changed(HEAD E0 "  weight: 3 # racks\n" E1, WEIGHT("e0", "2.5"),
+            EPOCH(5) "- name: e0\n  former_weight: 3\n  address: 10.0.0.1:4420\n"
+                     "  weight: 2.5 # racks\n" E1);
+    changed(HEAD E0 "  weight: 0.000001\n" E1, WEIGHT("e0", "1000000.000001"),
+            EPOCH(5) "- name: e0\n  former_weight: 0.000001\n  address: 10.0.0.1:4420\n"
+                     "  weight: 1000000.000001\n" E1);
+    changed(HEAD E0 "  capacity: 2TiB\n" E1 "  weight: 9\n", WEIGHT("e0", "1000"),
+            EPOCH(5) "- name: e0\n  former_weight: 2048\n  weight: 1000\n"
+                     "  address: 10.0.0.1:4420\n  capacity: 2TiB\n" E1 "  weight: 9\n");
+    changed(changes, MAKE(SETTLE, "e0"), EPOCH(5) E0 "  weight: 2.5\n" E1);
+    not_changed(changes, MAKE(SETTLE, "e1"), ICMS_EXISTS, "up already");
+    not_changed(changes, WEIGHT("e0", "3"), ICMS_INVALID, "its weight is changing");
+    changed(changes, WEIGHT("e0", "3", .yes = true),
+            EPOCH(5) E0 "  weight: 3\n  former_weight: 2.5\n" E1);
+    not_changed(changes, WEIGHT("e1", "3"), ICMS_INVALID, "the weight of another one is changing");
+    not_changed(changes, MAKE(DRAIN, "e1"), ICMS_INVALID, "the weight of another one is changing");
+    not_changed(changes, MAKE(DRAIN, "e0"), ICMS_INVALID, "its weight is changing");
+    not_changed(changes, ADD(.name = "e2", .address = "10.0.0.3:4420"), ICMS_INVALID,
+                "the weight of another one is changing");
+    changed(changes, ((struct conf_pod_change){CONF_POD_DRAIN, .name = "e0", .yes = true}),
+            EPOCH(5) "- name: e0\n  state: draining\n  address: 10.0.0.1:4420\n  weight: 2.5\n" E1);
+    changed(changes, OUT("e0", .yes = true),
+            SHRUNK(5) "- name: e0\n  state: out\n  address: 10.0.0.1:4420\n  weight: 2.5\n" E1);
+    not_changed(HEAD E0 E1 "  state: joining\n", WEIGHT("e0", "3"), ICMS_INVALID,
+                "another one is joining");
+    not_changed(HEAD E0 E1 "  state: draining\n", WEIGHT("e0", "3"), ICMS_INVALID,
+                "another one is draining");
+    not_changed(HEAD E0 E1 "  state: joining\n", WEIGHT("e1", "3"), ICMS_INVALID,
+                "settle it first");
+    not_changed(HEAD E0 E1 "  state: out\n", WEIGHT("e1", "3"), ICMS_INVALID, "it is not up");
+    not_changed(HEAD E0 E1, WEIGHT("e1", "1.0"), ICMS_EXISTS, "that already");
+    not_changed(HEAD E0 E1, WEIGHT("e7", "2"), ICMS_NOT_FOUND, "none of this name");
+    for (uint32_t i = 0; i < 5; i++) {
+        static const char *const wrong[] = {"0", "-1", "nan", "2\n  state: out", "1TiB"};
+
+        not_changed(HEAD E0 E1, WEIGHT("e1", wrong[i]), ICMS_INVALID, "weight: ");
+    }
+    refused(ended(HEAD E0 "  state: draining\n  former_weight: 2\n" E1),
+            "p.yaml:7: ", "only one that is up has one");
+    refused(ended(HEAD E0 "  former_weight: 0\n" E1), "p.yaml:6: ", "former_weight");
+    accepted(HEAD E0 E1, &pod);
+    accepted(changes, &other);
+    assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)),
+                        "e0 weight 1 -> 2.5, e0 former weight 3");
+    assert_string_equal(conf_pod_differs(&other, &pod, text, sizeof(text)),
+                        "e0 weight 2.5 -> 1, e0 no former weight");
+}
+
 static void test_states_are_changed_in_their_line(void **state)
 {
     changed(HEAD E0 E1 "  state: joining  # since May\n", MAKE(SETTLE, "e1"),
@@ -710,8 +769,6 @@ static void test_states_are_changed_in_their_line(void **state)
                 "{name: e1, address: 10.0.0.2:1}]}\n",
                 MAKE(DRAIN, "e0"), ICMS_CONFIG, ":1: ");
 }
-
-#define OUT(name_, ...) ((struct conf_pod_change){CONF_POD_OUT, .name = name_, __VA_ARGS__})
 
 static void test_one_that_is_out_stays_listed(void **state)
 {
@@ -1034,6 +1091,7 @@ int main(void)
         cmocka_unit_test(test_addresses_that_come_and_go_are_words),
         cmocka_unit_test(test_an_enclosure_is_added_behind_the_last),
         cmocka_unit_test(test_an_enclosure_is_added_with_its_capacity),
+        cmocka_unit_test(test_a_weight_changes_with_its_former_one),
         cmocka_unit_test(test_states_are_changed_in_their_line),
         cmocka_unit_test(test_one_that_is_out_stays_listed),
         cmocka_unit_test(test_one_at_a_time_joins_or_drains),

@@ -264,24 +264,39 @@ def out(s):
         s.until("all are up", lambda: s.pod("status").returncode == 0)
         s.all_hits("every block is a hit")
     expect("at epoch 15", s.epoch() == 15)
+    done = s.pod("weight", "e3", "4", "--dry-run", "--json")
+    expect("another weight, and its former one", done.returncode == 0 and [
+        (e["weight"], e.get("former_weight")) for e in json.loads(done.stdout)["enclosures"]] == [
+            (1, None), (1, None), (4, 1)], done)
+    for words in (("weight", "e3", "4"), ("settle", "e3")):
+        done = s.pod(*words)
+        expect(" ".join(words), done.returncode == 0 and s.pod("reload").returncode == 0, done)
+        told = s.pod("status")
+        expect("file and agent agree", told.returncode == 0 and
+               (b"e3: its weight changes from 1 to 4" in told.stdout) == (words[0] == "weight"), told)
+        s.all_hits("every block is a hit")
+    for words in (("weight", "e3"), ("weight", "e3", "x"), ("weight", "e3", "4", "5"), ("settle", "e3", "4")):
+        done = s.pod(*words)
+        expect(f"{words}", done.returncode in (1, 2) and b"e3" not in done.stdout, done)
+    expect("at epoch 17", s.epoch() == 17)
 
 
 def shrink(s):
     """More than half leave: not before the operator says so, or none of them answers."""
-    s.write(16, s.targets)
-    s.until("three", lambda: s.epoch() == 16)
-    s.write(17, s.targets[:1])
-    s.until("one of three is not believed", lambda: s.log("epoch 17 lacks 2 of 3") == 1)
+    s.write(18, s.targets)
+    s.until("three", lambda: s.epoch() == 18)
+    s.write(19, s.targets[:1])
+    s.until("one of three is not believed", lambda: s.log("epoch 19 lacks 2 of 3") == 1)
     confirmed = s.pod("reload", "--yes")
-    expect("the operator says so", confirmed.returncode == 0 and s.epoch() == 18 and
-           "shrink_epoch: 18\n" in s.file.read_text(), confirmed)
-    s.write(19, s.targets)
-    s.until("three again", lambda: s.epoch() == 19)
-    s.write(20, s.targets[:1])
-    s.until("one of three is not believed", lambda: s.log("epoch 20 lacks 2 of 3") == 1)
+    expect("the operator says so", confirmed.returncode == 0 and s.epoch() == 20 and
+           "shrink_epoch: 20\n" in s.file.read_text(), confirmed)
+    s.write(21, s.targets)
+    s.until("three again", lambda: s.epoch() == 21)
+    s.write(22, s.targets[:1])
+    s.until("one of three is not believed", lambda: s.log("epoch 22 lacks 2 of 3") == 1)
     for target in s.targets[1:]:
         target.kill()
-    s.until("until none of the others answers", lambda: s.epoch() == 20)
+    s.until("until none of the others answers", lambda: s.epoch() == 22)
 
 
 def starts(s):
