@@ -440,6 +440,8 @@ static void page_pod(struct ctl_page *page, const struct agent_stats *stats)
 
     page_one(page, "icms_agent_epoch", "gauge", "Epoch of the set of enclosures that is in use.",
              (double)stats->epoch);
+    page_one(page, "icms_agent_map_refused", "gauge",
+             "1: the map in the file of `pod` is refused, and not in use.", stats->is_map_refused);
     ctl_family(page, "icms_agent_enclosure_pod_state", "gauge", "1, with its state in the pod.");
     for (uint32_t i = 0; i < stats->enclosure_count; i++) {
         const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];

@@ -121,6 +121,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     out_stats->states[1].name = "new";
     out_stats->states[1].count = 9;
     out_stats->states[1].us = 1500;
+    out_stats->is_map_refused = is_ready; /* in one of the two */
     out_stats->volume_count = out_stats->enclosure_count = 1;
     strcpy(out_stats->enclosures[0].name, "e0");
     memcpy(out_stats->enclosures[0].op_ns, hists, sizeof(out_stats->enclosures[0].op_ns));
@@ -328,6 +329,7 @@ static void test_an_agent_tells_its_readiness_and_counts(void **state)
         is_ready = ready != 0;
         agent_page_metrics(&agent_page, page);
         assert_true(has(page, ready ? "icms_agent_ready 1" : "icms_agent_ready 0"));
+        assert_true(has(page, ready ? "icms_agent_map_refused 1" : "icms_agent_map_refused 0"));
         assert_true(has(page, "icms_agent_hits_total{tier=\"dram\",volume=\"kv\"} 1000"));
         assert_true(has(page, "icms_agent_volume_generation{volume=\"kv\"} 4"));
         assert_true(has(page, "icms_agent_misses_total{reason=\"absent\",volume=\"kv\"} 3"));

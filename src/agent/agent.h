@@ -513,7 +513,8 @@ struct agent_tier_stats {
 
 struct agent_stats {
     uint32_t clients;
-    uint64_t epoch; /* of the enclosures */
+    uint64_t epoch;      /* of the enclosures                                            */
+    bool is_map_refused; /* the map of its source is not in use (agent_map_refused_set)  */
     uint32_t enclosure_count, volume_count;
     uint64_t requests, sheds, deadline_misses, checksum_errors;
     uint64_t memory_bytes;                        /* for blocks of all volumes         */

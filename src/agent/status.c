@@ -434,6 +434,9 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     out_stats->refused_user = agent->refused_user;
     pthread_mutex_unlock(&agent->control);
     out_stats->epoch = agent_epoch(agent);
+    pthread_mutex_lock(&agent->pod.lock);
+    out_stats->is_map_refused = agent->pod.refused[0] != '\0';
+    pthread_mutex_unlock(&agent->pod.lock);
     out_stats->volume_count = agent->volume_count;
     out_stats->memory_bytes = agent_memory_bytes(agent);
     out_stats->backlog_bytes = atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed);

@@ -177,6 +177,7 @@ def refused(s):
         time.sleep(1.2)
         expect("once, and nothing changes", s.log(words) == before + 1 and s.epoch() == 5,
                s.agent.log_path.read_text())
+        expect("a metric says so", "\nicms_agent_map_refused 1\n" in s.agent.get("/metrics")[1])
         if what == "shrunken":
             waits = s.pod("reload", "--deadline", "300ms")
             expect("reload says that it is not used", waits.returncode == 1 and b"not epoch 6" in waits.stderr, waits)
