@@ -130,21 +130,26 @@ class Engine:
     """The model of one side."""
 
     def __init__(self, volume, side, history, given):
+        import icms  # of the wheel
+
+        self.key = icms.key
         self.volume, self.side, self.history, self.given = volume, side, history, given
         self.seen, self.stalls, self.late, self.misses = set(range(history)), [], 0.0, 0
         self.copies = []  # what the same prefix took once it was in the agent's memory
         self.busy = False
-        self.rooms = [bytearray(given.block_kib << 10) for _ in range(512)]
-        self.value = os.urandom(given.block_kib << 10)
+        self.block = given.block_kib << 10
+        memory = memoryview(bytearray(512 * self.block))
+        self.rooms = [memory[i * self.block:(i + 1) * self.block] for i in range(512)]
+        self.value = os.urandom(self.block)
 
-    def names(self, ids):
-        return [f"{'history' if number < self.history else self.side} {number}" for number in ids]
+    def keys(self, ids):
+        return [self.key(f"{'history' if number < self.history else self.side} {number}") for number in ids]
 
     def fill(self):
         """Stores the history, on flash."""
         for first in range(0, self.history, 64):
-            names = self.names(range(first, min(first + 64, self.history)))
-            assert self.volume.put(names, [self.value] * len(names), on_flash=True, deadline_ms=60000).ok
+            keys = self.keys(range(first, min(first + 64, self.history)))
+            assert self.volume.put(keys, [self.value] * len(keys), on_flash=True, deadline_ms=60000).ok
 
     def run(self, requests, lead):
         """Takes the requests in order, in real time."""
@@ -152,7 +157,7 @@ class Engine:
         waiting = queue.SimpleQueue()
         threading.Thread(target=self.arrive, args=(begin, requests, lead, waiting), daemon=True).start()
         for arrival, _ in requests:
-            self.serve(waiting.get())
+            self.serve(*waiting.get())
             self.late = max(self.late, time.monotonic() - begin - arrival)
         return time.monotonic() - begin
 
@@ -163,29 +168,29 @@ class Engine:
             events += [(max(0, arrival - lead), lead * 1000, ids, False) for arrival, ids in requests]
         for at, deadline_ms, ids, is_arrival in sorted(events, key=lambda one: one[0]):
             time.sleep(max(0, begin + at - time.monotonic()))
-            known = stored(ids, self.seen)
+            known, keys = stored(ids, self.seen), self.keys(ids)
             if lead is not None and known and not (is_arrival and waiting.empty() and not self.busy):
-                self.volume.prestage(self.names(ids[:known]), deadline_ms=int(deadline_ms))
+                self.volume.prestage(keys[:known], deadline_ms=int(deadline_ms))
             if is_arrival:
-                waiting.put(ids)
+                waiting.put((ids, keys))
 
-    def serve(self, ids):
+    def serve(self, ids, keys):
         self.busy = True
         known = min(stored(ids, self.seen), len(ids) - 1)
         if known:
             start = time.monotonic()
-            results = self.volume.get(self.names(ids[:known]), self.rooms[:known], deadline_ms=10000)
+            results = self.volume.get(keys[:known], self.rooms[:known], deadline_ms=10000)
             self.stalls.append(time.monotonic() - start)
             self.misses += known - results.hits
         work = time.monotonic() + (len(ids) - known) * self.given.block_tokens / self.given.prefill
-        new = [number for number in ids if number not in self.seen]
+        new = [key for number, key in zip(ids, keys) if number not in self.seen]
         if new:
-            self.volume.put(self.names(new), [self.value] * len(new), if_absent=True, deadline_ms=10000)
-        self.seen.update(new)
+            self.volume.put(new, [self.value] * len(new), if_absent=True, deadline_ms=10000)
+        self.seen.update(ids)
         time.sleep(max(0, work - time.monotonic()))
         if known:
             start = time.monotonic()
-            self.volume.get(self.names(ids[:known]), self.rooms[:known], deadline_ms=10000)
+            self.volume.get(keys[:known], self.rooms[:known], deadline_ms=10000)
             self.copies.append(time.monotonic() - start)
         self.busy = False
 
