@@ -19,14 +19,15 @@
 #define STATUS_ACCEPTED 202 /* of HTTP */
 
 static const char *const prestage_members[] = {"volume",   "keys",   "names",       "deadline_ms",
-                                               "priority", "tier",   "pin_seconds", "chain",
-                                               "tokens",   "hashes", NULL};
+                                               "priority", "tier",   "pin_seconds", "once",
+                                               "chain",    "tokens", "hashes",      NULL};
 
 static icms_err order_read(const struct agent_body *body, struct err_why *why,
                            char out_volume[LIMIT_NAME_BYTES], struct agent_hints *out_hints)
 {
     const json_t *root = body->root;
     const json_t *tier = json_object_get(root, "tier");
+    const json_t *once = json_object_get(root, "once");
     icms_err err = agent_body_volume(root, why, out_volume);
     struct key *keys = NULL;
     bool is_local = false;
@@ -38,9 +39,12 @@ static icms_err order_read(const struct agent_body *body, struct err_why *why,
         if (!is_local && (!json_is_string(tier) || strcmp(json_string_value(tier), "dram") != 0))
             return err_set(why, ICMS_INVALID, "tier: \"dram\" or \"local\"");
     }
+    if (once != NULL && !json_is_boolean(once))
+        return err_set(why, ICMS_INVALID, "once: true or false");
     *out_hints = (struct agent_hints){.volume = out_volume,
                                       .deadline_ms = PRESTAGE_DEADLINE_MS,
-                                      .tier = is_local ? ICMS_TIER_LOCAL : ICMS_TIER_DRAM};
+                                      .tier = is_local ? ICMS_TIER_LOCAL : ICMS_TIER_DRAM,
+                                      .once = json_is_true(once)};
     err = agent_body_number(root, "deadline_ms", 1, PRESTAGE_DEADLINE_MS_MAX, why,
                             &out_hints->deadline_ms);
     if (err == ICMS_OK)

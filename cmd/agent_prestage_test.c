@@ -59,6 +59,10 @@ static void what_is_right_is_read(void **state)
     assert_int_equal(read_text("{\"volume\": \"kv\", \"names\": [\"a\"], \"tier\": \"local\"}"),
                      ICMS_OK);
     assert_int_equal(hints.tier, ICMS_TIER_LOCAL);
+    assert_false(hints.once);
+    assert_int_equal(read_text("{\"volume\": \"kv\", \"names\": [\"a\"], \"once\": true}"),
+                     ICMS_OK);
+    assert_true(hints.once);
 }
 
 static void what_is_wrong_is_named(void **state)
@@ -102,6 +106,7 @@ static void what_is_wrong_is_named(void **state)
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"pin_seconds\": true}", "pin_seconds",
          ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"tier\": 1}", "dram", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"once\": 1}", "once", ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"dead\": 1}", "unknown member", ICMS_INVALID},
         {"{\"model\": \"m\", \"tokens\": [1, 2]}", "send keys", ICMS_UNSUPPORTED},
     };

@@ -57,6 +57,7 @@ enum option_code {
     OPTION_CANCEL,
     OPTION_PIN,
     OPTION_ESTIMATE,
+    OPTION_ONCE,
 };
 
 static const struct option option_table[] = {
@@ -100,6 +101,7 @@ static const struct option option_table[] = {
     {"cancel", no_argument, NULL, OPTION_CANCEL},
     {"pin", required_argument, NULL, OPTION_PIN},
     {"estimate", no_argument, NULL, OPTION_ESTIMATE},
+    {"once", no_argument, NULL, OPTION_ONCE},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -167,6 +169,8 @@ static unsigned option_taken_by(int code)
         return CLI_TAKES_HINT;
     case OPTION_ESTIMATE:
         return CLI_TAKES_ESTIMATE;
+    case OPTION_ONCE:
+        return CLI_TAKES_FILE | CLI_TAKES_STORE | CLI_TAKES_HINT;
     default:
         return 0;
     }
@@ -325,6 +329,9 @@ static int option_take(struct cli *cli, int code)
         return -1;
     case OPTION_ESTIMATE:
         cli->estimate = true;
+        return -1;
+    case OPTION_ONCE:
+        cli->once = true;
         return -1;
     default:
         return option_place(cli, code);
@@ -570,6 +577,7 @@ struct icms_request_options cli_options(const struct cli *cli)
     options.deadline_ms = cli->deadline_ms;
     options.put_ack = cli->on_flash ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
     options.put_if_absent = cli->if_absent;
+    options.once = cli->once;
     return options;
 }
 

@@ -30,8 +30,8 @@ enum cli_exit {
 enum cli_takes {
     CLI_TAKES_TIER = 1,        /* --open --volume --keys --deadline --json --quiet */
     CLI_TAKES_KEYS = 2,        /* --hex --name                               */
-    CLI_TAKES_FILE = 4,        /* --input, --output                          */
-    CLI_TAKES_STORE = 8,       /* --on-flash --if-absent                     */
+    CLI_TAKES_FILE = 4,        /* --output --once                            */
+    CLI_TAKES_STORE = 8,       /* --input --on-flash --if-absent --once      */
     CLI_TAKES_DEV = 16,        /* --dir --size --port --volume --json        */
     CLI_TAKES_GEN = 32,        /* --type --hash --kek --json                 */
     CLI_TAKES_ERASE = 64,      /* --config --pod --yes                      */
@@ -39,7 +39,7 @@ enum cli_takes {
     CLI_TAKES_VOLUMES = 512,   /* --file --dry-run                       */
     CLI_TAKES_TARGET = 1024,   /* --target, instead of --open                 */
     CLI_TAKES_DRIVES = 2048,   /* --format --yes                         */
-    CLI_TAKES_HINT = 4096,     /* --priority --tier --cancel --pin          */
+    CLI_TAKES_HINT = 4096,     /* --priority --tier --cancel --pin --once   */
     CLI_TAKES_ESTIMATE = 8192, /* --estimate                               */
     CLI_TAKES_PROOF = 16384,   /* --token --ca --cert --key               */
     CLI_TAKES_POD = 128, /* --file --address --capacity --weight --uuid --nqn --http --dry-run --yes
@@ -71,7 +71,7 @@ struct cli {
     bool opened;          /* by --open                              */
     bool json, quiet;     /* how to answer                          */
     bool hex, name;       /* what keys are                          */
-    bool on_flash, if_absent;
+    bool on_flash, if_absent, once;
     bool cancel;                          /* prestage: --cancel                     */
     bool estimate;                        /* match: --estimate                      */
     uint32_t priority;                    /* prestage: --priority                   */

@@ -19,6 +19,7 @@ static icms_err prestage_call(const struct cli *cli, const struct icms_key *keys
     options.priority = cli->priority;
     options.tier = cli->tier;
     options.pin_seconds = cli->pin_s;
+    options.once = cli->once;
     if (cli->deadline_ms != 0)
         options.deadline_ms = cli->deadline_ms;
     return icms_prestage(cli->handle, keys, count, &options, out_count);
@@ -26,11 +27,16 @@ static icms_err prestage_call(const struct cli *cli, const struct icms_key *keys
 
 static int prestage_keys(struct cli *cli, struct cli_blocks *blocks)
 {
-    struct icms_key *keys = cli_blocks_keys(blocks);
+    bool may_once = cli->pin_s == 0 && cli->tier == ICMS_TIER_DRAM && !cli->cancel;
+    struct icms_key *keys = cli->once && !may_once ? NULL : cli_blocks_keys(blocks);
     const char *what = cli->cancel ? "canceled" : cli->pin_s != 0 ? "pinned" : "taken";
     size_t count = 0;
     icms_err err;
 
+    if (cli->once && !may_once)
+        return cli_usage(cli,
+                         "--once: not with --pin, --tier local or --cancel; blocks that are read "
+                         "once at most are kept nowhere");
     if (keys == NULL)
         return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
     err = prestage_call(cli, keys, blocks->count, &count);
@@ -79,6 +85,9 @@ const struct cli_command cli_prestage = {
         "      --pin TIME       and keep them there for 90s or 30min, 1440min at most, however "
         "often\n"
         "                       they are read\n"
+        "      --once           they are read once at most: evicted first when they were read; "
+        "not\n"
+        "                       with --pin or --tier local\n"
         "      --cancel         take hints and pins back instead\n"
         "  -o, --open WHERE     unix:SOCKET; default $ICMS_OPEN, else the agent at $ICMS_SOCKET\n"
         "                       or at the default socket\n"

@@ -129,14 +129,14 @@ const struct cli_command cli_put = {
     .summary = "store a block",
     .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS | CLI_TAKES_STORE,
     .run = put_run,
-    .help =
-        "usage: icms put [options] KEY [FILE]\n"
-        "Store the bytes of FILE, or of standard input, under KEY.\n\n"
-        "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n" HELP_TIER HELP_KEY
-        "      --input FILE     the same as the argument FILE\n"
-        "      --on-flash       done when a drive has it, not when the agent has taken it\n"
-        "      --if-absent      fail when the key exists; its block stays as it is\n" HELP_ANSWER
-        "\nExit status: 0 stored, 1 not stored, 2 usage or connection.\n",
+    .help = "usage: icms put [options] KEY [FILE]\n"
+            "Store the bytes of FILE, or of standard input, under KEY.\n\n"
+            "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n" HELP_TIER HELP_KEY
+            "      --input FILE     the same as the argument FILE\n"
+            "      --on-flash       done when a drive has it, not when the agent has taken it\n"
+            "      --if-absent      fail when the key exists; its block stays as it is\n"
+            "      --once           it is read once at most: the agent's memory evicts it "
+            "first\n" HELP_ANSWER "\nExit status: 0 stored, 1 not stored, 2 usage or connection.\n",
 };
 
 /* ---- get ------------------------------------------------------------------------------------ */
@@ -225,6 +225,8 @@ const struct cli_command cli_get = {
     .help = "usage: icms get [options] KEY [FILE]\n"
             "Load the block under KEY and write its bytes to FILE, or to standard output.\n\n"
             "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n" HELP_TIER HELP_KEY
-            "      --output FILE    the same as the argument FILE\n" HELP_ANSWER
+            "      --output FILE    the same as the argument FILE\n"
+            "      --once           it is not read again: the agent's memory evicts it "
+            "first\n" HELP_ANSWER
             "\nExit status: 0 loaded, 1 missing (with the reason), 2 usage or connection.\n",
 };

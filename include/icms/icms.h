@@ -280,9 +280,22 @@ struct icms_request_options {
                         the other; a get fills them in this order. The pieces of a block are all in
                         host memory, or all in registered memory of one device (else INVALID). In
                         encrypted volumes host memory is one piece (UNSUPPORTED)                  */
+    uint32_t once;   /* put and get: 1: the blocks are read once at most, see "read once" below; 0:
+                        as others                                                                */
 };
 
 ICMS_API void icms_request_options_init(struct icms_request_options *options);
+
+/* Read once. Whoever knows that blocks will not be read again (documents that are asked about once,
+ * a scan, a prefill whose decoder is known) says so with `once`, and they take no memory from
+ * others: blocks that were brought so into the agent's memory are the first to be evicted, as soon
+ * as they are on flash, those that were read before those that were not; each makes space for the
+ * next one. Memory takes none to the agent's own drive, and with pod: and dir: a get past the
+ * memory stays one. `once` of a get says nothing about a block that is in memory already: it stays
+ * what it is, and the get does not count as a use of it. A block that is read twice all the same,
+ * the second time without `once`, is one as all others from then on, and so is one whose value
+ * replaces that of another. The pod knows nothing of this: what is not wanted there any more is
+ * removed (icms_remove). */
 
 /* The synchronous forms. blocks[0 .. count-1], count 1 .. ICMS_BATCH_MAX; options may be NULL.
  * Return ICMS_OK when every block's status is ICMS_OK, ICMS_MISS when at least one is not (look at
@@ -440,6 +453,8 @@ struct icms_prestage_options {
     void *tag;            /* icms_request_tag gives it back                                    */
     uint32_t pin_seconds; /* how long the blocks stay from now on, ICMS_PIN_SECONDS_MAX at most;
                              0: these are hints, and no pins                                   */
+    uint32_t once;        /* 1: the blocks are read once at most, see "read once" above: kept until
+                             they are read, as others, and evicted first after that            */
 };
 
 /* deadline_ms is 1,000. */
@@ -455,7 +470,8 @@ ICMS_API void icms_prestage_options_init(struct icms_prestage_options *options);
  * OK: all were taken. Else the status of the first that was not, while others may have been: BUSY
  * (too many hints; behind such a batch of 4,096 keys no more are asked for), DEADLINE (deadline_ms
  * is 0), LIMIT (too many pins; no more are asked for, either), KEY_SIZE, UNSUPPORTED (the tier),
- * NO_VOLUME, PEER_DOWN, ... INVALID: deadline_ms, tier, priority or pin_seconds is out of range. */
+ * NO_VOLUME, PEER_DOWN, ... INVALID: deadline_ms, tier, priority or pin_seconds is out of range, or
+ * once with pin_seconds or for a drive. */
 ICMS_API icms_err icms_prestage(struct icms_volume *volume, const struct icms_key *keys,
                                 size_t count, const struct icms_prestage_options *options,
                                 size_t *out_taken) ICMS_MUST_CHECK;

@@ -93,17 +93,17 @@ class Volume:
 
     @overload
     async def put(self, keys: Key, memory: Memory, *, deadline_ms: int = 0, on_flash: bool = False,
-                  if_absent: bool = False, stream: Stream = None) -> bool: ...
+                  if_absent: bool = False, once: bool = False, stream: Stream = None) -> bool: ...
 
     @overload
     async def put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False,
+                  on_flash: bool = False, if_absent: bool = False, once: bool = False,
                   stream: Stream = None) -> Results: ...
 
     async def put(self, keys: Key | Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False,
+                  on_flash: bool = False, if_absent: bool = False, once: bool = False,
                   stream: Stream = None) -> bool | Results:
-        flags = _client._put_flags(on_flash, if_absent)
+        flags = _client._put_flags(on_flash, if_absent, once)
         if isinstance(keys, _client._ONE_KEY):
             return _client._stored(await self._call(_icms.PUT, (keys,), (memory,), deadline_ms,
                                                     flags, stream=stream))
@@ -111,16 +111,16 @@ class Volume:
 
     @overload
     async def get(self, keys: Key, *, deadline_ms: int = 0,
-                  prestage: bool = False) -> bytes | None: ...
+                  prestage: bool = False, once: bool = False) -> bytes | None: ...
 
     @overload
     async def get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  prestage: bool = False, stream: Stream = None) -> Results: ...
+                  prestage: bool = False, once: bool = False, stream: Stream = None) -> Results: ...
 
     async def get(self, keys: Key | Sequence[Key], memory: Memories | None = None, *,
-                  deadline_ms: int = 0, prestage: bool = False,
+                  deadline_ms: int = 0, prestage: bool = False, once: bool = False,
                   stream: Stream = None) -> bytes | None | Results:
-        flags = _client._get_flags(prestage)
+        flags = _client._get_flags(prestage, once)
         if isinstance(keys, _client._ONE_KEY):
             space = self.volume._space(memory)
             return _client._value(await self._call(_icms.GET, (keys,), (space,), deadline_ms,
@@ -152,10 +152,11 @@ class Volume:
         return await asyncio.to_thread(self.volume.match_estimate, keys, deadline_ms=deadline_ms)
 
     async def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
-                       timeout_ms: int = 0, tier: str = "dram", pin_seconds: int = 0) -> int:
+                       timeout_ms: int = 0, tier: str = "dram", pin_seconds: int = 0,
+                       once: bool = False) -> int:
         return await asyncio.to_thread(self.volume.prestage, keys, deadline_ms=deadline_ms,
                                        priority=priority, timeout_ms=timeout_ms, tier=tier,
-                                       pin_seconds=pin_seconds)
+                                       pin_seconds=pin_seconds, once=once)
 
     async def prestage_cancel(self, keys: Sequence[Key]) -> int:
         return await asyncio.to_thread(self.volume.prestage_cancel, keys)

@@ -424,15 +424,15 @@ class Volume:
 
     @overload
     def put(self, keys: Key, memory: Memory, *, deadline_ms: int = 0, on_flash: bool = False,
-            if_absent: bool = False, stream: Stream = None) -> bool: ...
+            if_absent: bool = False, once: bool = False, stream: Stream = None) -> bool: ...
 
     @overload
     def put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-            on_flash: bool = False, if_absent: bool = False,
+            on_flash: bool = False, if_absent: bool = False, once: bool = False,
             stream: Stream = None) -> Results: ...
 
     def put(self, keys: Key | Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-            on_flash: bool = False, if_absent: bool = False,
+            on_flash: bool = False, if_absent: bool = False, once: bool = False,
             stream: Stream = None) -> bool | Results:
         """Stores one block, or a batch. Memory is read, 1 to value_bytes_max bytes each.
 
@@ -444,24 +444,28 @@ class Volume:
         answered for it. With if_absent a block that is there is EXISTS and stays, else it is
         replaced. VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for the block.
 
+        once: the blocks are read once at most (documents that are asked about once, a scan): the
+        agent's memory evicts them before all others; icms_put(3) has the rules.
+
         stream: memory of a GPU is read behind what is on this stream now; see `Client.register`.
         The memory of a block may be a tuple or list of pieces; see `get`.
         """
-        flags = _put_flags(on_flash, if_absent)
+        flags = _put_flags(on_flash, if_absent, once)
         if isinstance(keys, _ONE_KEY):
             return _stored(self._call(_icms.PUT, (keys,), (memory,), deadline_ms, flags,
                                       _stream(stream)))
         return self._call(_icms.PUT, keys, memory, deadline_ms, flags, _stream(stream))
 
     @overload
-    def get(self, keys: Key, *, deadline_ms: int = 0, prestage: bool = False) -> bytes | None: ...
+    def get(self, keys: Key, *, deadline_ms: int = 0, prestage: bool = False,
+            once: bool = False) -> bytes | None: ...
 
     @overload
     def get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-            prestage: bool = False, stream: Stream = None) -> Results: ...
+            prestage: bool = False, once: bool = False, stream: Stream = None) -> Results: ...
 
     def get(self, keys: Key | Sequence[Key], memory: Memories | None = None, *,
-            deadline_ms: int = 0, prestage: bool = False,
+            deadline_ms: int = 0, prestage: bool = False, once: bool = False,
             stream: Stream = None) -> bytes | None | Results:
         """Loads one block, or a batch into memory.
 
@@ -470,15 +474,17 @@ class Volume:
 
         A batch: memory is written, with room for the value of each block or more. `nbytes` is the
         size of the value; VALUE_SIZE when it has no room. prestage says that an engine will ask
-        soon, and does not delay those that wait. stream: into memory of a GPU, behind what is on
-        this stream now and before what is put there after the call; see `Client.register`.
+        soon, and does not delay those that wait. once says that the blocks are not read again: they
+        take no memory of the agent from others, and stay what they are if they are there. stream:
+        into memory of a GPU, behind what is on this stream now and before what is put there after the
+        call; see `Client.register`.
 
         The memory of a block may be a tuple or list of pieces, as many for each block of the batch: a
         value lies in them one behind the other. It is verified as a whole before a GPU has any of it.
         The pieces of a block are all on the host, or all in registered memory of one GPU, else
         INVALID; in an encrypted volume host memory is one piece, else UNSUPPORTED.
         """
-        flags = _get_flags(prestage)
+        flags = _get_flags(prestage, once)
         if isinstance(keys, _ONE_KEY):
             space = self._space(memory)
             return _value(self._call(_icms.GET, (keys,), (space,), deadline_ms, flags), space)
@@ -528,7 +534,8 @@ class Volume:
                 in self._volume.match_estimate(keys, deadline_ms)]
 
     def prestage(self, keys: Sequence[Key], *, deadline_ms: int = 1000, priority: int = 0,
-                 timeout_ms: int = 0, tier: str = "dram", pin_seconds: int = 0) -> int:
+                 timeout_ms: int = 0, tier: str = "dram", pin_seconds: int = 0,
+                 once: bool = False) -> int:
         """Hints that blocks will be asked for within deadline_ms; how many hints the agent took.
 
         The agent brings the blocks into its memory (tier "dram"), or to its own drive beside the pod
@@ -536,15 +543,16 @@ class Volume:
         does so after this call, which waits for the agent's answer alone, for timeout_ms at most. Of
         any number of keys. Of the hints of one user the higher priority (0 to 3) goes first, then the
         earlier deadline. With pin_seconds the blocks stay there for so long, however often they are
-        read, within pin_max of the volume; `prestage_cancel` lets them go. `Client.status` tells what
-        became of them: volumes[].prestage.
+        read, within pin_max of the volume; `prestage_cancel` lets them go. With once they are kept until
+        they are read, and are the first to go after that; not with pin_seconds, nor to the drive.
+        `Client.status` tells what became of them: volumes[].prestage.
         """
         if tier not in _TIERS:
             raise ValueError(f"tier {tier!r}: it is \"dram\" or \"local\"")
         if not _some(keys):
             return 0
         return self._volume.prestage(keys, deadline_ms, priority, timeout_ms, _TIERS.index(tier),
-                                     pin_seconds)
+                                     pin_seconds, once)
 
     def prestage_cancel(self, keys: Sequence[Key]) -> int:
         """Takes hints back, one for each key and tier; of how many keys there were any."""
@@ -584,19 +592,20 @@ class Volume:
     # ---- requests
 
     def start_put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False, tag: Any = None,
-                  stream: Stream = None) -> Request:
+                  on_flash: bool = False, if_absent: bool = False, once: bool = False,
+                  tag: Any = None, stream: Stream = None) -> Request:
         """`put` as a request: returns at once. Memory stays unchanged until it is over.
 
         LimitError when too many requests of the client are under way, here and in its sisters.
         """
-        return self._start(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
+        return self._start(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent, once),
                            tag, stream=_stream(stream))
 
     def start_get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  prestage: bool = False, tag: Any = None, stream: Stream = None) -> Request:
+                  prestage: bool = False, once: bool = False, tag: Any = None,
+                  stream: Stream = None) -> Request:
         """`get` as a request. Memory belongs to it until it is over."""
-        return self._start(_icms.GET, keys, memory, deadline_ms, _get_flags(prestage), tag,
+        return self._start(_icms.GET, keys, memory, deadline_ms, _get_flags(prestage, once), tag,
                            stream=_stream(stream))
 
     def start_prefetch(self, keys: Sequence[Key], *, deadline_ms: int = 0, prestage: bool = True,
@@ -696,16 +705,17 @@ def _stream(stream: Stream) -> int:
     return number or 1  # the default stream is 0 to the runtime, and 1 where 0 is none
 
 
-def _put_flags(on_flash: bool, if_absent: bool) -> int:
-    return (_icms.ON_FLASH if on_flash else 0) | (_icms.IF_ABSENT if if_absent else 0)
+def _put_flags(on_flash: bool, if_absent: bool, once: bool) -> int:
+    return ((_icms.ON_FLASH if on_flash else 0) | (_icms.IF_ABSENT if if_absent else 0)
+            | (_icms.ONCE if once else 0))
 
 
 # Of hints, by enum icms_tier.
 _TIERS = ("dram", "local")
 
 
-def _get_flags(prestage: bool) -> int:
-    return _icms.PRESTAGE if prestage else 0
+def _get_flags(prestage: bool, once: bool = False) -> int:
+    return (_icms.PRESTAGE if prestage else 0) | (_icms.ONCE if once else 0)
 
 
 class Client:

@@ -386,6 +386,7 @@ struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags)
     options.class_ = flags & BATCH_PRESTAGE ? ICMS_CLASS_PRESTAGE : ICMS_CLASS_LOAD;
     options.put_ack = flags & BATCH_ON_FLASH ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
     options.put_if_absent = (flags & BATCH_IF_ABSENT) != 0;
+    options.once = (flags & BATCH_ONCE) != 0;
     return options;
 }
 

@@ -180,6 +180,7 @@ static const struct {
     {"ON_FLASH", BATCH_ON_FLASH},
     {"IF_ABSENT", BATCH_IF_ABSENT},
     {"PRESTAGE", BATCH_PRESTAGE},
+    {"ONCE", BATCH_ONCE},
 };
 
 PyMODINIT_FUNC PyInit__icms(void);

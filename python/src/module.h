@@ -134,6 +134,7 @@ enum batch_flag {
     BATCH_ON_FLASH = 1,
     BATCH_IF_ABSENT = 2,
     BATCH_PRESTAGE = 4,
+    BATCH_ONCE = 8,
 };
 
 /* The memory of one block, or a piece of it, held for as long as the library may use it. */

@@ -219,8 +219,8 @@ static PyObject *volume_hints(icms_err err, size_t count)
     return PyLong_FromSize_t(count);
 }
 
-/* prestage(keys, deadline_ms, priority, timeout_ms, tier, pin_seconds) -> how many hints were taken
- */
+/* prestage(keys, deadline_ms, priority, timeout_ms, tier, pin_seconds, once) -> how many hints were
+ * taken */
 static PyObject *volume_prestage(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
@@ -229,14 +229,16 @@ static PyObject *volume_prestage(PyObject *self, PyObject *args)
     size_t taken = 0;
     PyObject *given;
     icms_err err;
+    int once;
 
     icms_prestage_options_init(&options);
-    if (!PyArg_ParseTuple(args, "OO&O&O&O&O&", &given, module_number_u32, &options.deadline_ms,
+    if (!PyArg_ParseTuple(args, "OO&O&O&O&O&p", &given, module_number_u32, &options.deadline_ms,
                           module_number_u32, &options.priority, module_number_u32,
                           &options.timeout_ms, module_number_u32, &options.tier, module_number_u32,
-                          &options.pin_seconds) ||
+                          &options.pin_seconds, &once) ||
         !volume_keys_begin(volume, given, &keys))
         return NULL;
+    options.once = once != 0;
     Py_BEGIN_ALLOW_THREADS;
     err = icms_prestage(volume->volume, keys.keys, keys.count, &options, &taken);
     handle_leave(volume->handle);

@@ -123,7 +123,10 @@ class Calls(TestCase):
         self.assertEqual(self.metric("icms_agent_pins"), 4)
         self.assertEqual(self.volume.prestage_cancel(names), 4)
         self.assertEqual(self.metric("icms_agent_pins"), 0)
-        for wrong in ({"priority": 4}, {"deadline_ms": 600001}, {"pin_seconds": 86401}):
+        self.assertEqual(self.volume.prestage(names, once=True), 4)
+        self.assertEqual(self.volume.prestage_cancel(names), 4)
+        for wrong in ({"priority": 4}, {"deadline_ms": 600001}, {"pin_seconds": 86401},
+                      {"once": True, "pin_seconds": 1}):
             with self.assertRaises(icms.Error):
                 self.volume.prestage(names, **wrong)
         with self.assertRaises(ValueError):

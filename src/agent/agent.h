@@ -241,6 +241,7 @@ struct agent_hints {
     uint32_t tier;     /* enum icms_tier: LOCAL with a drive beside the pod */
     uint32_t priority; /* up to ICMS_PRIORITY_MAX                       */
     uint32_t pin_s;    /* seconds that they stay pinned, ICMS_PIN_SECONDS_MAX at most; 0: none */
+    bool once;         /* they are read once at most; to DRAM, and no pins                     */
 };
 icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints,
                         struct err_why *why) ICMS_MUST_CHECK;
@@ -501,7 +502,7 @@ struct agent_tier_stats {
     uint64_t demoted, demoted_bytes;     /* evicted blocks that were written                     */
     uint64_t prestaged, prestaged_bytes; /* blocks that were written for hints                 */
     uint64_t kept;                       /* that it had already                                  */
-    uint64_t unread;                     /* that nobody had read                                 */
+    uint64_t unread;                     /* that nobody had read, or will read again             */
     uint64_t refused;                    /* that the write budget refused                        */
     uint64_t shed;                       /* when it had too much to do                           */
     uint64_t failed_writes;

@@ -49,6 +49,7 @@
 #define AGENT_MATCH_SLICE  512 /* keys of a batch that are asked for at a time */
 #define AGENT_MATCH_CMDS   256 /* commands exist-many of one loop in flight; more keys wait */
 #define AGENT_LARGE_SHARE  4   /* of a shard: a block that takes more than a part is large */
+#define AGENT_ONCE_TRIES   64  /* blocks read once at most that are looked at for one request */
 #define AGENT_WAKE_PAST    4   /* requests that are passed over when they still find no space */
 #define AGENT_PASSED_BYTES ((uint64_t)64 << 10) /* of one at least: smaller ones do not go past */
 #define AGENT_SLABS        256 /* of memory that volumes share, of a reactor: at most */
@@ -174,6 +175,7 @@ struct agent_op {
     bool counted;              /* LOAD, suspect: as a checksum error                          */
     bool found;                /* DELETE: some place had it                                   */
     bool is_reload;            /* LOAD: `space` is not a guess                                 */
+    bool once;                 /* LOAD, STORE: the block is read once at most                  */
     bool too_small;            /* LOAD: the block is larger than the space, by value_bytes     */
     bool moves;                /* STORE: of what the former owner had; no client knows of it   */
     bool lost;                 /* FLUSH: an enclosure with stores of the client left meanwhile */
@@ -358,10 +360,12 @@ enum agent_slot_state {
 };
 
 struct agent_slot {
-    struct list link; /* in shard->free, shard->limbo, or, LIVE and large, shard->large */
+    struct list
+        link; /* in shard->free, shard->limbo; LIVE: in shard->once, or, large, shard->large */
     enum agent_slot_state state;
     uint16_t pins;        /* operations that read or write it                              */
     bool was_read;        /* LIVE: since it was published                                  */
+    bool once;            /* LIVE: who brought it said that it is read once at most        */
     uint8_t kept;         /* LIVE: enum agent_kept                                         */
     uint32_t hint;        /* LIVE: number of a hint that waits for it to be read, from 1; 0: none */
     uint32_t value_bytes; /* LIVE: plain value                                             */
@@ -463,7 +467,8 @@ struct agent_shard {
     uint32_t passed_now;         /* blocks that were loaded past the arena so far            */
     struct list free;            /* struct agent_slot                                        */
     struct list limbo;           /* struct agent_slot                                        */
-    struct list large;           /* struct agent_slot: go first; AGENT_LARGE_SHARE - 1 at most */
+    struct list once;            /* struct agent_slot: go before all others                  */
+    struct list large;           /* struct agent_slot: go next; AGENT_LARGE_SHARE - 1 at most */
     uint64_t secret;             /* seeds the hashes of what is not shared                  */
     struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
     struct line wait_slot;    /* struct agent_waiter: requests                            */
@@ -682,8 +687,9 @@ void agent_shard_slots_init(struct agent_shard *shard);
 bool agent_shard_has_slot(const struct agent_shard *shard);
 
 /* A slot (FILLING) with such an extent; SHM_SLOT_NONE: there is none at this moment. replace: with
- * blocks evicted for it. */
+ * blocks evicted for it; replace_once: with such as are read once at most. */
 uint32_t agent_shard_place(struct agent_shard *shard, uint64_t extent_bytes);
+uint32_t agent_shard_replace_once(struct agent_shard *shard, uint64_t extent_bytes);
 uint32_t agent_shard_replace(struct agent_shard *shard, uint64_t extent_bytes);
 
 /* Looks at limbo again soon: leases are given back without a word. */
@@ -706,9 +712,10 @@ bool agent_shard_is_clear(struct agent_shard *shard, uint32_t before, uint64_t b
  * client leased at this moment. */
 bool agent_shard_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end);
 
-/* FILLING -> LIVE; what the key had before goes, and space that the value does not need. */
+/* FILLING -> LIVE; what the key had before goes, and space that the value does not need. once: it
+ * is read once at most, unless what the key had before is not. */
 void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct key *key,
-                         uint32_t value_bytes);
+                         uint32_t value_bytes, bool once);
 
 /* LIVE -> LIMBO or FREE. */
 void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot);
@@ -716,8 +723,9 @@ void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot);
 void agent_shard_pin(struct agent_shard *shard, uint32_t slot);
 void agent_shard_unpin(struct agent_shard *shard, uint32_t slot);
 
-/* Was used: stays longer. */
-void agent_shard_touch(struct agent_shard *shard, uint32_t slot);
+/* Was used: stays longer, unless who reads it reads it once at most. A block that was brought to be
+ * read once is one as the others when it is read a second time, by somebody who does not say so. */
+void agent_shard_touch(struct agent_shard *shard, uint32_t slot, bool once);
 
 /* Holds a LIVE slot in the lease table of a client. */
 void agent_shard_lease(struct agent_shard *shard, uint32_t slot, const struct shm_ring *ring,

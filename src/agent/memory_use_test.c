@@ -151,11 +151,11 @@ static void fill(void *arg)
         memcpy(key.bytes, &tiny, sizeof(tiny));
         slot = agent_shard_slot_take(shard, 1);
         assert_true(slot != SHM_SLOT_NONE);
-        agent_shard_publish(shard, slot, &key, 1);
+        agent_shard_publish(shard, slot, &key, 1, false);
     }
     slot = agent_shard_slot_take(shard, shard->stored_bytes_max);
     assert_true(slot != SHM_SLOT_NONE);
-    agent_shard_publish(shard, slot, &(struct key){.length = 9}, 1);
+    agent_shard_publish(shard, slot, &(struct key){.length = 9}, 1, false);
 }
 
 static void take(void *arg)
@@ -164,7 +164,7 @@ static void take(void *arg)
     struct agent_shard *other = &shard->reactor->shards[RAW];
     uint32_t slot = agent_shard_slot_take(shard, 100);
 
-    agent_shard_publish(shard, slot, &(struct key){.length = 9}, 1);
+    agent_shard_publish(shard, slot, &(struct key){.length = 9}, 1, false);
     for (uint32_t i = 0; shard->slab_count < 30 && i < 1000; i++) {
         uint64_t before = counter_get(&other->evictions);
 

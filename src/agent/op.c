@@ -797,7 +797,7 @@ static void op_done_load(struct agent_op *op)
     if (op->direct != NULL)
         return;
     if (op->err == ICMS_OK && !op->drop && agent_shard_find(shard, &op->key) == SHM_SLOT_NONE) {
-        agent_shard_publish(shard, op->slot, &op->key, op->value_bytes);
+        agent_shard_publish(shard, op->slot, &op->key, op->value_bytes, op->once);
         op_move(op);
         return;
     }
@@ -873,7 +873,7 @@ static void op_done_store(struct agent_op *op)
         if (op->err != ICMS_OK && share != NULL)
             share->failed++;
     } else if (op->err == ICMS_OK && !list_empty(&op->waiters)) {
-        agent_shard_publish(shard, op->slot, &op->key, op->value_bytes);
+        agent_shard_publish(shard, op->slot, &op->key, op->value_bytes, op->once);
     } else {
         agent_shard_slot_give(shard, op->slot);
     }

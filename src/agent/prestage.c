@@ -642,6 +642,7 @@ static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
     op->slot = slot;
     op->space = space;
     op->is_reload = hint->space != 0;
+    op->once = hint->once;
     hint->begun_ns = reactor_now_ns(shard->reactor);
     /* a get may join it, and has to wait no longer than for a load of its own */
     op->deadline_ns = hint->begun_ns + (uint64_t)shard->agent->opts.load_deadline_ms * 1000000;
@@ -851,11 +852,13 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
     if (hint != NULL) {
         counter_add(&shard->prestage.ended[AGENT_HINT_JOINED], 1);
         hint_join(hint, need_ns, rank);
+        hint->once &= wish->once;
         if (wish->pin_ns != 0)
             hint_pin(hint, now_ns + wish->pin_ns, pin_bytes);
         return ICMS_MISS_NONE;
     }
     hint = hint_make(shard, user, share, key, need_ns, rank);
+    hint->once = wish->once;
     if (wish->pin_ns != 0)
         hint_pin(hint, now_ns + wish->pin_ns, pin_bytes);
     if (wish->tier == ICMS_TIER_DRAM && slot != SHM_SLOT_NONE)

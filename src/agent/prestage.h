@@ -75,12 +75,14 @@ enum agent_kept {
     AGENT_KEPT_PIN,  /* nor what hints keep; and with a slab that another volume takes      */
 };
 
-/* What is asked for of a block. */
+/* What is asked for of a block. once: if it is loaded for the hint, it is not kept when it was read
+ * (agent_shard_touch). */
 struct agent_wish {
     uint64_t need_ns;  /* absolute: by when                                     */
     uint64_t pin_ns;   /* how long it stays from then on; 0: it is no pin       */
     uint32_t priority; /* up to ICMS_PRIORITY_MAX                               */
     uint32_t tier;     /* enum icms_tier                                        */
+    bool once;         /* DRAM, no pin: it will be read once at most            */
 };
 
 icms_err agent_prestage_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;

@@ -28,6 +28,11 @@ static icms_err hints_check(const struct agent *agent, const struct agent_hints 
         return err_set(
             why, ICMS_AUTH,
             "whoever gives no proof pins nothing; send the token, or set one (http.token)");
+    if (hints->once && (hints->pin_s != 0 || hints->tier != ICMS_TIER_DRAM))
+        return err_set(
+            why, ICMS_INVALID,
+            "once: blocks that are read once at most are neither pinned nor brought to a "
+            "drive");
     if (!agent_hint_has_tier(agent, hints->tier))
         return err_set(
             why, ICMS_UNSUPPORTED,
@@ -52,6 +57,7 @@ icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints, st
         .pin_ns = (uint64_t)hints->pin_s * 1000000000,
         .priority = hints->priority,
         .tier = hints->tier,
+        .once = hints->once,
     };
     agent_many_send(many);
     return ICMS_OK;

@@ -152,7 +152,7 @@ static enum step req_get_hit(struct agent_req *req, uint32_t slot, enum icms_sou
 {
     struct agent_shard *shard = req->shard;
 
-    agent_shard_touch(shard, slot);
+    agent_shard_touch(shard, slot, (req->flags & SHM_FLAG_ONCE) != 0);
     if (req->lease != SHM_SLOT_NONE)
         agent_shard_lease(shard, slot, &req->qpair->ring, req->lease);
     req->answer.slot = slot;
@@ -167,8 +167,9 @@ static enum step req_get_hit(struct agent_req *req, uint32_t slot, enum icms_sou
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
-/* Past the arena, into the memory of who asks: a block that is met for the first time in a while. A
- * request that finds no operation has noted its key, and takes the arena when it looks again. */
+/* Past the arena, into the memory of who asks: a block that is met for the first time in a while,
+ * or is read once at most. A request that finds no operation has noted the key of the former, and
+ * takes the arena when it looks again. */
 static enum step req_get_direct(struct agent_req *req, enum io_class io_class)
 {
     struct agent_op *op =
@@ -245,7 +246,7 @@ static enum step req_new_get(struct agent_req *req)
         return req_wait_load(req, op);
     if ((req->flags & SHM_FLAG_DIRECT) != 0 && shard->spec.sealed && req_tier_lets(req) &&
         !agent_op_may_move(shard, &req->key) && !agent_hint_waits(shard, &req->key) &&
-        !agent_shard_admits(shard, &req->key))
+        ((req->flags & SHM_FLAG_ONCE) != 0 || !agent_shard_admits(shard, &req->key)))
         return req_get_direct(req, io_class);
     space = req_bytes(req);
     slot =
@@ -260,6 +261,7 @@ static enum step req_new_get(struct agent_req *req)
     op->slot = slot;
     op->space = space;
     op->is_reload = req->space != 0;
+    op->once = (req->flags & SHM_FLAG_ONCE) != 0;
     op->deadline_ns = req->deadline_ns;
     agent_op_start(op);
     return req_wait_load(req, op);
@@ -332,6 +334,7 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     op->stored_bytes = stored_bytes;
     op->client = req->qpair->client->number;
     op->if_absent = (req->flags & SHM_FLAG_IF_ABSENT) != 0;
+    op->once = (req->flags & SHM_FLAG_ONCE) != 0;
     op->published = accepted;
     op->deadline_ns =
         accepted ? u64_max(req->deadline_ns, reactor_now_ns(shard->reactor) + background_ns)
@@ -341,7 +344,7 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     agent_op_drop_loads(shard, &req->key);
     if (accepted) {
         agent_tier_forget(shard, &req->key);
-        agent_shard_publish(shard, slot, &req->key, req->bytes);
+        agent_shard_publish(shard, slot, &req->key, req->bytes, op->once);
     }
     counter_add(&shard->puts, 1);
     counter_add(&shard->put_bytes, req->bytes);
@@ -592,7 +595,8 @@ static enum step req_new_touch(struct agent_req *req)
     uint32_t slot = agent_shard_find(req->shard, &req->key);
 
     if (slot != SHM_SLOT_NONE)
-        agent_shard_touch(req->shard, slot); /* the client has counted the hit */
+        agent_shard_touch(req->shard, slot, /* the client has counted the hit */
+                          (req->flags & SHM_FLAG_ONCE) != 0);
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
@@ -623,7 +627,8 @@ static enum icms_miss req_hint(const struct agent_req *req, const struct key *ke
     const struct agent_wish wish = {.need_ns = req->aside,
                                     .pin_ns = shm_hint_pin_s(req->lease) * 1000000000,
                                     .priority = shm_hint_priority(req->lease),
-                                    .tier = shm_hint_tier(req->lease)};
+                                    .tier = shm_hint_tier(req->lease),
+                                    .once = (req->flags & SHM_FLAG_ONCE) != 0};
 
     return (req->flags & SHM_FLAG_FORGET) != 0 ? agent_hint_cancel(req->shard, user, key)
                                                : agent_hint_take(req->shard, user, key, &wish);
@@ -638,6 +643,9 @@ static enum step req_new_prestage(struct agent_req *req)
         return req_answer(req, ICMS_UNSUPPORTED, ICMS_MISS_NONE);
     if (shm_hint_priority(req->lease) > ICMS_PRIORITY_MAX ||
         shm_hint_pin_s(req->lease) > ICMS_PIN_SECONDS_MAX)
+        return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
+    if ((req->flags & SHM_FLAG_ONCE) != 0 &&
+        (shm_hint_tier(req->lease) != ICMS_TIER_DRAM || shm_hint_pin_s(req->lease) != 0))
         return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
     for (uint32_t i = 0; i < req->bytes; i++) {
         struct key key;

@@ -23,6 +23,8 @@ uint32_t agent_shard_slot_take_hint(struct agent_shard *shard, uint64_t stored_b
 
     if (!fault_hit("agent.slot")) {
         slot = agent_shard_place(shard, extent_bytes);
+        if (slot == SHM_SLOT_NONE)
+            slot = agent_shard_replace_once(shard, extent_bytes);
         if (slot == SHM_SLOT_NONE && agent_shard_has_slot(shard) && agent_slabs_take(shard))
             slot = agent_shard_place(shard, extent_bytes);
         if (slot == SHM_SLOT_NONE)

@@ -162,24 +162,35 @@ static void shard_version_step(struct agent_shard *shard, uint32_t slot)
 
 static void shard_wake_send(struct agent_shard *shard);
 
+/* The list of a LIVE block by which it goes before others, or NULL. */
+static struct list *slot_list(struct agent_shard *shard, uint32_t slot)
+{
+    if (shard->meta[slot].once)
+        return &shard->once;
+    return agent_shard_is_large(shard, agent_shard_slot_bytes(shard, slot)) ? &shard->large : NULL;
+}
+
 void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct key *key,
-                         uint32_t value_bytes)
+                         uint32_t value_bytes, bool once)
 {
     struct agent_slot *meta = &shard->meta[slot];
     struct shm_slot *shared = &shard->slots[slot];
     uint64_t stored_bytes = value_bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
     uint32_t head = shm_arena_head(shard->arena.hash_seed, shard->arena.head_count, key);
     uint32_t old = shard_find_from(shard, head, key);
+    struct list *list;
 
     check(meta->state == AGENT_SLOT_FILLING);
+    meta->once = once && (old == SHM_SLOT_NONE || shard->meta[old].once);
     if (old == SHM_SLOT_NONE)
         old = shard_chain_over(shard, head);
     if (old != SHM_SLOT_NONE)
         agent_shard_unpublish(shard, old);
     if (extents_trim(&shard->extents, slot, agent_shard_extent_bytes(shard, stored_bytes)))
         shard_wake_send(shard);
-    if (agent_shard_is_large(shard, agent_shard_slot_bytes(shard, slot)))
-        list_push(&shard->large, &meta->link);
+    list = slot_list(shard, slot);
+    if (list != NULL)
+        list_push(list, &meta->link);
     meta->state = AGENT_SLOT_LIVE;
     meta->was_read = false;
     meta->value_bytes = value_bytes;
@@ -253,7 +264,7 @@ void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot)
         shard->hint_gone(shard, slot);
     shard_version_step(shard, slot); /* odd: changing */
     shard_unlink(shard, slot);
-    list_remove(&meta->link); /* large */
+    list_remove(&meta->link); /* once, large */
     meta->state = AGENT_SLOT_LIMBO;
     list_push(&shard->limbo, &meta->link);
     counter_add(&shard->slots_used, -(uint64_t)1);
@@ -390,25 +401,33 @@ static uint32_t shard_slot_find(struct agent_shard *shard, uint64_t extent_bytes
     return slot;
 }
 
-/* The same with large blocks gone, the oldest first, as few as it takes: of a stream of them each
- * has the space of the one before, and all else stays. */
-static uint32_t shard_large_replace(struct agent_shard *shard, uint64_t extent_bytes)
+/* The same with blocks of a list gone, the first one first, as few as it takes: of a stream of them
+ * each has the space of the one before, and all else stays. */
+static uint32_t shard_list_replace(struct agent_shard *shard, struct list *list,
+                                   uint64_t extent_bytes)
 {
-    uint32_t slot = SHM_SLOT_NONE;
+    uint32_t slot = SHM_SLOT_NONE, tries = 0;
 
-    if (list_empty(&shard->large))
+    if (list_empty(list))
         return SHM_SLOT_NONE;
     shard_leases_look(shard);
-    list_for_each_safe (link, &shard->large) {
-        uint32_t large = (uint32_t)(container_of(link, struct agent_slot, link) - shard->meta);
+    list_for_each_safe (link, list) {
+        uint32_t at = (uint32_t)(container_of(link, struct agent_slot, link) - shard->meta);
 
-        if (slot != SHM_SLOT_NONE || !shard_may_go(shard, large))
+        if (slot != SHM_SLOT_NONE || tries++ == AGENT_ONCE_TRIES)
+            break;
+        if (!shard_may_go(shard, at))
             continue;
-        shard_evict_slot(shard, large);
+        shard_evict_slot(shard, at);
         shard_limbo_free(shard);
         slot = shard_slot_find(shard, extent_bytes);
     }
     return slot;
+}
+
+uint32_t agent_shard_replace_once(struct agent_shard *shard, uint64_t extent_bytes)
+{
+    return shard_list_replace(shard, &shard->once, extent_bytes);
 }
 
 uint32_t agent_shard_place(struct agent_shard *shard, uint64_t extent_bytes)
@@ -423,7 +442,7 @@ uint32_t agent_shard_place(struct agent_shard *shard, uint64_t extent_bytes)
 
 uint32_t agent_shard_replace(struct agent_shard *shard, uint64_t extent_bytes)
 {
-    uint32_t slot = shard_large_replace(shard, extent_bytes);
+    uint32_t slot = shard_list_replace(shard, &shard->large, extent_bytes);
 
     if (slot != SHM_SLOT_NONE)
         return slot;
@@ -481,13 +500,33 @@ void agent_shard_unpin(struct agent_shard *shard, uint32_t slot)
     shard_wake_send(shard);
 }
 
-void agent_shard_touch(struct agent_shard *shard, uint32_t slot)
+/* What is in shard->once and was read goes before what was not. */
+static void slot_read_once(struct agent_shard *shard, uint32_t slot, bool once)
 {
-    shard->meta[slot].was_read = true;
-    extents_use(&shard->extents, slot);
-    if (shard->slabs != NULL)
+    struct agent_slot *meta = &shard->meta[slot];
+    struct list *list;
+
+    list_remove(&meta->link);
+    meta->once = once || !meta->was_read;
+    list = slot_list(shard, slot);
+    if (meta->once)
+        list_push_front(list, &meta->link);
+    else if (list != NULL)
+        list_push(list, &meta->link);
+}
+
+void agent_shard_touch(struct agent_shard *shard, uint32_t slot, bool once)
+{
+    struct agent_slot *meta = &shard->meta[slot];
+
+    if (meta->once)
+        slot_read_once(shard, slot, once);
+    meta->was_read |= meta->once || !once;
+    if (!meta->once && !once)
+        extents_use(&shard->extents, slot);
+    if (!meta->once && !once && shard->slabs != NULL)
         slot_slab_used(shard, slot);
-    if (shard->meta[slot].hint != 0)
+    if (meta->hint != 0)
         shard->hint_read(shard, slot);
 }
 
@@ -495,6 +534,7 @@ void agent_shard_slots_init(struct agent_shard *shard)
 {
     list_init(&shard->free);
     list_init(&shard->limbo);
+    list_init(&shard->once);
     list_init(&shard->large);
     loop_timer_init(&shard->sweep, shard_sweep);
 }

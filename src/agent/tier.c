@@ -532,7 +532,7 @@ void agent_tier_evicted(struct agent_shard *shard, uint32_t slot)
     if (volume == AGENT_TIER_NO_NUMBER)
         return;
     is_there = store_exists(tier->store, volume, &meta->key, NULL);
-    what = policy_evicted_to(meta->was_read, is_there, tier->share > 0);
+    what = policy_evicted_to(meta->was_read && !meta->once, is_there, tier->share > 0);
     if (what == POLICY_EVICTED_TOUCH)
         store_touch(tier->store, volume, &meta->key);
     if (is_there) {

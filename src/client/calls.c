@@ -63,6 +63,8 @@ static void calls_prestage_init(struct icms_request *request,
     }
     if (options->deadline_ms != 0) /* else it has passed, wherever a clock stands */
         request->need_ns = client_now_ns() + (uint64_t)options->deadline_ms * 1000000;
+    if (options->once != 0)
+        request->flags |= SHM_FLAG_ONCE;
     request->hint = shm_hint(options->tier, options->priority, options->pin_seconds);
     request->tag = options->tag;
 }
@@ -100,6 +102,8 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
         request->flags |= SHM_FLAG_IF_ABSENT;
     if (options.class_ == ICMS_CLASS_PRESTAGE)
         request->flags |= SHM_FLAG_PRESTAGE;
+    if (options.once != 0)
+        request->flags |= SHM_FLAG_ONCE;
     if (order->op == SHM_OP_PRESTAGE) {
         calls_prestage_init(request, order->prestage);
         options.deadline_ms = order->prestage == NULL ? 0 : order->prestage->timeout_ms;
@@ -420,6 +424,9 @@ static icms_err prestage_options(const struct icms_prestage_options *from,
     if (out_options->deadline_ms > CLIENT_PRESTAGE_MS_MAX || out_options->tier > ICMS_TIER_LOCAL ||
         out_options->priority > ICMS_PRIORITY_MAX ||
         out_options->pin_seconds > ICMS_PIN_SECONDS_MAX)
+        return ICMS_INVALID;
+    if (out_options->once != 0 &&
+        (out_options->tier != ICMS_TIER_DRAM || out_options->pin_seconds != 0))
         return ICMS_INVALID;
     return ICMS_OK;
 }

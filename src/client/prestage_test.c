@@ -105,6 +105,13 @@ static void options_are_checked(void **state)
     assert_int_equal(icms_prestage(f->kv, f->keys, 1, &options, &taken), ICMS_INVALID);
     assert_int_equal(icms_prestage_start(f->kv, f->keys, 1, &options, &request), ICMS_INVALID);
     icms_prestage_options_init(&options);
+    options.once = 1;
+    options.pin_seconds = 60;
+    assert_int_equal(icms_prestage(f->kv, f->keys, 1, &options, &taken), ICMS_INVALID);
+    options.pin_seconds = 0;
+    options.tier = ICMS_TIER_LOCAL;
+    assert_int_equal(icms_prestage(f->kv, f->keys, 1, &options, &taken), ICMS_INVALID);
+    icms_prestage_options_init(&options);
     options.deadline_ms = 600001;
     assert_int_equal(icms_prestage(f->kv, f->keys, 1, &options, &taken), ICMS_INVALID);
     options.deadline_ms = 0;

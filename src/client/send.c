@@ -358,6 +358,7 @@ static void send_touch(struct icms_request *request, const struct icms_key *key,
     struct shm_submit entry = {.volume = request->view->arena.volume,
                                .identity = (uint8_t)request->view->shards[reactor].identity,
                                .op = SHM_OP_TOUCH,
+                               .flags = request->flags & SHM_FLAG_ONCE,
                                .key_length = key->length};
 
     memcpy(entry.key, key->bytes, sizeof(entry.key));

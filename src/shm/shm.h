@@ -55,7 +55,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      13
+#define SHM_VERSION      14
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
@@ -144,6 +144,8 @@ enum shm_flag {
                                not there */
     SHM_FLAG_PARTS = 64, /* GET, encrypted: while the block arrives, `part` completions may come in
                             front of the answer, each with more pieces than before */
+    SHM_FLAG_ONCE = 128, /* GET, PUT, PRESTAGE: the block is read once at most, so it goes before
+                            others. TOUCH: the hit was of such a GET */
 };
 
 struct shm_submit {

@@ -177,6 +177,9 @@ def pins(shell, agent):
     for words in (("--pin", "0s"), ("--pin", "1441min"), ("--pin", "1min", "--cancel")):
         result = shell.run("prestage", *words, "filler 1")
         expect(f"{words} is a mistake", result.returncode == 2 and b"--pin" in result.stderr, result)
+    for words in (("--once", "--pin", "1min"), ("--once", "--tier", "local"), ("--once", "--cancel")):
+        result = shell.run("prestage", *words, "filler 1")
+        expect(f"{words} is a mistake", result.returncode == 2 and b"--once" in result.stderr, result)
 
 
 def floods(shell, agent):
