@@ -45,7 +45,7 @@ static int open_dir(struct fixture *f, struct icms_options *options)
     return -1;
 }
 
-int memory_rig_setup(void **state)
+int memory_rig_open(void **state, const char *keys)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct icms_options options;
@@ -56,6 +56,7 @@ int memory_rig_setup(void **state)
     icms_options_init(&options);
     options.load_deadline_ms = options.store_deadline_ms = RIG_GRACE_MS;
     options.buffer_bytes = 16 * MIB;
+    options.keys = keys;
     options.log = on_log;
     options.log_arg = f;
     if (in_process)
@@ -66,6 +67,11 @@ int memory_rig_setup(void **state)
     f->kv = f->rig.kv;
     f->big = f->rig.big;
     return 0;
+}
+
+int memory_rig_setup(void **state)
+{
+    return memory_rig_open(state, "");
 }
 
 int memory_rig_teardown(void **state)

@@ -29,7 +29,10 @@ struct fixture {
 /* Finds the fake driver; in_process as the program's argument "dir" says. 0, or the exit code. */
 int memory_rig_begin(int argc, char **argv);
 
-/* Fixtures of cmocka; the second one looks for leaks in the driver. */
+/* Opens everything, with the path of a list of keys; "": without. */
+int memory_rig_open(void **state, const char *keys);
+
+/* The same as fixtures of cmocka; the second one looks for leaks in the driver. */
 int memory_rig_setup(void **state);
 int memory_rig_teardown(void **state);
 

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -21,21 +20,15 @@
 #include "base/check.h"
 #include "base/crc.h"
 #include "client/client_int.h"
-#include "client/client_rig.h"
+#include "client/parts_rig.h"
 #include "wire/sealed.h"
 
-#define VAULT  "vault"
-#define PIECE  ((uint32_t)LIMIT_PIECE_BYTES)
-#define PIECES (VALUE / PIECE) /* but for the last one */
-#define VALUE  ((uint32_t)FAKE_VAULT_BYTES)
-#define GUARD  4096 /* bytes behind the memory of a get */
-
-static_assert(VALUE % LIMIT_PIECE_BYTES != 0, "the last piece is a short one");
+#define GUARD 4096 /* bytes behind the memory of a get */
 
 struct fixture {
     struct client_rig rig;
     struct icms_volume *vault;
-    char folder[64], list[96], key[96];
+    struct parts_keys keys;
 };
 
 /* What the hook of the agent's thread sees of the test. */
@@ -49,18 +42,6 @@ static struct {
     atomic_bool middle, over; /* the hook has come that far; the call has returned */
 } test;
 
-static void file_write(const char *path, const char *text)
-{
-    FILE *file;
-
-    (void)unlink(path);
-    file = fopen(path, "we");
-    assert_non_null(file);
-    assert_int_equal(fputs(text, file) >= 0, 1);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(chmod(path, 0600), 0);
-}
-
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -69,29 +50,20 @@ static int setup(void **state)
 
     assert_non_null(f);
     *state = f;
-    (void)snprintf(f->folder, sizeof(f->folder), "/tmp/icms-parts-test-XXXXXX");
-    if (mkdtemp(f->folder) == NULL)
+    if (parts_keys_write(&f->keys) != 0)
         return -1;
-    (void)snprintf(f->list, sizeof(f->list), "%s/keys.yaml", f->folder);
-    (void)snprintf(f->key, sizeof(f->key), "%s/key", f->folder);
-    memset(text, '3', 64);
-    text[64] = 0;
-    file_write(f->key, text);
-    (void)snprintf(text, sizeof(text),
-                   "volumes:\n  - name: %s\n    keys:\n      - {id: 1, file: %s}\n", VAULT, f->key);
-    file_write(f->list, text);
     icms_options_init(&options);
     options.load_deadline_ms = options.store_deadline_ms = RIG_GRACE_MS;
     options.buffer_bytes = (uint64_t)4 << 20;
-    options.keys = f->list;
+    options.keys = f->keys.list;
     if (client_rig_open(&f->rig, &options) != 0)
         return -1;
     memset(&test, 0, sizeof(test));
     test.f = f;
     test.data = malloc(VALUE + GUARD);
     test.wanted = malloc(VALUE);
-    test.stored = malloc(sealed_bytes(VALUE) + LIMIT_TRAILER_BYTES);
-    test.other = malloc(sealed_bytes(VALUE) + LIMIT_TRAILER_BYTES);
+    test.stored = malloc(STORED);
+    test.other = malloc(STORED);
     rig_fill(test.wanted, VALUE, 1);
     return icms_volume_open(f->rig.icms, VAULT, text, sizeof(text), &f->vault) == ICMS_OK ? 0 : -1;
 }
@@ -101,9 +73,7 @@ static int teardown(void **state)
     struct fixture *f = *state;
 
     client_rig_close(&f->rig);
-    (void)remove(f->list);
-    (void)remove(f->key);
-    (void)remove(f->folder);
+    parts_keys_remove(&f->keys);
     free(test.data);
     free(test.wanted);
     free(test.stored);
@@ -117,17 +87,7 @@ static int teardown(void **state)
 /* A value of these bytes under key 1; and what the agent has of it. */
 static void put(const uint8_t *value, uint32_t bytes, uint8_t *out_stored)
 {
-    struct icms_key icms_key = rig_key(1);
-    struct key key = client_key(&icms_key);
-    uint8_t *copy = malloc(bytes);
-    struct icms_block block = {.key = icms_key, .data = copy, .bytes = bytes};
-
-    memcpy(copy, value, bytes);
-    assert_int_equal(icms_put(test.f->vault, &block, 1, NULL), ICMS_OK);
-    assert_int_equal(fake_agent_value_take(test.f->rig.agent, FAKE_VAULT, &key, out_stored,
-                                           (uint32_t)sealed_bytes(VALUE) + LIMIT_TRAILER_BYTES),
-                     sealed_bytes(bytes));
-    free(copy);
+    parts_put(&test.f->rig, test.f->vault, value, bytes, out_stored);
 }
 
 /* No byte of the memory is that of the value, and the next call writes into it. */
@@ -170,17 +130,6 @@ static void get_misses(bool (*arriving)(struct fake_arriving *arriving), enum ic
             fail_msg("byte %u of a value that does not open is there", i);
 }
 
-/* Only a hang takes longer than a part of RIG_GRACE_MS. */
-static bool soon(bool (*is)(uint32_t arg), uint32_t arg)
-{
-    for (int tries = 0; tries < RIG_GRACE_MS / 2; tries++) {
-        if (is(arg))
-            return true;
-        usleep(1000);
-    }
-    return false;
-}
-
 static bool byte_is(uint32_t at, uint8_t value)
 {
     return __atomic_load_n(&test.data[at], __ATOMIC_RELAXED) == value &&
@@ -209,34 +158,7 @@ static bool is_middle(uint32_t arg)
     return atomic_load(&test.middle);
 }
 
-/* In the agent's thread, as all that follows: tells the client, and waits until it has taken that
- * out of its ring. */
-static void part_send(struct fake_arriving *arriving, const struct shm_complete *part)
-{
-    struct shm_qpair *qpair = arriving->ring->qpair;
-
-    check(shm_complete_part(arriving->ring, part));
-    if (shm_complete_publish(arriving->ring))
-        loop_event_signal(arriving->event);
-    for (int tries = 0; tries < RIG_GRACE_MS / 2; tries++) {
-        if (atomic_load(&qpair->complete_head) == atomic_load(&qpair->complete_tail))
-            return;
-        usleep(1000);
-    }
-    check(false);
-}
-
-/* So many pieces are there. */
-static void part_pieces(struct fake_arriving *arriving, uint32_t count)
-{
-    struct shm_complete part = *arriving->answer;
-
-    part.value_bytes = (uint32_t)sealed_pieces_end(count);
-    part.part = 1;
-    part_send(arriving, &part);
-}
-
-/* These pieces arrive, and are opened before the answer. */
+/* In the agent's thread, as all hooks: these pieces arrive, and are opened before the answer. */
 static void arrive(struct fake_arriving *arriving, uint32_t pieces)
 {
     part_pieces(arriving, pieces);

@@ -275,8 +275,6 @@ void client_op_take_part(struct icms_request *request, struct client_op *op,
 {
     const struct shm_arena *shard = &request->view->shards[op->reactor];
     struct client_opened *opened = &op->opened;
-    struct device_copy *copy =
-        list_empty(&request->copies) ? NULL : client_copy_find(request, op->block);
     struct seal_sealed pieces = {
         .from = shm_arena_value(shard, part->slot, part->value_bytes),
         .first = opened->pieces,
@@ -298,8 +296,6 @@ void client_op_take_part(struct icms_request *request, struct client_op *op,
     pieces.end = (uint32_t)u64_min(pieces.end, sealed_pieces(head.length) - 1);
     if (pieces.end <= pieces.first)
         return;
-    if (copy != NULL) /* as in client_block_load() */
-        device_copy_fill(copy);
     memcpy(opened->head, bytes, sizeof(bytes));
     opened->is_over = !take_decrypt(request, &request->blocks[op->block].key, volume_key, &head,
                                     &pieces, client_block_memory(request, op->block));
