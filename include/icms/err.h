@@ -68,7 +68,8 @@ extern "C" {
     XX(SHED,           8,   "shed")                                                                \
     XX(NO_VOLUME,      9,   "no_volume")                                                           \
     XX(COLLISION,     10,   "collision")                                                           \
-    XX(NO_KEY,        11,   "no_key")
+    XX(NO_KEY,        11,   "no_key")                                                              \
+    XX(VERSION,       12,   "version")
 /* clang-format on */
 
 typedef enum icms_err {

@@ -60,6 +60,7 @@ class Miss(enum.IntEnum):
     NO_VOLUME = 9
     COLLISION = 10
     NO_KEY = 11
+    VERSION = 12
 
 
 class MissError(Error):

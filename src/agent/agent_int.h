@@ -171,6 +171,7 @@ struct agent_op {
     bool published;            /* STORE: the slot is visible (accepted puts)                  */
     bool if_absent;            /* STORE                                                       */
     bool suspect;              /* LOAD: the block is checked, and deleted if it is bad        */
+    bool is_unknown;           /* LOAD, direct, own drive: of another version, not checked    */
     bool bad;                  /* LOAD: what came was not sealed for this volume and key      */
     bool counted;              /* LOAD, suspect: as a checksum error                          */
     bool found;                /* DELETE: some place had it                                   */
@@ -822,7 +823,7 @@ bool agent_shard_missing_set(struct agent_shard *shard, uint32_t enclosure, bool
 /* True when every enclosure was asked and none has the volume for this host. */
 bool agent_shard_volume_is_missing(const struct agent_shard *shard);
 
-/* Recomputes the checksum of a LIVE sealed slot; false: it was bad, and is gone. */
+/* Recomputes the checksum of a LIVE sealed slot; false: it was bad (CORRUPT), and is gone. */
 bool agent_shard_verify(struct agent_shard *shard, uint32_t slot);
 
 /* What values of a sealed volume are held against; for as long as shard and key stay. */
@@ -833,12 +834,11 @@ static inline struct sealed_place agent_shard_sealed_place(const struct agent_sh
         .volume = &shard->spec.uuid, .key = key, .encrypted = shard->spec.encrypted};
 }
 
-/* Whether a slot of a sealed volume holds a value of these bytes that was sealed for the key. */
-bool agent_shard_is_sealed(struct agent_shard *shard, uint32_t slot, const struct key *key,
-                           uint32_t value_bytes);
+/* sealed_trailer_check() of a value in a slot of a sealed volume. */
+icms_err agent_shard_check(struct agent_shard *shard, uint32_t slot, const struct key *key,
+                           uint32_t value_bytes) ICMS_MUST_CHECK;
 
-/* The volume has another UUID, or is the same: then nothing happens. Its blocks go, which takes
- * turns. True: it has another one. */
+/* The volume has this UUID now. True: it is another one; its blocks go, which takes turns. */
 bool agent_shard_identity_set(struct agent_shard *shard, const struct uuid *uuid);
 
 /* The shard has blocks, and the pod has the volume. */

@@ -92,11 +92,13 @@ void agent_reading_stop(struct agent_reading *reading)
     reading->reader = NULL;
 }
 
-icms_err agent_direct_deliver(const struct agent_req *req, const struct store_read *read)
+icms_err agent_direct_deliver(struct agent_op *op, const struct store_read *read)
 {
+    const struct agent_req *req = op->direct;
     uint64_t plain = read->value_bytes - LIMIT_TRAILER_BYTES, inside;
     const struct sealed_place place = agent_shard_sealed_place(req->shard, &req->key);
     uint8_t *to = (uint8_t *)(uintptr_t)req->offset;
+    icms_err err;
     uint32_t crc;
 
     if (read->value_bytes <= LIMIT_TRAILER_BYTES)
@@ -110,7 +112,7 @@ icms_err agent_direct_deliver(const struct agent_req *req, const struct store_re
            LIMIT_TRAILER_BYTES - inside);
     if (fault_hit("agent.local"))
         crc++;
-    return sealed_trailer_check(&place, (uint32_t)plain, crc, read->value + plain) == ICMS_OK
-               ? ICMS_OK
-               : ICMS_CORRUPT;
+    err = sealed_trailer_check(&place, (uint32_t)plain, crc, read->value + plain);
+    op->is_unknown = err == ICMS_VERSION;
+    return op->is_unknown ? ICMS_OK : err;
 }

@@ -21,6 +21,7 @@
 #include "store/store.h"
 
 struct agent;
+struct agent_op;
 struct agent_req;
 
 struct agent_reading {
@@ -47,9 +48,10 @@ bool agent_reading_leave(struct agent_reading *reading);
 /* After the loops ended: no reader comes back to it. */
 void agent_reading_stop(struct agent_reading *reading);
 
-/* Copies what was read into the memory of a request, the end into its space for a trailer, and
+/* Copies what was read into the memory of op->direct, the end into its space for a trailer, and
  * checks the trailer in the same pass: OK, CORRUPT; VALUE_SIZE: nothing is copied. What is too
- * short for a trailer is OK, and not copied. */
-icms_err agent_direct_deliver(const struct agent_req *req, const struct store_read *read);
+ * short for a trailer is OK, and not copied. Of another version: OK with op->is_unknown, whoever
+ * asked checks it. */
+icms_err agent_direct_deliver(struct agent_op *op, const struct store_read *read);
 
 #endif

@@ -100,7 +100,7 @@ static void local_fail(struct agent_local *local, struct agent_op *op, icms_err 
 
 /* Copies what was read to where it is wanted, if it is not there: the slot, or the memory of a
  * request, if that is still waiting. */
-static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
+static icms_err local_deliver(struct agent_op *op, const struct store_read *read)
 {
     if (read->value_bytes > op->shard->stored_bytes_max ||
         (op->direct == NULL && read->value_bytes > op->space))
@@ -108,7 +108,7 @@ static icms_err local_deliver(const struct agent_op *op, const struct store_read
     if (op->direct != NULL && list_empty(&op->waiters))
         return ICMS_DEADLINE;
     if (op->direct != NULL)
-        return agent_direct_deliver(op->direct, read);
+        return agent_direct_deliver(op, read);
     if (read->value != agent_shard_memory(op->shard, op->slot))
         memcpy(agent_shard_memory(op->shard, op->slot), read->value, read->value_bytes);
     return ICMS_OK;

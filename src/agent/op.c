@@ -738,7 +738,7 @@ static void op_move(const struct agent_op *load)
         return;
     if (!op_move_fits(load, stored_bytes) ||
         (shard->spec.sealed &&
-         !agent_shard_is_sealed(shard, load->slot, &load->key, load->value_bytes)) ||
+         agent_shard_check(shard, load->slot, &load->key, load->value_bytes) != ICMS_OK) ||
         !agent_backlog_take(shard->agent, load->user, shard->number, stored_bytes)) {
         counter_add(&shard->moves_shed, 1);
         return;
@@ -780,7 +780,8 @@ static void op_done_load(struct agent_op *op)
         op->bad = true;
     } else if (op->err == ICMS_OK && shard->spec.sealed) {
         op->value_bytes -= LIMIT_TRAILER_BYTES;
-        op->bad = op->suspect && !agent_shard_is_sealed(shard, op->slot, &op->key, op->value_bytes);
+        op->bad = op->suspect &&
+                  agent_shard_check(shard, op->slot, &op->key, op->value_bytes) == ICMS_CORRUPT;
     }
     if (op->bad) {
         op->err = ICMS_CORRUPT;

@@ -12,6 +12,8 @@
 
 #include "agent/agent_int.h"
 #include "agent/agent_rig.h"
+#include "base/crc.h"
+#include "wire/sealed.h"
 
 #define KV    0
 #define BYTES 20000u
@@ -41,15 +43,15 @@ static void own_write_begin(struct loop_msg *msg)
     assert_int_equal(own->write.err, ICMS_OK);
 }
 
-/* Stores bytes under key n that nobody sealed. */
-static void store_bad(struct agent_rig *rig, uint32_t n, uint32_t bytes)
+static void store(struct agent_rig *rig, uint32_t n, const uint8_t *stored, uint32_t bytes)
 {
     struct own_write own = {.is_done = false};
     uint8_t *memory = aligned_alloc(LIMIT_DISK_ALIGN, store_record_bytes(bytes));
     struct key key;
 
     assert_non_null(memory);
-    memset(memory, 0x5a, store_record_bytes(bytes));
+    memset(memory, 0, store_record_bytes(bytes));
+    memcpy(memory + (rig->agent->local == NULL ? 0 : STORE_HEADER_BYTES), stored, bytes);
     rig_key(n, &key);
     if (rig->agent->local == NULL) {
         fake_target_put(rig->fake[0], KV + 1, &key, memory, bytes);
@@ -65,6 +67,33 @@ static void store_bad(struct agent_rig *rig, uint32_t n, uint32_t bytes)
             assert_true(sim_step(rig->sim));
     }
     free(memory);
+}
+
+/* Stores bytes under key n that nobody sealed. */
+static void store_bad(struct agent_rig *rig, uint32_t n, uint32_t bytes)
+{
+    uint8_t *bad = malloc(bytes);
+
+    assert_non_null(bad);
+    memset(bad, 0x5a, bytes);
+    store(rig, n, bad, bytes);
+    free(bad);
+}
+
+/* Value n as an icms of another format version has it: all that we know of it is its trailer. */
+static void make_version(uint8_t stored[BYTES + LIMIT_TRAILER_BYTES], uint32_t n)
+{
+    static const struct uuid other;
+    uint8_t *trailer = stored + BYTES;
+    struct key key;
+    le32 crc;
+
+    rig_key(n, &key);
+    rig_value(n, BYTES, stored);
+    sealed_trailer_make(&other, &key, rig_digest(n), BYTES, 0, trailer);
+    trailer[4] = SEALED_VERSION + 1;
+    crc = le32_of(crc32c(trailer, LIMIT_TRAILER_BYTES - sizeof(crc)));
+    memcpy(trailer + LIMIT_TRAILER_BYTES - sizeof(crc), &crc, sizeof(crc));
 }
 
 static bool is_stored(struct agent_rig *rig, uint32_t n)
@@ -266,6 +295,110 @@ static void a_copy_that_was_damaged_here_is_loaded_again(void **state)
     rig_free(rig);
 }
 
+/* Nobody here can tell whether it is whole, so it stays where it is, in the arena, too, whoever
+ * suspects it; who asks for it judges it. A put that does not replace finds it, one that does
+ * replaces it. */
+static void a_value_of_another_version_is_passed_on_and_stays(void **state)
+{
+    uint8_t stored[BYTES + LIMIT_TRAILER_BYTES];
+
+    for (int own = 0; own < 2; own++) {
+        struct rig_client *client;
+        struct agent_rig *rig = rig_up(own != 0, &client);
+
+        make_version(stored, 1);
+        store(rig, 1, stored, sizeof(stored));
+        for (int again = 0; again < 2; again++) {
+            (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0); /* not in the arena; there */
+            rig_run(rig, 100 * RIG_MS);
+            assert_true(is_stored(rig, 1));
+            assert_true(rig_value_is(client, KV, 1, BYTES,
+                                     rig_wait(client, rig_get(client, KV, 1, 0, WAIT))));
+            rig_lease_give(client, 0);
+        }
+        assert_int_equal(put_if_absent(client, 1), ICMS_EXISTS);
+        assert_int_equal(rig_stats(rig)->checksum_errors, 0);
+        if (!own)
+            assert_int_equal(rig->fake[0]->deletes, 0);
+        assert_int_equal(
+            rig_wait(client, rig_put(client, KV, 1, BYTES, SHM_FLAG_ON_FLASH, WAIT))->status,
+            ICMS_OK);
+        (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0);
+        rig_run(rig, 100 * RIG_MS);
+        assert_true(
+            rig_value_is(client, KV, 1, BYTES, rig_wait(client, rig_get(client, KV, 1, 0, WAIT))));
+        rig_lease_give(client, 0);
+        assert_int_equal(rig_stats(rig)->checksum_errors, 0);
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
+/* Into the memory of who asks: the agent does not say that it has checked it. */
+static void a_value_of_another_version_is_not_said_to_be_checked(void **state)
+{
+    uint8_t stored[BYTES + LIMIT_TRAILER_BYTES], to[BYTES], trailer[LIMIT_TRAILER_BYTES];
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(true, &client);
+    const struct shm_complete *answer;
+
+    agent_client_trust(rig->agent, client->attached.client); /* it is in this process */
+    for (uint32_t n = 1; n <= 2; n++) {
+        struct shm_submit entry = {.op = SHM_OP_GET,
+                                   .flags = SHM_FLAG_DIRECT,
+                                   .key_length = LIMIT_KEY_BYTES,
+                                   .deadline_ns = rig_now_ns(rig) + WAIT,
+                                   .offset = (uint64_t)(uintptr_t)to,
+                                   .bytes = sizeof(to),
+                                   .aside = (uint64_t)(uintptr_t)trailer,
+                                   .lease = 300};
+        struct key key;
+
+        make_version(stored, n);
+        if (n == 2) { /* the same of ours */
+            rig_key(n, &key);
+            sealed_trailer_make(&rig->volumes[KV].uuid, &key, rig_digest(n), BYTES,
+                                crc32c(stored, BYTES), stored + BYTES);
+        }
+        store(rig, n, stored, sizeof(stored));
+        rig_key(n, &key);
+        memcpy(entry.key, key.bytes, sizeof(entry.key));
+        answer = rig_wait(client, rig_submit(client, &entry));
+        assert_int_equal(answer->status, ICMS_OK);
+        assert_int_equal(answer->slot, SHM_SLOT_NONE);
+        assert_int_equal(answer->checked, n == 2);
+        assert_memory_equal(to, stored, BYTES);
+        assert_memory_equal(trailer, stored + BYTES, LIMIT_TRAILER_BYTES);
+    }
+    assert_int_equal(rig_stats(rig)->checksum_errors, 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A client of another version: it is refused, and nothing is damaged. */
+static void a_put_of_another_version_is_refused_by_name(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(false, &client);
+    const struct shm_complete *answer;
+    struct shm_submit entry = {.op = SHM_OP_PUT,
+                               .bytes = BYTES,
+                               .key_length = LIMIT_KEY_BYTES,
+                               .deadline_ns = rig_now_ns(rig) + WAIT};
+    struct key key;
+
+    rig_key(1, &key);
+    memcpy(entry.key, key.bytes, sizeof(entry.key));
+    make_version(client->ring.staging, 1);
+    answer = rig_wait(client, rig_submit(client, &entry));
+    assert_int_equal(answer->status, ICMS_VERSION);
+    assert_int_equal(answer->reason, ICMS_MISS_VERSION);
+    assert_int_equal(rig_stats(rig)->checksum_errors, 0);
+    assert_false(is_stored(rig, 1));
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +409,9 @@ int main(void)
         cmocka_unit_test(a_record_that_was_replaced_is_kept),
         cmocka_unit_test(only_what_the_agent_finds_bad_is_deleted),
         cmocka_unit_test(a_copy_that_was_damaged_here_is_loaded_again),
+        cmocka_unit_test(a_value_of_another_version_is_passed_on_and_stays),
+        cmocka_unit_test(a_value_of_another_version_is_not_said_to_be_checked),
+        cmocka_unit_test(a_put_of_another_version_is_refused_by_name),
     };
 
     return cmocka_run_group_tests_name("agent-repair", tests, NULL, NULL);

@@ -202,7 +202,7 @@ static enum step req_direct_done(struct agent_req *req, const struct agent_op *o
     if (op->err != ICMS_OK)
         return req_answer_reason(req, op->err, op->reason);
     req->answer.source = own ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
-    req->answer.checked = own;
+    req->answer.checked = own && !op->is_unknown;
     counter_add(own ? &shard->hits_local : &shard->hits_pod, 1);
     counter_add(&shard->get_bytes, op->value_bytes);
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
@@ -326,8 +326,8 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
         agent_backlog_give(shard->agent, req->qpair->client->user, shard->number, stored_bytes);
         agent_shard_slot_give(shard, slot);
         agent_op_free(op);
-        counter_add(&shard->checksum_errors, 1);
-        return req_answer(req, err, ICMS_MISS_CHECKSUM);
+        counter_add(&shard->checksum_errors, err == ICMS_CORRUPT);
+        return req_answer(req, err, err == ICMS_VERSION ? ICMS_MISS_VERSION : ICMS_MISS_CHECKSUM);
     }
     op->slot = slot;
     op->value_bytes = req->bytes;

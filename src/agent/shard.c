@@ -109,14 +109,14 @@ bool agent_shard_admits(struct agent_shard *shard, const struct key *key)
     return again;
 }
 
-bool agent_shard_is_sealed(struct agent_shard *shard, uint32_t slot, const struct key *key,
+icms_err agent_shard_check(struct agent_shard *shard, uint32_t slot, const struct key *key,
                            uint32_t value_bytes)
 {
     const uint8_t *value = agent_shard_memory(shard, slot);
     const struct sealed_place place = agent_shard_sealed_place(shard, key);
 
     return sealed_trailer_check(&place, value_bytes, crc32c(value, value_bytes),
-                                value + value_bytes) == ICMS_OK;
+                                value + value_bytes);
 }
 
 bool agent_shard_verify(struct agent_shard *shard, uint32_t slot)
@@ -124,7 +124,8 @@ bool agent_shard_verify(struct agent_shard *shard, uint32_t slot)
     const struct agent_slot *meta = &shard->meta[slot];
 
     check(meta->state == AGENT_SLOT_LIVE);
-    if (!shard->spec.sealed || agent_shard_is_sealed(shard, slot, &meta->key, meta->value_bytes))
+    if (!shard->spec.sealed ||
+        agent_shard_check(shard, slot, &meta->key, meta->value_bytes) != ICMS_CORRUPT)
         return true;
     agent_shard_unpublish(shard, slot);
     return false;

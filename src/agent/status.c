@@ -70,6 +70,7 @@ static void volume_client_stats(struct agent *agent, uint32_t volume,
     out->misses[ICMS_MISS_COLLISION] += counts[SHM_COUNT_COLLISIONS];
     out->misses[ICMS_MISS_CHECKSUM] += counts[SHM_COUNT_TAG_ERRORS];
     out->misses[ICMS_MISS_NO_KEY] += counts[SHM_COUNT_NO_KEYS];
+    out->misses[ICMS_MISS_VERSION] += counts[SHM_COUNT_VERSIONS];
     out->keys_found = counts[SHM_COUNT_FOUND];
     out->keys_missed = counts[SHM_COUNT_MISSED];
     out->matched = counts[SHM_COUNT_MATCHED];

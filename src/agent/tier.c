@@ -242,7 +242,7 @@ static icms_err tier_deliver(struct agent_op *op, const struct store_read *read)
 
     op->value_bytes = read->value_bytes;
     if (op->direct != NULL)
-        return agent_direct_deliver(op->direct, read);
+        return agent_direct_deliver(op, read);
     if (read->value_bytes > op->space)
         return ICMS_VALUE_SIZE;
     to = agent_shard_memory(shard, op->slot);
@@ -256,8 +256,9 @@ static icms_err tier_deliver(struct agent_op *op, const struct store_read *read)
     memcpy(to + plain, read->value + plain, LIMIT_TRAILER_BYTES);
     if (fault_hit("agent.tier"))
         crc++;
-    return sealed_trailer_check(&place, (uint32_t)plain, crc, to + plain) == ICMS_OK ? ICMS_OK
-                                                                                     : ICMS_CORRUPT;
+    return sealed_trailer_check(&place, (uint32_t)plain, crc, to + plain) == ICMS_CORRUPT
+               ? ICMS_CORRUPT
+               : ICMS_OK; /* of another version: who asked decides */
 }
 
 static void tier_read_done(struct store_read *read)

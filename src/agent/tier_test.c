@@ -12,6 +12,7 @@
 
 #include "agent/agent_rig.h"
 #include "agent/tier.h"
+#include "base/crc.h"
 #include "base/fault_arm.h"
 #include "icms/icms.h"
 #include "store/store.h"
@@ -565,6 +566,28 @@ static void a_block_with_a_bad_trailer_is_forgotten(void **state)
     world_free(&world);
 }
 
+/* Who asks for it judges it. */
+static void a_block_of_another_version_stays(void **state)
+{
+    struct world world = world_new();
+    struct key key;
+    uint8_t *trailer;
+    le32 crc;
+
+    rig_key(1, &key);
+    trailer = fake_target_find(world.rig->fake[0], 1, &key)->data + VALUE;
+    trailer[4]++;
+    crc = le32_of(crc32c(trailer, LIMIT_TRAILER_BYTES - sizeof(crc)));
+    memcpy(trailer + LIMIT_TRAILER_BYTES - sizeof(crc), &crc, sizeof(crc));
+    fill(&world);
+    assert_int_equal(load(&world, 1), ICMS_SOURCE_LOCAL);
+    rig_run(world.rig, 100 * RIG_MS);
+    assert_int_equal(tier(&world)->forgotten, 0);
+    assert_int_equal(tier(&world)->failed_reads, 0);
+    assert_int_equal(rig_stats(world.rig)->checksum_errors, 0);
+    world_free(&world);
+}
+
 /* ---- exclusive ------------------------------------------------------------------------------ */
 
 static icms_err put(struct world *world, uint32_t n, uint8_t flags)
@@ -816,6 +839,7 @@ int main(void)
         cmocka_unit_test(a_write_budget_is_kept),
         cmocka_unit_test(a_damaged_block_comes_from_the_pod),
         cmocka_unit_test(a_block_with_a_bad_trailer_is_forgotten),
+        cmocka_unit_test(a_block_of_another_version_stays),
         cmocka_unit_test(an_exclusive_block_is_on_the_drive_alone),
         cmocka_unit_test(a_share_of_the_runs_is_exclusive),
         cmocka_unit_test(exclusive_stores_need_the_pod),

@@ -279,6 +279,7 @@ struct icms_request {
     size_t collisions;               /* gets: blocks that were not the one asked for           */
     size_t tag_errors;               /* gets: blocks that were whole, and did not open          */
     size_t no_keys;                  /* gets: blocks under a key that this handle lacks         */
+    size_t versions;                 /* gets: blocks of a version that this build does not know */
     size_t peer_down;                /* blocks given up because the agent is gone              */
     size_t direct;        /* operations whose memory the agent or the network may touch */
     uint32_t turn;        /* blocks it may send before it queues again              */

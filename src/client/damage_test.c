@@ -3,7 +3,8 @@
  * One flipped byte, anywhere in a value of any size or in its trailer, is a miss with the reason
  * "checksum": when the value is copied, when it is leased, and when an agent in this process
  * received it in the caller's memory. A whole value of another block whose key has the same 16
- * bytes is a miss with the reason "collision" at the same places. And a value never goes beyond the
+ * bytes is a miss with the reason "collision" at the same places, and one of another format version
+ * with the reason "version": the agent is told of neither. And a value never goes beyond the
  * caller's memory.
  */
 #include <setjmp.h>
@@ -124,10 +125,15 @@ static struct icms_key twin_of(uint64_t number)
     return twin;
 }
 
+static uint64_t counted(const struct icms_volume *volume, enum shm_count count)
+{
+    return atomic_load(
+        &volume->icms->link->rings[0].counts[client_view(volume)->arena.volume][count]);
+}
+
 static uint64_t collisions(const struct icms_volume *volume)
 {
-    return atomic_load(&volume->icms->link->rings[0]
-                            .counts[client_view(volume)->arena.volume][SHM_COUNT_COLLISIONS]);
+    return counted(volume, SHM_COUNT_COLLISIONS);
 }
 
 /* Also where this handle has checked the value before. The agent is not told: the value is whole.
@@ -162,6 +168,45 @@ static void a_value_of_another_block_is_a_collision(void **state)
         assert_int_equal(collisions(rig->big), before + 4);
         assert_int_equal(rig_get_one(rig->big, i, sizes[i], NULL), ICMS_OK);
         free(data);
+    }
+    assert_int_equal(atomic_load(&fake.suspects), 0);
+    assert_int_equal(fake_agent_leases(rig->agent), 0);
+}
+
+/* An icms of another version stored it. It is never checked off as seen. A put that does not
+ * replace finds it, one that does replaces it. */
+static void a_value_of_another_version_is_left_alone(void **state)
+{
+    struct client_rig *rig = *state;
+    struct icms_request_options if_absent;
+    struct icms_lease lease;
+    enum icms_miss reason;
+    uint8_t byte = 1;
+
+    icms_request_options_init(&if_absent);
+    if_absent.put_if_absent = 1;
+    atomic_store(&fake.suspects, 0);
+    for (size_t i = 0; i < SIZES; i++) {
+        struct icms_key key = rig_key(i);
+        struct icms_block block;
+        uint64_t before = counted(rig->big, SHM_COUNT_VERSIONS);
+
+        atomic_store(&fake.version, 3 + 2 * (i % 2)); /* before and behind */
+        assert_int_equal(rig_put_one(rig->big, i, sizes[i]), ICMS_OK);
+        for (int again = 0; again < 2; again++) { /* by message, then from the arena */
+            assert_int_equal(rig_get_one(rig->big, i, sizes[i], &block), ICMS_MISS);
+            assert_int_equal(block.reason, ICMS_MISS_VERSION);
+            assert_int_equal(block.source, ICMS_SOURCE_NONE);
+            assert_int_equal(icms_lease_take(rig->big, &key, NULL, &reason, &lease), ICMS_MISS);
+            assert_int_equal(reason, ICMS_MISS_VERSION);
+        }
+        assert_int_equal(counted(rig->big, SHM_COUNT_VERSIONS), before + 4);
+        block = (struct icms_block){.key = key, .data = &byte, .bytes = 1};
+        (void)!icms_put(rig->big, &block, 1, &if_absent);
+        assert_int_equal(block.status, ICMS_EXISTS);
+        atomic_store(&fake.version, 0);
+        assert_int_equal(rig_put_one(rig->big, i, sizes[i]), ICMS_OK);
+        assert_int_equal(rig_get_one(rig->big, i, sizes[i], &block), ICMS_OK);
     }
     assert_int_equal(atomic_load(&fake.suspects), 0);
     assert_int_equal(fake_agent_leases(rig->agent), 0);
@@ -268,6 +313,13 @@ static void a_direct_receive_of_anything_else_is_a_miss(void **state)
             assert_int_equal(direct_get(volume, sizes[i], sizes[i] + behind[j], &block), ICMS_OK);
             assert_int_equal(block.source, ICMS_SOURCE_POD);
             assert_direct_collision(volume, sizes[i], sizes[i] + behind[j]);
+            atomic_store(&fake.suspects, 0);
+            atomic_store(&fake.version, 5);
+            assert_int_equal(direct_get(volume, sizes[i], sizes[i] + behind[j], &block), ICMS_MISS);
+            assert_int_equal(block.reason, ICMS_MISS_VERSION);
+            atomic_store(&fake.version, 0);
+            assert_int_equal(rig_put_one(volume, 1, sizes[i]), ICMS_OK); /* behind it in the ring */
+            assert_int_equal(atomic_load(&fake.suspects), 0);
         }
     }
     assert_true(atomic_load(&fake.directs) > 0);
@@ -290,6 +342,7 @@ int main(void)
         TEST(a_leased_value_with_one_flipped_byte_is_a_miss),
         TEST(each_value_that_a_slot_gets_is_checked),
         TEST(a_value_of_another_block_is_a_collision),
+        TEST(a_value_of_another_version_is_left_alone),
         TEST(a_value_that_is_one_byte_too_long_is_refused),
         cmocka_unit_test(a_direct_receive_of_anything_else_is_a_miss),
     };

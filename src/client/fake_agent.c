@@ -194,8 +194,15 @@ static uint32_t slot_find(struct agent *agent, uint32_t shard, const struct key 
 /* What happens to a value on its way to the client: some of its bytes change. */
 static void value_damage(uint8_t *stored, uint32_t bytes)
 {
-    uint32_t at = atomic_load(&fake.damage);
+    uint32_t at = atomic_load(&fake.damage), version = atomic_load(&fake.version);
+    uint8_t *trailer = stored + bytes;
+    le32 crc;
 
+    if (version != 0) {
+        trailer[4] = (uint8_t)version;
+        crc = le32_of(crc32c(trailer, LIMIT_TRAILER_BYTES - sizeof(crc)));
+        memcpy(trailer + LIMIT_TRAILER_BYTES - sizeof(crc), &crc, sizeof(crc));
+    }
     if (atomic_load(&fake.corrupt))
         stored[bytes / 2] ^= 1;
     if (at != 0)

@@ -45,6 +45,8 @@ struct fake_switches {
     atomic_uint stuck;     /* reactor stuck - 1 does not look at its rings; 0: all do */
     atomic_uint damage;    /* flips byte damage - 1 of every value, trailer included, that it hands
                               out; 0: none                                          */
+    atomic_uint version;   /* says that every value that it hands out is of this format version, in
+                              a trailer that is whole; 0: of its own                  */
     atomic_uint hints_max; /* hints that it takes, all together                             */
     /* Called with each get of a client that takes parts, by the agent's thread; NULL: there are
      * none. What it puts into the ring comes before the answer, which it may change, too. False:

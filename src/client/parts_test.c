@@ -374,6 +374,26 @@ static void a_trailer_that_lies_is_a_miss(void **state)
     }
 }
 
+/* All of it was opened, and the trailer says that it is of another version. */
+static bool of_another_version(struct fake_arriving *arriving)
+{
+    uint8_t *trailer = arriving->stored + arriving->value_bytes;
+    le32 crc;
+
+    arrive(arriving, PIECES);
+    trailer[4] = SEALED_VERSION + 1;
+    crc = le32_of(crc32c(trailer, LIMIT_TRAILER_BYTES - sizeof(crc)));
+    memcpy(trailer + LIMIT_TRAILER_BYTES - sizeof(crc), &crc, sizeof(crc));
+    return true;
+}
+
+static void a_value_of_another_version_leaves_nothing(void **state)
+{
+    put(test.wanted, VALUE, test.stored);
+    get_misses(of_another_version, ICMS_MISS_VERSION);
+    assert_int_equal(atomic_load(&fake.suspects), 0);
+}
+
 static bool as_it_is(struct fake_arriving *arriving)
 {
     for (uint32_t i = 1; i <= PIECES; i++)
@@ -652,6 +672,7 @@ int main(void)
         TEST(a_load_that_begins_anew_brings_the_same),
         TEST(pieces_of_two_values_do_not_mix),
         TEST(a_trailer_that_lies_is_a_miss),
+        TEST(a_value_of_another_version_leaves_nothing),
         TEST(a_key_that_is_not_ours_opens_nothing),
         TEST(a_head_that_lies_writes_nowhere_else),
         TEST(a_value_that_does_not_fit_is_not_begun),

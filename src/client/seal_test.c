@@ -369,6 +369,49 @@ static void another_value_of_the_same_16_bytes_is_a_collision(void **state)
     assert_int_equal(atomic_load(&fake.suspects), 0);
 }
 
+/* Whatever its length is, and what it would be in this version: nothing is opened. Flipped without
+ * the trailer's checksum, the version is damage as any other byte. */
+static void a_value_of_another_version_is_left_alone(void **state)
+{
+    static const uint32_t sizes[] = {1, 40, 300 * KIB};
+    struct fixture *f = *state;
+    struct icms_block size = {.key = rig_key(1)};
+    struct icms_lease lease;
+    enum icms_miss reason;
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        assert_int_equal(rig_put_one(f->vault, 1, sizes[i]), ICMS_OK);
+        atomic_store(&fake.version, SEALED_VERSION + 1);
+        get_misses(f->vault, 1, sizes[i], ICMS_MISS_VERSION); /* by message, then from the arena */
+        get_misses(f->vault, 1, sizes[i], ICMS_MISS_VERSION);
+        get_misses(f->vault, 1, 1, ICMS_MISS_VERSION); /* its length is not known */
+        size.bytes = 0;
+        assert_int_equal(icms_get(f->vault, &size, 1, NULL), ICMS_MISS);
+        assert_int_equal(size.reason, ICMS_MISS_VERSION);
+        assert_int_equal(icms_lease_take(f->vault, &size.key, NULL, &reason, &lease), ICMS_MISS);
+        assert_int_equal(reason, ICMS_MISS_VERSION);
+        assert_int_equal(counted(f->vault, SHM_COUNT_VERSIONS), count += 5);
+        atomic_store(&fake.version, 0);
+    }
+    forge(f, 1, (const uint8_t *)"short", 5, true); /* nothing that this version has is so short */
+    atomic_store(&fake.version, SEALED_VERSION + 1);
+    get_misses(f->vault, 1, 1000, ICMS_MISS_VERSION);
+    atomic_store(&fake.version, 0);
+    assert_int_equal(counted(f->vault, SHM_COUNT_VERSIONS), ++count);
+    assert_int_equal(rig_put_one(f->vault, 1, 40), ICMS_OK); /* behind them in the ring */
+    assert_int_equal(rig_get_one(f->vault, 1, 40, NULL), ICMS_OK);
+    assert_int_equal(atomic_load(&fake.suspects), 0);
+    assert_int_equal(counted(f->vault, SHM_COUNT_TAG_ERRORS), 0);
+
+    assert_int_equal(rig_put_one(f->vault, 1, 40), ICMS_OK);
+    atomic_store(&fake.damage, (uint32_t)sealed_bytes(40) + 4 + 1);
+    get_misses(f->vault, 1, 40, ICMS_MISS_CHECKSUM);
+    atomic_store(&fake.damage, 0);
+    wait_suspects(1);
+    assert_int_equal(counted(f->vault, SHM_COUNT_VERSIONS), count);
+}
+
 static void keys_rotate_without_rewriting(void **state)
 {
     const int both[] = {2, 1}, second[] = {2}, third[] = {1};
@@ -590,6 +633,7 @@ int main(void)
         TEST(every_flipped_byte_is_a_miss),
         TEST(what_an_agent_forges_is_a_miss),
         TEST(another_value_of_the_same_16_bytes_is_a_collision),
+        TEST(a_value_of_another_version_is_left_alone),
         TEST(keys_rotate_without_rewriting),
         TEST(plain_and_encrypted_never_mix),
         TEST(an_agent_that_comes_back_otherwise_gets_nothing),

@@ -71,6 +71,7 @@ void client_count(struct icms_request *request)
     shm_count_add(ring, volume, SHM_COUNT_COLLISIONS, request->collisions);
     shm_count_add(ring, volume, SHM_COUNT_TAG_ERRORS, request->tag_errors);
     shm_count_add(ring, volume, SHM_COUNT_NO_KEYS, request->no_keys);
+    shm_count_add(ring, volume, SHM_COUNT_VERSIONS, request->versions);
     if (match && request->hole == request->count && request->behind != 0)
         return; /* it goes on; its last request counts all of it */
     /* Of one that failed, some blocks have no answer. */
@@ -106,8 +107,10 @@ static enum icms_miss take_check(const struct icms_request *request, const struc
                                        .key = &wire,
                                        .encrypted = request->volume->keys != NULL};
 
-    if (sealed_trailer_check(&place, value_bytes, value_crc, trailer) != ICMS_OK)
-        return ICMS_MISS_CHECKSUM;
+    icms_err err = sealed_trailer_check(&place, value_bytes, value_crc, trailer);
+
+    if (err != ICMS_OK)
+        return err == ICMS_VERSION ? ICMS_MISS_VERSION : ICMS_MISS_CHECKSUM;
     return sealed_trailer_is(trailer, key->digest) ? ICMS_MISS_NONE : ICMS_MISS_COLLISION;
 }
 
@@ -131,7 +134,7 @@ static enum icms_miss take_verify(struct icms_request *request, const struct icm
         atomic_load_explicit(checked, memory_order_acquire) == version)
         return sealed_trailer_is(trailer, key->digest) ? ICMS_MISS_NONE : ICMS_MISS_COLLISION;
     wrong = take_check(request, key, value_bytes, crc32c(value, value_bytes), trailer);
-    if (wrong != ICMS_MISS_CHECKSUM && checked != NULL)
+    if ((wrong == ICMS_MISS_NONE || wrong == ICMS_MISS_COLLISION) && checked != NULL)
         atomic_store_explicit(checked, version, memory_order_release);
     return wrong;
 }
@@ -238,7 +241,6 @@ static enum icms_miss take_open(const struct icms_request *request, const struct
     struct sealed_head head;
 
     memcpy(bytes, sealed->value, sizeof(bytes));
-    memcpy(sealed->trailer, sealed->value + sealed->value_bytes, sizeof(sealed->trailer));
     pieces.first = take_opened(sealed, bytes);
     if (sealed_trailer_encrypted(sealed->trailer) != ICMS_OK ||
         sealed_head_read(bytes, &head) != ICMS_OK || head.length != sealed->plain_bytes) {
@@ -328,6 +330,7 @@ static void take_wrong(struct icms_request *request, size_t index, enum icms_mis
         take_suspect(request, &request->blocks[index].key);
     request->tag_errors += wrong == ICMS_MISS_CHECKSUM && is_whole;
     request->no_keys += wrong == ICMS_MISS_NO_KEY;
+    request->versions += wrong == ICMS_MISS_VERSION;
     request->blocks[index].source = ICMS_SOURCE_NONE;
     request->collisions += wrong == ICMS_MISS_COLLISION;
     client_block_done(request, index, ICMS_MISS, wrong);
@@ -363,7 +366,11 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
     uint64_t room = client_block_room(request, index);
 
     block->bytes = sealed.plain_bytes;
-    if (sealed.plain_bytes == 0) { /* nobody sealed that */
+    memcpy(sealed.trailer, value + place->value_bytes, sizeof(sealed.trailer));
+    if (sealed_trailer_encrypted(sealed.trailer) == ICMS_VERSION) { /* nor is its length known */
+        wrong = ICMS_MISS_VERSION;
+        opened_wipe(place->opened, sealed.to);
+    } else if (sealed.plain_bytes == 0) { /* nobody sealed that */
         wrong = ICMS_MISS_CHECKSUM;
         opened_wipe(place->opened, sealed.to);
     } else if (request->lease_wanted) {

@@ -278,7 +278,8 @@ enum shm_count {
     SHM_COUNT_COLLISIONS, /* blocks of gets that were not the one asked for                    */
     SHM_COUNT_TAG_ERRORS, /* encrypted: that were whole, and whose tag did not pass             */
     SHM_COUNT_NO_KEYS,    /* encrypted: that were sealed under a key that the client lacks      */
-    SHM_COUNT_HIT_BYTES,  /* their values                                                       */
+    SHM_COUNT_VERSIONS,   /* of a format version that the client does not know                  */
+    SHM_COUNT_HIT_BYTES,  /* values of hits                                                      */
     SHM_COUNT_FOUND,      /* keys of exists that were present; of match: before the first hole  */
     SHM_COUNT_MISSED,     /* keys of exists that were not; of match: from the first hole on     */
     SHM_COUNT_MATCHED,    /* blocks that matched, of all matches                                */

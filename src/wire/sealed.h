@@ -23,6 +23,20 @@
  * Who asks for a block, and alone knows its digest, asks both, and has the tags. An agent asks the
  * first one. The value's CRC32C is the caller's, taken in the pass that copies (crc32c_copy).
  *
+ * Versions. While hosts are upgraded, values of two versions lie side by side. In every version a
+ * stored value ends in LIMIT_TRAILER_BYTES, with magic, version and kind where they are here, and
+ * trailer_crc over all bytes in front of it. So damage and another version are told apart: a
+ * version byte that was flipped does not pass trailer_crc, and is CORRUPT; a trailer that passes
+ * with a version or kind that this build does not know is VERSION, whatever the rest of it holds.
+ * Such a value is never read, and nobody here can say whether it is whole, so nobody reports,
+ * repairs or deletes it: that is up to who knows the version. A put replaces it; a put with *if
+ * absent* finds it there, as it does one under a key that this process lacks. What is left of a
+ * version that no process reads any more goes with the volume's generation.
+ *
+ * trailer_crc is no proof of who wrote a trailer. Who can write a whole one of another version
+ * gains a miss that stays, as by any value that does not open; what a reader accepts does not
+ * change: the tags of an encrypted value have the version in their associated data.
+ *
  * Pure; any thread.
  */
 #ifndef WIRE_SEALED_H

@@ -116,22 +116,58 @@ static void a_digest_forged_to_the_same_checksum_does_not_pass(void **state)
     assert_false(sealed_trailer_is(trailer, forged));
 }
 
+/* A byte of a trailer that is whole after that. */
+static void set_whole(uint8_t *trailer, int at, uint8_t byte)
+{
+    le32 whole;
+
+    trailer[at] = byte;
+    whole = le32_of(crc32c(trailer, 60));
+    memcpy(trailer + 60, &whole, 4);
+}
+
+/* Each one, whatever the rest is: what another version has there is not known. */
 static void other_versions_and_kinds_are_named(void **state)
+{
+    const struct sealed_place vault = {&volume, &key, true};
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+    uint32_t crc = crc32c(value, 7);
+
+    for (int version = 0; version < 256; version++) {
+        sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
+        set_whole(trailer, 4, (uint8_t)version);
+        assert_int_equal(check(&volume, &key, 7, crc, trailer),
+                         version == SEALED_VERSION ? ICMS_OK : ICMS_VERSION);
+        if (version == SEALED_VERSION)
+            continue;
+        for (int at = 5; at < 60; at++)
+            set_whole(trailer, at, (uint8_t)(trailer[at] + 1));
+        assert_int_equal(check(&volume, &key, 8, crc + 1, trailer), ICMS_VERSION);
+        assert_int_equal(sealed_trailer_check(&vault, 7, crc, trailer), ICMS_VERSION);
+        assert_int_equal(sealed_trailer_encrypted(trailer), ICMS_VERSION);
+    }
+    for (int kind = SEALED_KIND_ENCRYPTED + 1; kind < 256; kind++) {
+        sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
+        set_whole(trailer, 5, (uint8_t)kind);
+        assert_int_equal(check(&volume, &key, 7, crc, trailer), ICMS_VERSION);
+    }
+}
+
+/* The version is none of which somebody may say that another build knows it. */
+static void a_damaged_version_is_no_other_version(void **state)
 {
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint32_t crc = crc32c(value, 7);
-    le32 whole;
 
-    sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
-    trailer[4] = 1;
-    whole = le32_of(crc32c(trailer, 60));
-    memcpy(trailer + 60, &whole, 4);
-    assert_int_equal(check(&volume, &key, 7, crc, trailer), ICMS_VERSION);
-    trailer[4] = SEALED_VERSION;
-    trailer[5] = 2;
-    whole = le32_of(crc32c(trailer, 60));
-    memcpy(trailer + 60, &whole, 4);
-    assert_int_equal(check(&volume, &key, 7, crc, trailer), ICMS_VERSION);
+    for (int byte = 0; byte < 256; byte++)
+        for (int at = 4; at < 6; at++) {
+            sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
+            if (trailer[at] == byte)
+                continue;
+            trailer[at] = (uint8_t)byte;
+            assert_int_equal(check(&volume, &key, 7, crc, trailer), ICMS_CORRUPT);
+            assert_int_equal(sealed_trailer_encrypted(trailer), ICMS_CORRUPT);
+        }
 }
 
 static void an_encrypted_one_says_so(void **state)
@@ -182,6 +218,7 @@ int main(void)
         cmocka_unit_test(another_block_of_the_same_key_is_whole_and_not_it),
         cmocka_unit_test(a_digest_forged_to_the_same_checksum_does_not_pass),
         cmocka_unit_test(other_versions_and_kinds_are_named),
+        cmocka_unit_test(a_damaged_version_is_no_other_version),
         cmocka_unit_test(an_encrypted_one_says_so),
         cmocka_unit_test(a_head_has_its_golden_bytes),
     };
