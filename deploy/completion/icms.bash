@@ -36,13 +36,13 @@ _icms()
     fi
     case $command in
     dev) options="$options --dir --size --port --volume --json" ;;
-    put) options="$options $tier $keys --input --on-flash --if-absent" ;;
-    get) options="$options $tier $keys --output" ;;
+    put) options="$options $tier $keys --input --on-flash --if-absent --once" ;;
+    get) options="$options $tier $keys --output --once" ;;
     exists | rm) options="$options $tier $keys" ;;
     match) options="$options $tier $keys --estimate" ;;
     status) options="$options --open --target --token --ca --cert --key --json" ;;
     trace) options="$options $tier $keys" ;;
-    prestage) options="$options $tier $keys --priority --tier --pin --cancel" ;;
+    prestage) options="$options $tier $keys --priority --tier --pin --cancel --once" ;;
     bench)
         options="$options --list --dir --space --slices --slice --size --depth --reactors --op --variant --json"
         ;;

@@ -65,17 +65,18 @@ _icms() {
         put)
             _arguments $tier $keys '--input[the value]:file:_files' \
                 '--on-flash[done when a drive has it]' \
-                '--if-absent[leave a block that is there]' ':key:' ':file:_files'
+                '--if-absent[leave a block that is there]' '--once[it is read once at most]' ':key:' ':file:_files'
             ;;
         get)
-            _arguments $tier $keys '--output[for the value]:file:_files' ':key:' ':file:_files'
+            _arguments $tier $keys '--output[for the value]:file:_files' '--once[it is read once at most]' ':key:' ':file:_files'
             ;;
         exists|rm) _arguments $tier $keys '*:key:' ;;
         match) _arguments $tier $keys '--estimate[say how long it takes to load them]' '*:key:' ;;
         trace) _arguments $tier $keys ':key:' ;;
         prestage)
             _arguments $tier $keys '--priority[the larger goes first]:number:(0 1 2 3)' \
-                '--tier[where to]:tier:(dram local)' '--pin[how long they stay]:time:' '--cancel[take hints back]' '*:key:'
+                '--tier[where to]:tier:(dram local)' '--pin[how long they stay]:time:' '--cancel[take hints back]' \
+                '--once[they are read once at most]' '*:key:'
             ;;
         status)
             _arguments '(-o --open)'{-o,--open}'[the tier]:where:' \

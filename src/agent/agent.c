@@ -11,6 +11,7 @@
  * and what another set of enclosures needs (agent_pod_apply).
  */
 #include "agent/agent_int.h"
+#include "agent/many.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,6 +6,7 @@
  * memory and in the index of the own drive: no I/O, and nobody else is asked.
  */
 #include "agent/agent_int.h"
+#include "agent/many.h"
 
 /* Where a block is: an answer for each key. */
 enum look_at {

@@ -13,6 +13,7 @@
  * AGENT_MANY at most.
  */
 #include "agent/agent_int.h"
+#include "agent/many.h"
 
 #include <stdlib.h>
 #include <string.h>

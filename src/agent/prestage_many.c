@@ -5,6 +5,7 @@
  * agent_prestage is called by any thread; the hints are taken on the reactors' loops.
  */
 #include "agent/agent_int.h"
+#include "agent/many.h"
 
 static void hint_take(struct agent_many *many, struct agent_shard *shard, size_t i)
 {

@@ -412,13 +412,13 @@ static uint32_t shard_list_replace(struct agent_shard *shard, struct list *list,
         return SHM_SLOT_NONE;
     shard_leases_look(shard);
     list_for_each_safe (link, list) {
-        uint32_t at = (uint32_t)(container_of(link, struct agent_slot, link) - shard->meta);
+        uint32_t first = (uint32_t)(container_of(link, struct agent_slot, link) - shard->meta);
 
         if (slot != SHM_SLOT_NONE || tries++ == AGENT_ONCE_TRIES)
             break;
-        if (!shard_may_go(shard, at))
+        if (!shard_may_go(shard, first))
             continue;
-        shard_evict_slot(shard, at);
+        shard_evict_slot(shard, first);
         shard_limbo_free(shard);
         slot = shard_slot_find(shard, extent_bytes);
     }

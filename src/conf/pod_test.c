@@ -720,7 +720,7 @@ static void test_a_weight_changes_with_its_former_one(void **state)
     changed(changes, ((struct conf_pod_change){CONF_POD_DRAIN, .name = "e0", .yes = true}),
             EPOCH(5) "- name: e0\n  state: draining\n  address: 10.0.0.1:4420\n  weight: 2.5\n" E1);
     changed(changes, OUT("e0", .yes = true),
-            SHRUNK(5) "- name: e0\n  state: out\n  address: 10.0.0.1:4420\n  weight: 2.5\n" E1);
+            EPOCH(5) "- name: e0\n  state: out\n  address: 10.0.0.1:4420\n  weight: 2.5\n" E1);
     not_changed(HEAD E0 E1 "  state: joining\n", WEIGHT("e0", "3"), ICMS_INVALID,
                 "another one is joining");
     not_changed(HEAD E0 E1 "  state: draining\n", WEIGHT("e0", "3"), ICMS_INVALID,
