@@ -77,6 +77,8 @@ void fake_reset(void)
         atomic_store(off[i], false);
     for (size_t i = 0; i < sizeof(zero) / sizeof(*zero); i++)
         atomic_store(zero[i], 0);
+    for (size_t i = 0; i < sizeof(fake.onces) / sizeof(fake.onces[0]); i++)
+        atomic_store(&fake.onces[i], 0);
     atomic_store(&fake.hints_max, UINT32_MAX);
     atomic_store(&fake.arriving, NULL);
 }
@@ -501,6 +503,8 @@ static void serve_one(struct agent *agent, struct fake_client *client, struct sh
               (uint8_t)atomic_load(
                   &agent->views[in->volume * agent->reactor_count + (ring - client->rings)]
                        .header->identity));
+    if ((in->flags & SHM_FLAG_ONCE) != 0 && in->op <= SHM_OP_PRESTAGE)
+        atomic_fetch_add(&fake.onces[in->op], 1);
     if (atomic_load(&fake.delay_us) != 0)
         usleep(atomic_load(&fake.delay_us));
     switch (in->op) {

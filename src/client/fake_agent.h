@@ -55,8 +55,9 @@ struct fake_switches {
     /* seen */
     atomic_uint prestages, hints; /* entries of PRESTAGE; hints that it has                  */
     atomic_uint gets, puts, exists, exists_manys, removes, flushes, cancels, touches, suspects;
-    atomic_uint directs; /* gets into the memory of a client in this process */
-    atomic_uint parted;  /* gets of clients that take parts                    */
+    atomic_uint directs;                    /* gets into the memory of a client in this process */
+    atomic_uint parted;                     /* gets of clients that take parts                    */
+    atomic_uint onces[SHM_OP_PRESTAGE + 1]; /* entries with SHM_FLAG_ONCE, by op */
 };
 
 extern struct fake_switches fake;
