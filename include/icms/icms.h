@@ -293,9 +293,9 @@ ICMS_API void icms_request_options_init(struct icms_request_options *options);
  * next one. Memory takes none to the agent's own drive, and with pod: and dir: a get past the
  * memory stays one. `once` of a get says nothing about a block that is in memory already: it stays
  * what it is, and the get does not count as a use of it. A block that is read twice all the same,
- * the second time without `once`, is one as all others from then on, and so is one whose value
- * replaces that of another. The pod knows nothing of this: what is not wanted there any more is
- * removed (icms_remove). */
+ * the second time without `once`, is one as all others from then on, and so is one that a hint with
+ * `once` and one without it wait for, and one whose value replaces that of another. The pod knows
+ * nothing of this: what is not wanted there any more is removed (icms_remove). */
 
 /* The synchronous forms. blocks[0 .. count-1], count 1 .. ICMS_BATCH_MAX; options may be NULL.
  * Return ICMS_OK when every block's status is ICMS_OK, ICMS_MISS when at least one is not (look at

@@ -728,6 +728,9 @@ void agent_shard_unpin(struct agent_shard *shard, uint32_t slot);
  * read once is one as the others when it is read a second time, by somebody who does not say so. */
 void agent_shard_touch(struct agent_shard *shard, uint32_t slot, bool once);
 
+/* A LIVE block is one as the others from now on; harmless if it is. */
+void agent_shard_once_end(struct agent_shard *shard, uint32_t slot);
+
 /* Holds a LIVE slot in the lease table of a client. */
 void agent_shard_lease(struct agent_shard *shard, uint32_t slot, const struct shm_ring *ring,
                        uint32_t lease);

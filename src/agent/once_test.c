@@ -21,6 +21,7 @@
 #define KV    0
 #define RAW   1
 #define BYTES 20000u
+#define SMALL 1000u
 #define SLOTS 64
 #define USED  48         /* blocks that others use */
 #define SCAN  5000       /* the first block of a scan */
@@ -38,14 +39,15 @@ static struct agent_rig *rig_of(struct rig_opts opts)
     return rig_new(&opts);
 }
 
-/* A get of block n with flags; true: from the agent's memory. */
-static bool get(struct rig_client *client, uint32_t volume, uint32_t n, uint8_t flags)
+/* A get of block n with flags, which leaves a lease; true: from the agent's memory. */
+static bool get_bytes(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
+                      uint8_t flags, uint32_t lease)
 {
     struct shm_submit entry = {.op = SHM_OP_GET,
                                .flags = flags,
                                .volume = volume,
                                .key_length = LIMIT_KEY_BYTES,
-                               .lease = 9,
+                               .lease = lease,
                                .deadline_ns = rig_now_ns(client->rig) + 1 * S};
     const struct shm_complete *answer;
     struct key key;
@@ -53,9 +55,16 @@ static bool get(struct rig_client *client, uint32_t volume, uint32_t n, uint8_t 
     rig_key(n, &key);
     memcpy(entry.key, key.bytes, sizeof(entry.key));
     answer = rig_wait(client, rig_submit(client, &entry));
-    assert_true(rig_value_is(client, volume, n, BYTES, answer));
-    rig_lease_give(client, 9);
+    assert_true(rig_value_is(client, volume, n, bytes, answer));
     return answer->source == ICMS_SOURCE_DRAM;
+}
+
+static bool get(struct rig_client *client, uint32_t volume, uint32_t n, uint8_t flags)
+{
+    bool is_hit = get_bytes(client, volume, n, BYTES, flags, 9);
+
+    rig_lease_give(client, 9);
+    return is_hit;
 }
 
 /* What a client says that read block n in mapped memory. */
@@ -306,6 +315,51 @@ static void a_hint_is_kept_until_it_is_read(void **state)
     rig_free(rig);
 }
 
+/* It is as any other that was not read, when its time is over. */
+static void a_hint_that_nobody_reads_goes_first(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+
+    flash(rig, 1000, 1);
+    assert_int_equal(hint(client, 1000, SHM_FLAG_ONCE, ICMS_TIER_DRAM, 0), ICMS_OK);
+    rig_run(rig, 100 * MS);
+    use(client, 0, USED);
+    rig_run(rig, 20 * S);
+    assert_int_equal(rig_stats(rig)->volumes[KV].prestage.waiting, 0);
+    assert_true(rig_in_arena(client, KV, 1000));
+    others_come(client, 1000);
+    assert_int_equal(in_arena_of(client, 0, USED), USED);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Somebody else says that he will read it: in memory already, and while it is brought. */
+static void a_hint_of_another_reader_counts(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+
+    flash(rig, 1000, 3);
+    (void)get(client, KV, 1002, SHM_FLAG_ONCE);
+    assert_int_equal(hint(client, 1000, SHM_FLAG_ONCE, ICMS_TIER_DRAM, 0), ICMS_OK);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(hint(client, 1000, 0, ICMS_TIER_DRAM, 0), ICMS_OK);
+    assert_int_equal(hint(client, 1001, SHM_FLAG_ONCE, ICMS_TIER_DRAM, 0), ICMS_OK);
+    while (rig_stats(rig)->volumes[KV].prestage.loading == 0)
+        rig_run(rig, MS / 100);
+    assert_int_equal(hint(client, 1001, 0, ICMS_TIER_DRAM, 0), ICMS_OK);
+    assert_false(rig_in_arena(client, KV, 1001));
+    rig_run(rig, 100 * MS);
+    (void)get(client, KV, 1000, 0);
+    (void)get(client, KV, 1001, 0);
+    use(client, 0, USED);
+    others_come(client, 1002); /* it was read before them, so it goes after them */
+    assert_int_equal(in_arena_of(client, 1000, 2), 2);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 static void a_hint_that_contradicts_itself_is_refused(void **state)
 {
     struct agent_rig *rig = rig_of((struct rig_opts){.own_drive_bytes = DRIVE});
@@ -347,6 +401,70 @@ static void what_is_pinned_stays(void **state)
     scan(client, KV, SHM_FLAG_ONCE);
     scan(client, KV, 0);
     assert_true(rig_in_arena(client, KV, 1000));
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+static void put_small(struct rig_client *client, uint32_t n, uint8_t flags)
+{
+    assert_int_equal(rig_wait(client, rig_put(client, KV, n, SMALL, flags, 1 * S))->status,
+                     ICMS_OK);
+}
+
+/* Other blocks are evicted a little ahead, pinned ones as few as it takes. */
+static void pinned_blocks_do_not_go_ahead(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+    const struct agent_volume_stats *kv = &rig_stats(rig)->volumes[KV];
+    uint32_t n = 0;
+
+    for (uint32_t pin = 1000; pin < 1020; pin++) {
+        put_small(client, pin, 0);
+        assert_int_equal(hint(client, pin, 0, ICMS_TIER_DRAM, 600), ICMS_OK);
+    }
+    for (; rig_stats(rig)->volumes[KV].arena_used_bytes + 2 * BYTES < kv->arena_bytes; n++) {
+        put(client, n, 0);
+        rig_run(rig, 10 * MS);
+        (void)get_bytes(client, KV, n, BYTES, 0, 100 + n);
+    }
+    for (; in_arena_of(client, 1000, 20) == 20; n++) {
+        assert_true(100 + n < SHM_LEASES);
+        put_small(client, n, 0);
+        rig_run(rig, 10 * MS);
+        (void)get_bytes(client, KV, n, SMALL, 0, 100 + n);
+    }
+    assert_int_equal(in_arena_of(client, 1000, 20), 19);
+    while (n-- > 0)
+        rig_lease_give(client, 100 + n);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Small pinned blocks that lie between leased ones make no space for a larger one: they do not go
+ * before the pinned block that makes it. */
+static void pinned_blocks_do_not_go_in_vain(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t lease = 100;
+
+    flash(rig, 0, 2 * SLOTS);
+    for (uint32_t n = 1000; n < 1008; n++) {
+        put_small(client, n, SHM_FLAG_ONCE);
+        assert_int_equal(hint(client, n, 0, ICMS_TIER_DRAM, 600), ICMS_OK);
+        (void)get_bytes(client, KV, n - 1000, BYTES, 0, lease++);
+    }
+    put(client, 2000, 0);
+    assert_int_equal(hint(client, 2000, 0, ICMS_TIER_DRAM, 600), ICMS_OK);
+    rig_run(rig, 100 * MS);
+    for (uint32_t n = 8; rig_in_arena(client, KV, 2000); n++) {
+        assert_true(n < 2 * SLOTS);
+        (void)get_bytes(client, KV, n, BYTES, 0, lease++);
+    }
+    assert_int_equal(in_arena_of(client, 1000, 8), 8);
+    while (lease > 100)
+        rig_lease_give(client, --lease);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -457,8 +575,12 @@ int main(void)
         cmocka_unit_test(the_first_read_of_a_put_changes_nothing),
         cmocka_unit_test(what_others_use_stays_what_it_is),
         cmocka_unit_test(a_hint_is_kept_until_it_is_read),
+        cmocka_unit_test(a_hint_that_nobody_reads_goes_first),
+        cmocka_unit_test(a_hint_of_another_reader_counts),
         cmocka_unit_test(a_hint_that_contradicts_itself_is_refused),
         cmocka_unit_test(what_is_pinned_stays),
+        cmocka_unit_test(pinned_blocks_do_not_go_ahead),
+        cmocka_unit_test(pinned_blocks_do_not_go_in_vain),
         cmocka_unit_test(another_volume_keeps_its_memory),
         cmocka_unit_test(nothing_goes_to_the_own_drive),
         cmocka_unit_test(gets_past_the_memory_stay_so),

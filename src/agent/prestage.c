@@ -590,10 +590,13 @@ static uint64_t hint_wake(struct agent_waiter *waiter, struct agent_op *op)
         hint->space = op->space;
     if (op->err == ICMS_OK && !op->drop && op->slot != SHM_SLOT_NONE) {
         check(shard->meta[op->slot].state == AGENT_SLOT_LIVE);
-        if (hint->share->tier == ICMS_TIER_LOCAL)
+        if (hint->share->tier == ICMS_TIER_LOCAL) {
             hint_write(hint, op->slot);
-        else
+        } else {
+            if (!hint->once) /* and who began the load may have said something else */
+                agent_shard_once_end(shard, op->slot);
             hint_ready(hint, op->slot, hint->is_own ? op->value_bytes : 0);
+        }
     } else {
         hint_missed(hint, op);
     }
@@ -849,6 +852,8 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
         return refused;
     need_ns = u64_min(need_ns, now_ns + AGENT_DEADLINE_MAX_NS);
     counter_add(&shard->prestage.taken, 1);
+    if (!wish->once && slot != SHM_SLOT_NONE && shard->meta[slot].hint != 0)
+        agent_shard_once_end(shard, slot); /* others wait for it, too */
     if (hint != NULL) {
         counter_add(&shard->prestage.ended[AGENT_HINT_JOINED], 1);
         hint_join(hint, need_ns, rank);

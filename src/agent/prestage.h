@@ -32,12 +32,13 @@
  * time, when it is taken back, or when the place of its user goes to another user. It belongs to
  * the user, not to a process: the end of a client ends no pin. A block that goes all the same (it
  * is replaced, or the drive evicts it) is brought again; one that is removed, or of another
- * identity of the volume, ends its pin. Eviction passes over pinned blocks in memory, but when a
- * load or a store finds nothing else, kept blocks included, and when another volume takes a slab
- * beyond the floor: so pins can stop nobody. On the drive, where what a segment has goes together,
- * pins are accesses, every AGENT_PIN_LOOK_NS. Bytes of pins are limited by volume and tier
- * (volume_spec.pin_percent_max) and, on the drive, by half of it for all; their number by
- * AGENT_PINS. Of each of these a user may have as much as is free. What is more is refused.
+ * identity of the volume, ends its pin. Eviction passes over pinned blocks in memory, but when the
+ * space for a load or a store cannot be made of others, kept blocks included, that lie beside each
+ * other, and when another volume takes a slab beyond the floor: so pins can stop nobody. On the
+ * drive, where what a segment has goes together, pins are accesses, every AGENT_PIN_LOOK_NS. Bytes
+ * of pins are limited by volume and tier (volume_spec.pin_percent_max) and, on the drive, by half
+ * of it for all; their number by AGENT_PINS. Of each of these a user may have as much as is free.
+ * What is more is refused.
  *
  * Limits. A reactor has AGENT_HINTS. A user may have as many as are free, so one alone may have
  * half of them, and who comes later finds some. What is more is refused and counted.

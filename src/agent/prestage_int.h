@@ -39,7 +39,7 @@ struct hint_share {
 struct agent_hint {
     enum hint_state state;
     bool is_own; /* LOADING: its load was begun for it                                */
-    bool once;   /* the block will be read once at most, as all say who want it       */
+    bool once;   /* the block will be read once at most, as all of its user say who want it   */
     struct agent_shard *shard;
     struct agent_user_share *user;
     uint32_t user_number; /* user->number: it belongs to nobody who has the place later         */

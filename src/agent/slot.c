@@ -314,11 +314,12 @@ static void shard_evict_slot(struct agent_shard *shard, uint32_t slot)
     counter_add(&shard->evictions, 1);
 }
 
-/* Takes what has to go for such an extent out of the index, and a little ahead. Leased blocks are
- * in use. */
+/* Takes what has to go for such an extent out of the index, and a little ahead, unless what is kept
+ * would go for that. Leased blocks are in use. */
 static void shard_evict(struct agent_shard *shard, uint64_t extent_bytes)
 {
-    uint64_t ahead = counter_get(&shard->bytes) / AGENT_EVICT_SHARE;
+    uint64_t ahead =
+        shard->evicts != AGENT_KEPT_NOT ? 0 : counter_get(&shard->bytes) / AGENT_EVICT_SHARE;
     struct extent_sweep sweep = {.may = shard_may_go, .arg = shard};
     uint32_t slot, last;
 
@@ -402,13 +403,14 @@ static uint32_t shard_slot_find(struct agent_shard *shard, uint64_t extent_bytes
 }
 
 /* The same with blocks of a list gone, the first one first, as few as it takes: of a stream of them
- * each has the space of the one before, and all else stays. */
+ * each has the space of the one before, and all else stays. Nothing that is kept: blocks that lie
+ * anywhere may all go for no space at all. */
 static uint32_t shard_list_replace(struct agent_shard *shard, struct list *list,
                                    uint64_t extent_bytes)
 {
     uint32_t slot = SHM_SLOT_NONE, tries = 0;
 
-    if (list_empty(list))
+    if (list_empty(list) || shard->evicts != AGENT_KEPT_NOT)
         return SHM_SLOT_NONE;
     shard_leases_look(shard);
     list_for_each_safe (link, list) {
@@ -500,19 +502,32 @@ void agent_shard_unpin(struct agent_shard *shard, uint32_t slot)
     shard_wake_send(shard);
 }
 
-/* What is in shard->once and was read goes before what was not. */
-static void slot_read_once(struct agent_shard *shard, uint32_t slot, bool once)
+void agent_shard_once_end(struct agent_shard *shard, uint32_t slot)
 {
     struct agent_slot *meta = &shard->meta[slot];
     struct list *list;
 
+    check(meta->state == AGENT_SLOT_LIVE);
+    if (!meta->once)
+        return;
     list_remove(&meta->link);
-    meta->once = once || !meta->was_read;
+    meta->once = false;
     list = slot_list(shard, slot);
-    if (meta->once)
-        list_push_front(list, &meta->link);
-    else if (list != NULL)
+    if (list != NULL)
         list_push(list, &meta->link);
+}
+
+/* What is in shard->once and was read goes before what was not. */
+static void slot_read_once(struct agent_shard *shard, uint32_t slot, bool once)
+{
+    struct agent_slot *meta = &shard->meta[slot];
+
+    if (!once && meta->was_read) {
+        agent_shard_once_end(shard, slot);
+        return;
+    }
+    list_remove(&meta->link);
+    list_push_front(&shard->once, &meta->link);
 }
 
 void agent_shard_touch(struct agent_shard *shard, uint32_t slot, bool once)
