@@ -73,6 +73,7 @@ static void client_options(const struct lib_call *call, struct icms_request_opti
     options->put_if_absent = (call->flags & SHM_FLAG_IF_ABSENT) != 0;
     if ((call->flags & SHM_FLAG_PRESTAGE) != 0)
         options->class_ = ICMS_CLASS_PRESTAGE;
+    options->once = (call->flags & SHM_FLAG_ONCE) != 0;
     options->tag = (void *)(uintptr_t)call;
 }
 
@@ -245,6 +246,8 @@ static void client_any_call(struct lib_process *process)
         call->flags = SHM_FLAG_PRESTAGE;
     if (call->op == SHM_OP_PUT && kind < 5)
         call->flags = kind == 4 ? SHM_FLAG_IF_ABSENT : SHM_FLAG_ON_FLASH;
+    if (lib_chance(4) == 0)
+        call->flags |= SHM_FLAG_ONCE;
     for (uint32_t i = 0; i < call->count && call->op == SHM_OP_PUT; i++)
         call->versions[i] = pod_model_put(lib_world, call->keys[i], 0);
     client_any_deadline(call);
@@ -354,6 +357,7 @@ static void client_any_hint(struct lib_process *process)
     options.priority = (uint32_t)lib_chance(ICMS_PRIORITY_MAX + 1);
     options.tier = lib_chance(3) == 0 ? ICMS_TIER_LOCAL : ICMS_TIER_DRAM;
     options.pin_seconds = lib_chance(3) == 0 ? 1 : 0;
+    options.once = options.tier == ICMS_TIER_DRAM && options.pin_seconds == 0 && lib_chance(2) == 0;
     if (lib_chance(6) == 0)
         err = icms_prestage_cancel(volume, call->match_keys, call->count, &taken);
     else

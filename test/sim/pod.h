@@ -367,11 +367,12 @@ struct pod_counts {
     uint64_t error[64]; /* other answers, by icms_err */
     uint64_t dropped;   /* the agent died before it answered */
     uint64_t trouble[POD_TROUBLE_KINDS];
-    uint64_t moved;      /* blocks that agents moved which did not crash since */
-    uint64_t replaced;   /* drives that were erased */
-    uint64_t swapped;    /* drives that changed places, or became copies */
-    uint64_t unaccepted; /* connections for which there was no descriptor */
-    uint64_t drives;     /* changes of drives that targets took */
+    uint64_t moved;          /* blocks that agents moved which did not crash since */
+    uint64_t replaced;       /* drives that were erased */
+    uint64_t swapped;        /* drives that changed places, or became copies */
+    uint64_t unaccepted;     /* connections for which there was no descriptor */
+    uint64_t drives;         /* changes of drives that targets took */
+    uint64_t pinned_evicted; /* blocks that were pinned, for loads and puts of their volume */
     uint64_t slow;      /* verdicts on enclosures, by reactors of agents that did not crash since */
     uint64_t failovers; /* commands that another link took over, likewise                       */
 };
@@ -453,6 +454,9 @@ void pod_drives_drive(struct pod_target *target);
 
 /* POD_DRIVES of each target stay; the others are drained, and go. */
 void pod_drives_end(struct pod_world *world);
+
+/* Judges what agents evict from memory: of one world a process. */
+void pod_evict_init(struct pod_world *world);
 
 /* Numbers of all targets together. */
 uint64_t pod_world_blocks(struct pod_world *world);

@@ -542,6 +542,8 @@ static void client_any_put(struct pod_client *client, struct pod_job *job)
         job->flags = SHM_FLAG_ON_FLASH;
     else if (kind == 4)
         job->flags = SHM_FLAG_IF_ABSENT;
+    if (client_chance(client, 4) == 0)
+        job->flags |= SHM_FLAG_ONCE;
     (void)client_identify(client, client_key(client, job->key)->volume);
     job->version = pod_model_put(
         client->world, job->key,
@@ -575,7 +577,7 @@ static void client_any(struct pod_client *client)
                                                   : client_chance(client, 2 * MS);
     if (kind < 50) {
         job.op = SHM_OP_GET;
-        job.flags = kind < 5 ? SHM_FLAG_PRESTAGE : 0;
+        job.flags = kind < 5 ? SHM_FLAG_PRESTAGE : kind < 15 ? SHM_FLAG_ONCE : 0;
     } else if (kind < 78) {
         client_any_put(client, &job);
     } else if (kind < 86) {

@@ -122,7 +122,7 @@ static void say_counts(const struct pod_world *world)
     for (unsigned i = 0; i < 9; i++)
         (void)printf("%c%llu", i == 0 ? ' ' : ',', (unsigned long long)counts->miss[i]);
     (void)printf(" flips %llu puts %llu errors %llu dropped %llu troubles %llu drives %llu "
-                 "replaced %llu swapped %llu unaccepted %llu slow "
+                 "replaced %llu swapped %llu unaccepted %llu pinned %llu slow "
                  "%llu moved %llu "
                  "failovers %llu",
                  (unsigned long long)counts->flips, (unsigned long long)counts->ok[SHM_OP_PUT],
@@ -130,8 +130,8 @@ static void say_counts(const struct pod_world *world)
                  (unsigned long long)sum(counts->trouble, POD_TROUBLE_KINDS),
                  (unsigned long long)counts->drives, (unsigned long long)counts->replaced,
                  (unsigned long long)counts->swapped, (unsigned long long)counts->unaccepted,
-                 (unsigned long long)counts->slow, (unsigned long long)counts->moved,
-                 (unsigned long long)counts->failovers);
+                 (unsigned long long)counts->pinned_evicted, (unsigned long long)counts->slow,
+                 (unsigned long long)counts->moved, (unsigned long long)counts->failovers);
 }
 
 /* ---- running -------------------------------------------------------------------------------- */

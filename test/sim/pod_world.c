@@ -638,6 +638,7 @@ struct pod_world *pod_world_new(const struct pod_options *options)
     opts.verbose = options->verbose;
     pod_weather_init(world, &opts);
     world->epoch = 1;
+    pod_evict_init(world);
     world->sim = sim_new(&opts);
     sim_faults(world->sim, false);
     world_volumes(world);
