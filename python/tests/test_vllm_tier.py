@@ -75,8 +75,8 @@ class Engine:
         wait_for(lambda: self.tier._link.up)
         return self
 
-    def request(self, prompt, count=CHUNKS):
-        context = stand_ins.ReqContext(f"{random.random()}")
+    def request(self, prompt, count=CHUNKS, params=None):
+        context = stand_ins.ReqContext(f"{random.random()}", params)
         names = chunks(prompt, count)
         context._offload_key_positions.update(
             {name: (i + 1) * TOKENS for i, name in enumerate(names)})
@@ -709,6 +709,36 @@ class Tiers(unittest.TestCase):
         wait_for(lambda: agent_hints(self.shared)["canceled"] - before["canceled"] == CHUNKS)
         silent = Engine(self, self.shared.where, prestage_ms=0).wait_up()
         self.assertEqual(silent.engine.queued, [])
+
+    def test_a_request_says_that_its_prompt_is_read_once(self):
+        engine = Engine(self, self.shared.where).wait_up()
+        said = []
+
+        def noted(name, call):
+            def run(*arguments, **rest):
+                if "once" in rest:  # else it is a statement of the server
+                    said.append((name, rest["once"]))
+                return call(*arguments, **rest)
+            return run
+
+        for name in ("put", "get", "prestage"):
+            patch = unittest.mock.patch.object(icms.Volume, name, noted(name, getattr(icms.Volume, name)))
+            patch.start()
+            self.addCleanup(patch.stop)
+        for i, (params, once) in enumerate(
+                ((None, False), ({}, False), ({"do_remote_decode": True}, False), ({"icms_once": False}, False),
+                 ({"icms_once": True}, True), ({"icms_once": "true"}, False), ({"icms_once": 1}, False),
+                 ({"icms_once": None}, False))):
+            engine.fill(f"{self.prompt} {i}")
+            context, names = engine.request(f"{self.prompt} {i}", params=params)
+            self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+            self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=True).success)
+            engine.engine.queued[0](context)
+            wait_for(lambda: {name for name, _ in said} == {"put", "get", "prestage"})
+            self.assertEqual({one for _, one in said}, {once}, params)
+            engine.tier.on_request_finished(context)
+            engine.tier.drain_jobs()
+            said.clear()
 
     def test_chunks_that_are_no_part_of_the_prompt_are_misses(self):
         engine = Engine(self, self.shared.where).wait_up()

@@ -40,6 +40,7 @@ class OffloadingEvent:
 @dataclasses.dataclass
 class ReqContext:
     req_id: str
+    kv_transfer_params: dict | None = None
     _offload_key_positions: dict = dataclasses.field(default_factory=dict)
 
 

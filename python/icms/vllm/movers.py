@@ -97,8 +97,9 @@ class Movers:
         self._begin(self._asks, run, volume, names, deadline, done)
 
     def load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any], deadline: float,
-             done: Callable[[list[bool]], None]) -> None:
-        """Fills each room exactly; done gets for which of them that succeeded, in order."""
+             done: Callable[[list[bool]], None], once: bool = False) -> None:
+        """Fills each room exactly; done gets for which of them that succeeded, in order. once: nobody
+        reads them again."""
         pieces = min(self._load_threads, max(1, len(names) // _PIECE_BLOCKS))
         per_piece = -(-len(names) // pieces)
         loaded = [False] * len(names)
@@ -115,16 +116,18 @@ class Movers:
         for i in range(pieces):
             first, last = i * per_piece, (i + 1) * per_piece
             self._begin(self._loads, self._load, volume, names[first:last], rooms[first:last],
-                        deadline, lambda found, first=first: piece_done(first, found))
+                        deadline, once, lambda found, first=first: piece_done(first, found))
 
     def store(self, volume: Volume, names: Names, rooms: Sequence[Any],
-              deadline: float, done: Callable[[list[bool]], None]) -> None:
-        """Stores what is not there; done gets which blocks the tier has now."""
-        self._begin(self._stores, self._store, volume, names, rooms, deadline, done)
+              deadline: float, done: Callable[[list[bool]], None], once: bool = False) -> None:
+        """Stores what is not there; done gets which blocks the tier has now. once: they are read
+        once at most."""
+        self._begin(self._stores, self._store, volume, names, rooms, deadline, once, done)
 
-    def prestage(self, volume: Volume, names: Names, deadline_ms: int) -> None:
-        """Hints that the blocks will be asked for within deadline_ms. Nobody waits for it."""
-        self._begin(self._asks, self._prestage, volume, names, deadline_ms, _nothing)
+    def prestage(self, volume: Volume, names: Names, deadline_ms: int, once: bool = False) -> None:
+        """Hints that the blocks will be asked for within deadline_ms; once: and never again. Nobody
+        waits for it."""
+        self._begin(self._asks, self._prestage, volume, names, deadline_ms, once, _nothing)
 
     def prestage_cancel(self, volume: Volume, names: Names) -> None:
         """They will not."""
@@ -158,10 +161,11 @@ class Movers:
         return self._calls("lookup", len(names), deadline, lambda part, ms: _good(
             volume.exists(names[part], deadline_ms=ms)))
 
-    def _prestage(self, volume: Volume, names: Sequence[bytes], deadline_ms: int) -> list[bool]:
+    def _prestage(self, volume: Volume, names: Sequence[bytes], deadline_ms: int,
+                  once: bool) -> list[bool]:
         taken = 0
         try:
-            taken = volume.prestage(names, deadline_ms=deadline_ms, timeout_ms=_HINT_MS)
+            taken = volume.prestage(names, deadline_ms=deadline_ms, timeout_ms=_HINT_MS, once=once)
         except Error:
             pass  # the engine will see it when it asks for the blocks
         self.counts.add("hints", "taken", taken)
@@ -176,9 +180,9 @@ class Movers:
         return []
 
     def _load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any],
-              deadline: float) -> list[bool]:
+              deadline: float, once: bool) -> list[bool]:
         def get(part: slice, ms: int) -> list[str]:
-            results = volume.get(names[part], rooms[part], deadline_ms=ms)
+            results = volume.get(names[part], rooms[part], deadline_ms=ms, once=once)
             whys = _good(results)
             for i, (result, room) in enumerate(zip(results, rooms[part])):
                 if not whys[i] and result.nbytes != memoryview(room).nbytes:
@@ -191,9 +195,10 @@ class Movers:
         return self._calls("load", len(names), deadline, get)
 
     def _store(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any],
-               deadline: float) -> list[bool]:
+               deadline: float, once: bool) -> list[bool]:
         def put(part: slice, ms: int) -> list[str]:
-            results = volume.put(names[part], rooms[part], if_absent=True, deadline_ms=ms)
+            results = volume.put(names[part], rooms[part], if_absent=True, deadline_ms=ms,
+                                 once=once)
             self.counts.add("stored_bytes", "accepted", sum(
                 memoryview(room).nbytes for result, room in zip(results, rooms[part])
                 if result.status == Status.OK))

@@ -18,6 +18,9 @@ While a request waits for its turn the agent knows its chunks, and brings them n
 Of the chunks of a request that are there, those count that are faster to load than to compute
 (`choice`); the others are a MISS.
 
+A request whose `kv_transfer_params` have `"icms_once": true` is one whose prompt nobody sends again: what
+it stores and loads goes first from the agent's memory, as `icms_put(3)` says of `once`.
+
 With vLLM's KV events turned on routers learn which chunks the pod has (`events.py`).
 
 Life cycle of a chunk that is asked for: lookup (RETRY) -> on_schedule_end: one question for all of
@@ -50,6 +53,9 @@ from .movers import GRACE_MS, Counts, Movers, soon
 
 logger = init_logger("vllm.icms.tier")
 
+#: In kv_transfer_params of a request.
+ONCE = "icms_once"
+
 
 class _Question:
     """Whether one chunk is there, for one request."""
@@ -65,9 +71,10 @@ class _Question:
 class _Request:
     """What the tier knows of a request of the engine; the scheduler's thread alone."""
 
-    __slots__ = ("questions", "names", "hinted", "load_seconds", "_prompts", "_ends", "_seen")
+    __slots__ = ("once", "questions", "names", "hinted", "load_seconds", "_prompts", "_ends", "_seen")
 
-    def __init__(self) -> None:
+    def __init__(self, once: bool) -> None:
+        self.once = once  # nobody else asks for its prompt
         self.load_seconds: float | None = None  # that its loads may take; None: the deadline of loads
         self.forget()
 
@@ -109,6 +116,15 @@ def _positions(context: ReqContext) -> dict[bytes, int]:
     """vLLM's key of each chunk of a request to where it ends, in tokens."""
     positions: dict[bytes, int] = context._offload_key_positions
     return positions
+
+
+def _once(context: ReqContext) -> bool:
+    """Whether who sent the request says that nobody asks for its prompt again."""
+    said = (context.kv_transfer_params or {}).get(ONCE, False)
+    if not isinstance(said, bool):
+        logger.warning("icms: kv_transfer_params of request %s: %s is true or false, not of type %s; "
+                       "taken as false", context.req_id, ONCE, type(said).__name__)
+    return said is True
 
 
 class IcmsTier(SecondaryTierManager):
@@ -182,7 +198,7 @@ class IcmsTier(SecondaryTierManager):
     # ---- questions
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        self._requests[req_context.req_id] = _Request()
+        self._requests[req_context.req_id] = _Request(_once(req_context))
         return RequestOffloadingContext()
 
     def _queued(self, context: ReqContext) -> None:
@@ -197,7 +213,8 @@ class IcmsTier(SecondaryTierManager):
         for key, name in zip(_positions(context), names):
             self._know(key, name)
         if request.hinted:
-            self._movers.prestage(schemes[0].volume, request.hinted, self._prestage_ms)
+            self._movers.prestage(schemes[0].volume, request.hinted, self._prestage_ms,
+                                  request.once)
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         request = self._requests.pop(req_context.req_id, None)
@@ -345,9 +362,9 @@ class IcmsTier(SecondaryTierManager):
         if request.load_seconds is not None:
             load_ms = max(1, int(request.load_seconds * 1000))
         if is_store:
-            self._movers.store(schemes[0].volume, names, rooms, soon(store_ms), done)
+            self._movers.store(schemes[0].volume, names, rooms, soon(store_ms), done, request.once)
         else:
-            self._movers.load(schemes[0].volume, names, rooms, soon(load_ms), done)
+            self._movers.load(schemes[0].volume, names, rooms, soon(load_ms), done, request.once)
 
     def _room(self, chunk: int) -> memoryview:
         begin = chunk * self.block_size_bytes
