@@ -347,11 +347,12 @@ static int pod_volume(struct pod *pod)
                              volume_words[i].has_values ? ", and keys as in quota=1TiB" : "");
         if (cli->yes && volume_words[i].what == CONF_POD_VOLUME_CREATE)
             return cli_usage(cli, "--yes is for volume set, reset and delete");
-        return pod_change(pod, &(struct conf_pod_change){.what = volume_words[i].what,
-                                                         .name = cli->argv[2],
-                                                         .values = cli->argv + 3,
-                                                         .value_count = (uint32_t)cli->argc - 3,
-                                                         .yes = cli->yes});
+        return pod_change(pod,
+                          &(struct conf_pod_change){.what = volume_words[i].what,
+                                                    .name = cli->argv[2],
+                                                    .values = (const char *const *)cli->argv + 3,
+                                                    .value_count = (uint32_t)cli->argc - 3,
+                                                    .yes = cli->yes});
     }
     return cli_usage(cli, "volume takes 'list', 'create', 'set', 'reset' or 'delete'");
 }

@@ -232,10 +232,8 @@ static icms_err map_plan(struct plan *plan, const struct conf_volume_change *ask
                                                [CONF_VOLUME_RESET] = CONF_POD_VOLUME_RESET,
                                                [CONF_VOLUME_DELETE] = CONF_POD_VOLUME_DELETE};
     const char **values = calloc(asked->value_count + 1, sizeof(*values));
-    struct conf_pod_change change = {.what = whats[asked->what],
-                                     .name = asked->name,
-                                     .yes = asked->yes,
-                                     .values = (char *const *)(uintptr_t)values};
+    struct conf_pod_change change = {
+        .what = whats[asked->what], .name = asked->name, .yes = asked->yes, .values = values};
     icms_err err;
 
     plan->before = calloc(1, sizeof(*plan->before));

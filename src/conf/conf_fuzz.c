@@ -21,8 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 /* What `icms pod` makes of such a file. */
 static void pod_edit(const char *path, size_t bytes)
 {
-    static char quota[] = "quota=1GiB", hosts[] = "hosts=[nqn.2014-08.org.nvmexpress:uuid:a]";
-    static char *const values[] = {quota, hosts};
+    static const char *const values[] = {"quota=1GiB", "hosts=[nqn.2026-01.io.icms:a]"};
     static const struct conf_pod_change changes[] = {
         {.what = CONF_POD_ADD, .name = "new", .address = "10.0.0.9:4420", .weight = "2"},
         {.what = CONF_POD_DRAIN, .name = "e0"},

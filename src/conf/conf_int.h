@@ -382,23 +382,24 @@ icms_err conf_edit_entry_remove(struct conf_edit_text *edit, const char *by_hand
 /* The line cannot be changed; what: what the operator does instead. */
 icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, const char *what);
 
-/* Why `set` refuses them, of a volume of a target's file or of a pod map. */
-#define CONF_VOLUME_OTHER                                                                          \
-    "create another volume, or delete this one and create it again with a higher generation"
-#define CONF_SEALED_STAYS                                                                          \
-    "sealed is not set: the blocks that are stored would be read the other "                       \
-    "way; " CONF_VOLUME_OTHER
-#define CONF_ENCRYPTED_STAYS                                                                       \
-    "encrypted is a part of its identity: all of its blocks would become "                         \
-    "misses; " CONF_VOLUME_OTHER
-#define CONF_QUOTA_LOWER                                                                           \
-    "its quota becomes lower: blocks that it holds beyond it are evicted; add --yes"
-#define CONF_HOSTS_NONE "hosts: none are listed, so any host may use it then; add --yes"
-#define CONF_HOSTS_FEWER                                                                           \
-    "hosts: some that may use it may not any more, and miss its blocks; add --yes"
-#define CONF_REQUIRE_LESS "require: hosts have to prove less than before; add --yes"
-#define CONF_VALUE_MAX_SMALLER                                                                     \
-    "its value_max becomes smaller: stores of larger blocks fail, and those that it holds cannot " \
-    "be loaded after a restart of targets or agents; add --yes"
+/* ---- volume_change.c ------------------------------------------------------------------------ */
+
+/* A change of a volume on its way. */
+struct conf_volume_step {
+    const struct volume_spec *was, *is; /* was: NULL: it is created                   */
+    const char *const *values;          /* that are asked for: "quota=1GiB"           */
+    uint32_t value_count;
+    bool yes; /* although blocks are lost, or more hosts are let in, or some out      */
+};
+
+#define CONF_VOLUME_REFUSAL_BYTES (LIMIT_NQN_BYTES + 64)
+
+/* Why the change is refused, as a clause, perhaps in text: an NQN that nobody has among the hosts
+ * that are set, another format, or, without yes, what is lost by it. NULL: it may be made. */
+const char *conf_volume_refusal(const struct conf_volume_step *step,
+                                char text[CONF_VOLUME_REFUSAL_BYTES]);
+
+/* A volume of a map as targets have it; its list of hosts stays the map's. */
+void conf_pod_volume_spec(const struct conf_pod_volume *from, struct volume_spec *to);
 
 #endif

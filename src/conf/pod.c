@@ -700,6 +700,19 @@ static icms_err target_is_itself(const struct conf_pod *pod, const struct conf_s
     return ICMS_OK;
 }
 
+void conf_pod_volume_spec(const struct conf_pod_volume *from, struct volume_spec *to)
+{
+    conf_volume_init(to);
+    memcpy(to->name, from->name, sizeof(to->name));
+    to->uuid = from->uuid;
+    volume_copy(from, to);
+    memcpy(to->tenant, from->tenant, sizeof(to->tenant));
+    to->quota_bytes = from->quota_bytes;
+    to->require = from->require;
+    to->host_count = from->host_count;
+    to->host_nqn = from->host_nqn;
+}
+
 icms_err conf_pod_target(const struct conf_pod *pod, const struct conf_source *source,
                          const struct conf_node *map, struct conf_target *target)
 {
@@ -716,15 +729,7 @@ icms_err conf_pod_target(const struct conf_pod *pod, const struct conf_source *s
         const struct conf_pod_volume *is = &pod->volumes[i];
         struct volume_spec *volume = &target->volumes[i];
 
-        conf_volume_init(volume);
-        memcpy(volume->name, is->name, sizeof(volume->name));
-        volume->uuid = is->uuid;
-        volume_copy(is, volume);
-        memcpy(volume->tenant, is->tenant, sizeof(volume->tenant));
-        volume->quota_bytes = is->quota_bytes;
-        volume->require = is->require;
-        volume->host_count = is->host_count;
-        volume->host_nqn = is->host_nqn;
+        conf_pod_volume_spec(is, volume);
         if (!conf_segment_holds(target->segment_bytes, volume))
             return conf_fail(source, conf_node_line(conf_entry(map, "volumes", i), "value_max"),
                              "value_max: a block of volume '%s' does not fit into a segment of "

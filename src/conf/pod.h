@@ -146,7 +146,7 @@ struct conf_pod_change {
     const char *uuid, *nqn, *http; /* ADD                            */
     const char *capacity;          /* ADD                            */
     const char *weight;            /* ADD, WEIGHT                    */
-    char *const *values;           /* CREATE, SET: "quota=4GiB"; "quota=": not written */
+    const char *const *values;     /* CREATE, SET: "quota=4GiB"; "quota=": not written */
                                    /* CREATE alone: "generation=3"   */
     uint32_t value_count;
     /* REMOVE of one that drains: when it was last read, as a clause; NULL: nobody asked; and

@@ -677,39 +677,6 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
     return conf_pod_equal(wanted, after);
 }
 
-static bool host_is_of(const struct conf_pod_volume *volume, const char *nqn, uint32_t before)
-{
-    for (uint32_t i = 0; i < before; i++)
-        if (strcmp(volume->host_nqn[i], nqn) == 0)
-            return true;
-    return false;
-}
-
-/* Whether a host that may use the volume may not any more. */
-static bool hosts_leave(const struct conf_pod_volume *was, const struct conf_pod_volume *is)
-{
-    if (is->host_count == 0 || was->host_count == 0)
-        return is->host_count > 0 && was->host_count == 0;
-    for (uint32_t i = 0; i < was->host_count; i++)
-        if (!host_is_of(is, was->host_nqn[i], is->host_count))
-            return true;
-    return false;
-}
-
-/* What loses blocks, or lets more hosts in, or some out. NULL: nothing. */
-static const char *loss_of(const struct conf_pod_volume *was, const struct conf_pod_volume *is)
-{
-    if (is->quota_bytes != 0 && (was->quota_bytes == 0 || is->quota_bytes < was->quota_bytes))
-        return CONF_QUOTA_LOWER;
-    if (is->host_count == 0 && was->host_count > 0)
-        return CONF_HOSTS_NONE;
-    if (hosts_leave(was, is))
-        return CONF_HOSTS_FEWER;
-    if ((was->require & ~is->require) != 0)
-        return CONF_REQUIRE_LESS;
-    return is->value_bytes_max < was->value_bytes_max ? CONF_VALUE_MAX_SMALLER : NULL;
-}
-
 /* Whether nothing but the epoch differs. */
 static bool is_as_before(const struct change *change)
 {
@@ -722,58 +689,30 @@ static bool is_as_before(const struct change *change)
     return is_same;
 }
 
-/* NQNs that are written by hand: one that is there twice, or that nobody has who follows the
- * specification, is a mistake. Of a file only what is changed is looked at. */
-static icms_err hosts_check(const struct change *change)
-{
-    static const char prefix[] = "nqn.2014-08.org.nvmexpress:uuid:";
-    const struct conf_pod_volume *is = &change->after->volumes[change->index];
-    char key[LIMIT_NAME_BYTES], sentence[LIMIT_NQN_BYTES + 64];
-    bool is_asked = false;
-    struct uuid uuid;
-
-    for (uint32_t i = 0; i < change->asked->value_count; i++)
-        is_asked = is_asked || (value_split(change->asked->values[i], key) != NULL &&
-                                strcmp(key, "hosts") == 0);
-    for (uint32_t i = 0; i < is->host_count && is_asked; i++) {
-        const char *nqn = is->host_nqn[i];
-        const char *wrong = NULL;
-
-        if (host_is_of(is, nqn, i))
-            wrong = "is listed twice";
-        else if (strncmp(nqn, prefix, strlen(prefix)) == 0 &&
-                 !uuid_parse(nqn + strlen(prefix), &uuid))
-            wrong = "does not end with a UUID";
-        if (wrong == NULL)
-            continue;
-        (void)snprintf(sentence, sizeof(sentence), "hosts: %s %s", nqn, wrong);
-        return refuse(change, ICMS_INVALID, sentence);
-    }
-    return ICMS_OK;
-}
-
 /* Of a volume: its format is not changed under blocks that are stored, and nothing is lost without
  * a question. */
-static icms_err format_check(const struct change *change)
+static icms_err volume_check_after(const struct change *change)
 {
-    const struct conf_pod_volume *was = &change->before->volumes[change->index];
-    const struct conf_pod_volume *is = &change->after->volumes[change->index];
+    const struct conf_pod_change *asked = change->asked;
+    bool is_new = asked->what == CONF_POD_VOLUME_CREATE;
+    char text[CONF_VOLUME_REFUSAL_BYTES];
+    struct volume_spec was, is;
+    const char *refusal;
 
-    if (change->asked->what == CONF_POD_VOLUME_CREATE)
-        return hosts_check(change);
-    if (change->asked->what != CONF_POD_VOLUME_SET)
+    if (!is_new && asked->what != CONF_POD_VOLUME_SET)
         return ICMS_OK;
-    if (is_as_before(change))
+    if (!is_new && is_as_before(change))
         return refuse(change, ICMS_EXISTS, "it is so already");
-    if (hosts_check(change) != ICMS_OK)
-        return ICMS_INVALID;
-    if (was->encrypted != is->encrypted)
-        return refuse(change, ICMS_INVALID, CONF_ENCRYPTED_STAYS);
-    if (was->sealed != is->sealed)
-        return refuse(change, ICMS_INVALID, CONF_SEALED_STAYS);
-    return change->asked->yes || loss_of(was, is) == NULL
-               ? ICMS_OK
-               : refuse(change, ICMS_INVALID, loss_of(was, is));
+    if (!is_new)
+        conf_pod_volume_spec(&change->before->volumes[change->index], &was);
+    conf_pod_volume_spec(&change->after->volumes[change->index], &is);
+    refusal = conf_volume_refusal(&(struct conf_volume_step){.was = is_new ? NULL : &was,
+                                                             .is = &is,
+                                                             .values = asked->values,
+                                                             .value_count = asked->value_count,
+                                                             .yes = asked->yes},
+                                  text);
+    return refusal == NULL ? ICMS_OK : refuse(change, ICMS_INVALID, refusal);
 }
 
 static icms_err change_verify(const struct change *change, const struct conf_edit_text *edit)
@@ -786,7 +725,7 @@ static icms_err change_verify(const struct change *change, const struct conf_edi
     memcpy(wanted, change->before, sizeof(*wanted)); /* lists of hosts are borrowed */
     err = conf_pod_parse(edit->text, edit->bytes, change->path, change->why, change->after);
     if (err == ICMS_OK)
-        err = format_check(change);
+        err = volume_check_after(change);
     if (err == ICMS_OK && !change_is_right(change, wanted))
         err = conf_edit_refuse(edit, edit->list->line, by_hand);
     free(wanted);

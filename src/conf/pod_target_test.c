@@ -353,7 +353,7 @@ static void change(const char *text, enum conf_pod_what what, bool yes, const ch
                    const char *becomes, const char *words)
 {
     char written[256], whole[4096];
-    char *values[] = {written};
+    const char *values[] = {written};
     const struct conf_pod_change asked = {
         .what = what, .name = "kv", .values = values, .value_count = 1, .yes = yes};
     struct conf_edit edit = {0};

@@ -929,7 +929,7 @@ static void test_a_shrunken_map_is_confirmed_for_one_epoch(void **state)
 #define SET(w, n, ...)                                                                             \
     ((struct conf_pod_change){.what = CONF_POD_VOLUME_##w,                                         \
                               .name = (n),                                                         \
-                              .values = (char *[]){__VA_ARGS__},                                   \
+                              .values = (const char *[]){__VA_ARGS__},                             \
                               .value_count = sizeof((char *[]){__VA_ARGS__}) / sizeof(char *)})
 #define SURE(w, n) ((struct conf_pod_change){.what = CONF_POD_VOLUME_##w, .name = (n), .yes = true})
 #define V_KV       "volumes:\n# of llama\n- name: kv # chat\n  generation: 3\n"

@@ -101,43 +101,21 @@ static const struct volume_spec *volume_after(const struct conf_change *change)
     return NULL;
 }
 
-/* Its format is not changed under blocks that are stored. */
-static icms_err format_check(const struct conf_change *change)
-{
-    const struct volume_spec *was = volume_before(change), *is = volume_after(change);
-
-    if (volume_asked(change)->what != CONF_VOLUME_SET || was == NULL || is == NULL)
-        return ICMS_OK;
-    if (was->encrypted != is->encrypted)
-        return conf_change_refuse(change, ICMS_INVALID, CONF_ENCRYPTED_STAYS);
-    return was->sealed == is->sealed ? ICMS_OK
-                                     : conf_change_refuse(change, ICMS_INVALID, CONF_SEALED_STAYS);
-}
-
-/* A quota that is lower evicts what is beyond it, and a smaller value_max leaves larger blocks
- * behind; fewer hosts may be named, but not none. */
-static icms_err loss_check(const struct conf_change *change)
-{
-    const struct volume_spec *was = volume_before(change), *is = volume_after(change);
-
-    if (was == NULL || is == NULL || volume_asked(change)->yes)
-        return ICMS_OK;
-    if (is->quota_bytes != 0 && (was->quota_bytes == 0 || is->quota_bytes < was->quota_bytes))
-        return conf_change_refuse(change, ICMS_INVALID, CONF_QUOTA_LOWER);
-    if (is->value_bytes_max < was->value_bytes_max)
-        return conf_change_refuse(change, ICMS_INVALID, CONF_VALUE_MAX_SMALLER);
-    if (is->host_count == 0 && was->host_count > 0)
-        return conf_change_refuse(change, ICMS_INVALID, CONF_HOSTS_NONE);
-    if ((was->require & ~is->require) != 0)
-        return conf_change_refuse(change, ICMS_INVALID, CONF_REQUIRE_LESS);
-    return ICMS_OK;
-}
-
 static icms_err volume_check_after(const struct conf_change *change)
 {
-    icms_err err = format_check(change);
+    const struct conf_volume_change *asked = volume_asked(change);
+    const struct volume_spec *is = volume_after(change);
+    char text[CONF_VOLUME_REFUSAL_BYTES];
+    const char *refusal = NULL;
 
-    return err == ICMS_OK ? loss_check(change) : err;
+    if (is != NULL)
+        refusal = conf_volume_refusal(&(struct conf_volume_step){.was = volume_before(change),
+                                                                 .is = is,
+                                                                 .values = asked->values,
+                                                                 .value_count = asked->value_count,
+                                                                 .yes = asked->yes},
+                                      text);
+    return refusal == NULL ? ICMS_OK : conf_change_refuse(change, ICMS_INVALID, refusal);
 }
 
 /* ---- lines ---------------------------------------------------------------------------------- */

@@ -88,10 +88,10 @@ static void only_the_lines_of_the_change(void **state)
             "volumes[kv].value_max: 8MiB (default) -> 1MiB\n");
     becomes(
         HEAD KV RAW TAIL,
-        CHANGE(CONF_VOLUME_SET, "raw", false, "hosts=[nqn.2020-01.org.a:c, nqn.2020-01.org.a:d]", ),
+        CHANGE(CONF_VOLUME_SET, "raw", false, "hosts=[nqn.2020-01.org.a:b, nqn.2020-01.org.a:d]", ),
         HEAD KV "  - name: raw\n    value_max: 64KiB\n"
-                "    hosts: [nqn.2020-01.org.a:c, nqn.2020-01.org.a:d]\n" TAIL,
-        "volumes[raw].hosts: nqn.2020-01.org.a:b -> nqn.2020-01.org.a:c, "
+                "    hosts: [nqn.2020-01.org.a:b, nqn.2020-01.org.a:d]\n" TAIL,
+        "volumes[raw].hosts: nqn.2020-01.org.a:b -> nqn.2020-01.org.a:b, "
         "nqn.2020-01.org.a:d\n");
     becomes(HEAD KV RAW TAIL, CHANGE(CONF_VOLUME_RESET, "raw", true, ),
             HEAD KV "  - name: raw\n    generation: 1\n    value_max: 64KiB\n"
@@ -147,6 +147,61 @@ static void what_opens_a_volume_asks(void **state)
     becomes(HEAD KV, CHANGE(CONF_VOLUME_SET, "kv", false, "require=chap", ),
             HEAD "  - name: kv  # the first\n    require: chap\n    quota: 512MiB # half\n",
             "volumes[kv].require: none (default) -> chap\n");
+}
+
+/* They have its blocks, and miss them then. */
+static void hosts_that_leave_a_volume_ask(void **state)
+{
+    static const char two[] =
+        HEAD "  - name: s\n    hosts: [nqn.2020-01.org.a:b, nqn.2020-01.org.a:c]\n";
+
+    refused(two, CHANGE(CONF_VOLUME_SET, "s", false, "hosts=[nqn.2020-01.org.a:c]", ), ICMS_INVALID,
+            "hosts: some that may use it may not any more, and miss its blocks; add --yes");
+    refused(
+        two,
+        CHANGE(CONF_VOLUME_SET, "s", false, "hosts=[nqn.2020-01.org.a:c, nqn.2020-01.org.a:d]", ),
+        ICMS_INVALID, "may not any more");
+    refused(HEAD KV, CHANGE(CONF_VOLUME_SET, "kv", false, "hosts=[nqn.2020-01.org.a:b]", ),
+            ICMS_INVALID, "may not any more");
+    becomes(two, CHANGE(CONF_VOLUME_SET, "s", true, "hosts=[nqn.2020-01.org.a:c]", ),
+            HEAD "  - name: s\n    hosts: [nqn.2020-01.org.a:c]\n",
+            "volumes[s].hosts: nqn.2020-01.org.a:b, nqn.2020-01.org.a:c -> nqn.2020-01.org.a:c\n");
+    becomes(
+        two,
+        CHANGE(CONF_VOLUME_SET, "s", false, "hosts=[nqn.2020-01.org.a:c, nqn.2020-01.org.a:b]", ),
+        HEAD "  - name: s\n    hosts: [nqn.2020-01.org.a:c, nqn.2020-01.org.a:b]\n",
+        "volumes[s].hosts: nqn.2020-01.org.a:b, nqn.2020-01.org.a:c -> nqn.2020-01.org.a:c, "
+        "nqn.2020-01.org.a:b\n");
+}
+
+static void hosts_that_nobody_has_are_refused(void **state)
+{
+#define UUIDS "nqn.2014-08.org.nvmexpress:uuid:"
+    static const struct {
+        const char *value, *words;
+    } cases[] = {
+        {"hosts=[" UUIDS "...]", "hosts: " UUIDS "... does not end with a UUID; nothing was"},
+        {"hosts=[nqn.2020-01.org.a:b, " UUIDS "7000-1]", "does not end with a UUID"},
+        {"hosts=[nqn.2020-01.org.a:b, nqn.2020-01.org.a:c, nqn.2020-01.org.a:b]",
+         "nqn.2020-01.org.a:b is listed twice"},
+    };
+    static const char wrong[] = HEAD "  - name: raw\n    hosts: [" UUIDS "...]\n";
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        refused(HEAD RAW, CHANGE(CONF_VOLUME_SET, "raw", true, cases[i].value, ), ICMS_INVALID,
+                cases[i].words);
+        refused(HEAD RAW, CHANGE(CONF_VOLUME_CREATE, "new", false, cases[i].value, ), ICMS_INVALID,
+                cases[i].words);
+    }
+    becomes(HEAD RAW,
+            CHANGE(CONF_VOLUME_CREATE, "new", false,
+                   "hosts=[" UUIDS "70000000-0000-4000-8000-000000000007]", ),
+            HEAD RAW "  - name: new\n    hosts: [" UUIDS "70000000-0000-4000-8000-000000000007]\n",
+            "volumes[new]: not listed -> listed\n");
+    becomes(wrong,
+            CHANGE(CONF_VOLUME_SET, "raw", false, "require=chap", ), /* not what it has already */
+            HEAD "  - name: raw\n    require: chap\n    hosts: [" UUIDS "...]\n",
+            "volumes[raw].require: none (default) -> chap\n");
 }
 
 /* Blocks that are stored would be read the other way. */
@@ -256,6 +311,8 @@ int main(void)
         cmocka_unit_test(only_the_lines_of_the_change),
         cmocka_unit_test(what_loses_blocks_asks),
         cmocka_unit_test(what_opens_a_volume_asks),
+        cmocka_unit_test(hosts_that_leave_a_volume_ask),
+        cmocka_unit_test(hosts_that_nobody_has_are_refused),
         cmocka_unit_test(what_a_volume_is_made_with_stays),
         cmocka_unit_test(a_deleted_volume_says_its_generation),
         cmocka_unit_test(what_is_no_value_is_refused),

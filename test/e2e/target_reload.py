@@ -132,6 +132,8 @@ def by_command(scene, text):
     expect("icms volume create takes a generation", status == 0 and said["written"], said)
     expect("it says that any host may use it", "any host may use" in said["note"], said)
     status, said = volume("set", "made", "hosts=[nqn.2026-01.io.icms:nobody]")
+    expect("fewer hosts ask", status == 1 and "may not any more" in str(said), said)
+    status, said = volume("set", "made", "hosts=[nqn.2026-01.io.icms:nobody]", "--yes")
     expect("fewer hosts", status == 0 and "note" not in said, said)
     status, said = volume("set", "made", "hosts=")
     expect("any host asks", status == 1 and "--yes" in str(said), said)
