@@ -32,8 +32,9 @@
  *   the memory of a caller go through the arena for keys whose owner changed: nothing may read
  *   that memory after the answer.
  * - `former` has one step of history: an enclosure that joins while another one is joining takes
- *   blocks that only that one has. Let one be up before the next joins. A weight that changes
- *   without a former weight moves runs without a former owner.
+ *   blocks that only that one has, and one that joins while another one is draining takes blocks
+ *   that were written since then. Let one be up, or leave, before the next joins. A weight that
+ *   changes without a former weight moves runs without a former owner.
  * - Two agents have another epoch for a moment. Each finds what the other stored: owners of one
  *   are owners or former owners of the other. Targets and agents tell of different enclosures
  *   when that lasts (AGENT_SETTLE_NS).

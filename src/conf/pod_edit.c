@@ -76,31 +76,6 @@ static bool is_other_weighed(const struct change *change)
     return false;
 }
 
-/* Agents ask two enclosures for a block: its owner, and who would own it if none joined, none
- * drained and no weight changed. What an enclosure between the two has is missed. */
-static icms_err alone_check(const struct change *change, enum conf_enclosure_state state)
-{
-    if (change->asked->yes)
-        return ICMS_OK;
-    if (change->index < change->before->enclosure_count &&
-        change->before->enclosures[change->index].former_weight > 0)
-        return refuse(change, ICMS_INVALID,
-                      "its weight is changing: blocks that others have by its former weight would "
-                      "be missed; settle it first, or add --yes");
-    if (is_other_weighed(change))
-        return refuse(change, ICMS_INVALID,
-                      "the weight of another one is changing: blocks that were written since then "
-                      "would be missed; settle it first, or add --yes");
-    if (!is_other(change, state))
-        return ICMS_OK;
-    return refuse(change, ICMS_INVALID,
-                  state == CONF_ENCLOSURE_JOINING
-                      ? "another one is joining: blocks that only that one has would be missed; "
-                        "settle it first, or add --yes"
-                      : "another one is draining: blocks that were written since then would be "
-                        "missed; remove it first, or add --yes");
-}
-
 /* The weight that is asked for, which values_check has found to be one. */
 static double weight_asked(const struct change *change)
 {
@@ -111,20 +86,58 @@ static double weight_asked(const struct change *change)
     return enclosure.weight;
 }
 
+static bool is_weight(double a, double b)
+{
+    return !(a < b || a > b);
+}
+
+/* Whether the weight of this one changes, and does not just go back to what it was: what is written
+ * meanwhile is found then where it belongs by the weight that becomes the former one. */
+static bool is_weighed(const struct change *change)
+{
+    const struct conf_enclosure *is = &change->before->enclosures[change->index];
+
+    return change->index < change->before->enclosure_count && is->former_weight > 0 &&
+           !(change->asked->what == CONF_POD_WEIGHT &&
+             is_weight(weight_asked(change), is->former_weight));
+}
+
+/* Agents ask two enclosures for a block: its owner, and who would own it if none joined, none
+ * drained and no weight changed. What an enclosure between the two has is missed. A drain takes no
+ * block from one that joins. */
+static icms_err alone_check(const struct change *change)
+{
+    if (change->asked->yes)
+        return ICMS_OK;
+    if (is_weighed(change))
+        return refuse(change, ICMS_INVALID,
+                      "its weight is changing: blocks that others have by its former weight would "
+                      "be missed; settle it first, or add --yes");
+    if (is_other_weighed(change))
+        return refuse(change, ICMS_INVALID,
+                      "the weight of another one is changing: blocks that were written since then "
+                      "would be missed; settle it first, or add --yes");
+    if (change->asked->what != CONF_POD_DRAIN && is_other(change, CONF_ENCLOSURE_JOINING))
+        return refuse(change, ICMS_INVALID,
+                      "another one is joining: blocks that only that one has would be missed; "
+                      "settle it first, or add --yes");
+    return !is_other(change, CONF_ENCLOSURE_DRAINING)
+               ? ICMS_OK
+               : refuse(change, ICMS_INVALID,
+                        "another one is draining: blocks that were written since then would be "
+                        "missed; remove it first, or add --yes");
+}
+
 static icms_err weight_check(const struct change *change, const struct conf_enclosure *is)
 {
-    double weight = weight_asked(change);
-
-    if (!(weight < is->weight || weight > is->weight))
+    if (is_weight(weight_asked(change), is->weight))
         return refuse(change, ICMS_EXISTS, "its weight is that already");
     if (is->state != CONF_ENCLOSURE_UP)
         return refuse(change, ICMS_INVALID,
                       is->state == CONF_ENCLOSURE_JOINING
                           ? "it is joining: settle it first"
                           : "it is not up, so it takes no blocks: see undrain");
-    if (alone_check(change, CONF_ENCLOSURE_JOINING) != ICMS_OK)
-        return ICMS_INVALID;
-    return alone_check(change, CONF_ENCLOSURE_DRAINING);
+    return alone_check(change);
 }
 
 /* One that drains may be the only one that has a block, for as long as nobody asked for it: it is
@@ -233,7 +246,7 @@ static icms_err change_check(const struct change *change)
             return refuse(change, ICMS_EXISTS, "the map has it already");
         if (change->before->enclosure_count == LIMIT_ENCLOSURES)
             return refuse(change, ICMS_LIMIT, "the map has 64 already, and more are not possible");
-        return alone_check(change, CONF_ENCLOSURE_JOINING);
+        return alone_check(change);
     }
     if (change->index == change->before->enclosure_count)
         return unknown(change);
@@ -255,7 +268,7 @@ static icms_err change_check(const struct change *change)
         if (state == CONF_ENCLOSURE_UP)
             return refuse(change, ICMS_EXISTS, "it is up already");
         return state != CONF_ENCLOSURE_JOINING
-                   ? alone_check(change, CONF_ENCLOSURE_JOINING)
+                   ? alone_check(change)
                    : refuse(change, ICMS_INVALID, "it is joining, not draining: see settle");
     case CONF_POD_DRAIN:
         if (state == CONF_ENCLOSURE_DRAINING)
@@ -263,7 +276,7 @@ static icms_err change_check(const struct change *change)
         if (state == CONF_ENCLOSURE_OUT)
             return refuse(change, ICMS_INVALID, "it is out, and nobody reads it: see undrain");
         return is_other(change, CONF_ENCLOSURE_UP)
-                   ? alone_check(change, CONF_ENCLOSURE_DRAINING)
+                   ? alone_check(change)
                    : refuse(change, ICMS_INVALID,
                             "no other one is up, so no enclosure would take blocks; settle another "
                             "one first");

@@ -709,9 +709,13 @@ static void test_a_weight_changes_with_its_former_one(void **state)
                      "  address: 10.0.0.1:4420\n  capacity: 2TiB\n" E1 "  weight: 9\n");
     changed(changes, MAKE(SETTLE, "e0"), EPOCH(5) E0 "  weight: 2.5\n" E1);
     not_changed(changes, MAKE(SETTLE, "e1"), ICMS_EXISTS, "up already");
-    not_changed(changes, WEIGHT("e0", "3"), ICMS_INVALID, "its weight is changing");
-    changed(changes, WEIGHT("e0", "3", .yes = true),
-            EPOCH(5) E0 "  weight: 3\n  former_weight: 2.5\n" E1);
+    not_changed(changes, WEIGHT("e0", "4"), ICMS_INVALID, "its weight is changing");
+    changed(changes, WEIGHT("e0", "4", .yes = true),
+            EPOCH(5) E0 "  weight: 4\n  former_weight: 2.5\n" E1);
+    /* back, after a slip: what was written meanwhile is found by the weight of meanwhile */
+    changed(changes, WEIGHT("e0", "3"), EPOCH(5) E0 "  weight: 3\n  former_weight: 2.5\n" E1);
+    not_changed(HEAD E0 "  weight: 2.5\n  former_weight: 3\n" E1 "  state: draining\n" E2,
+                WEIGHT("e0", "3"), ICMS_INVALID, "another one is draining");
     not_changed(changes, WEIGHT("e1", "3"), ICMS_INVALID, "the weight of another one is changing");
     not_changed(changes, MAKE(DRAIN, "e1"), ICMS_INVALID, "the weight of another one is changing");
     not_changed(changes, MAKE(DRAIN, "e0"), ICMS_INVALID, "its weight is changing");
@@ -823,6 +827,22 @@ static void test_one_at_a_time_joins_or_drains(void **state)
     changed(joins, ADD(.name = "e2", .address = "10.0.0.3:4420", .yes = true),
             EPOCH(5) E0 E1 "  state: joining\n" E2 "  state: joining\n");
     not_changed(both, MAKE(UNDRAIN, "e0"), ICMS_INVALID, "settle it first, or add --yes");
+    /* what was written since e0 drains, at an enclosure that is up, is neither at the new one nor
+     * at e0 */
+    not_changed(HEAD E0 "  state: draining\n" E1, ADD(.name = "e2", .address = "10.0.0.3:4420"),
+                ICMS_INVALID,
+                "another one is draining: blocks that were written since then would be missed");
+    changed(HEAD E0 "  state: draining\n" E1,
+            ADD(.name = "e2", .address = "10.0.0.3:4420", .yes = true),
+            EPOCH(5) E0 "  state: draining\n" E1 E2 "  state: joining\n");
+    not_changed(HEAD E0 "  state: draining\n" E1 "  state: out\n" E2, MAKE(UNDRAIN, "e1"),
+                ICMS_INVALID, "another one is draining");
+    changed(HEAD E0 "  state: draining\n" E1, MAKE(UNDRAIN, "e0"), /* there is no other */
+            EPOCH(5) E0 "  state: joining\n" E1);
+    /* a drain takes no block from one that joins */
+    changed(HEAD E0 E1 E2 "  state: joining\n", MAKE(DRAIN, "e0"),
+            EPOCH(5) "- name: e0\n  state: draining\n  address: 10.0.0.1:4420\n" E1 E2
+                     "  state: joining\n");
     not_changed(HEAD E0 "  state: draining\n" E1 E2, MAKE(DRAIN, "e1"), ICMS_INVALID,
                 "another one is draining: blocks that were written since then would be missed");
     changed(HEAD E0 "  state: draining\n" E1 "  state: up\n" E2,
