@@ -300,6 +300,36 @@ static int pod_remove(struct pod *pod)
 
 /* ---- volumes -------------------------------------------------------------------------------- */
 
+/* So many hosts of a volume are named; of more their number says enough. */
+#define HOSTS_NAMED 4
+
+/* A volume in lines of 80 columns, where its name and sizes are as long as usual. */
+static void volume_text(const struct conf_pod_volume *is)
+{
+    const char *kind = is->encrypted ? "encrypted" : is->sealed ? "sealed" : "raw";
+    char quota[32] = "none", value_max[32], hosts[16] = "any";
+
+    if (is->quota_bytes > 0)
+        (void)conf_bytes_format(is->quota_bytes, quota);
+    if (is->host_count > 0)
+        (void)snprintf(hosts, sizeof(hosts), "%u", is->host_count);
+    (void)printf("%-20s %10u %8s %9s %4u %-9s %-8s %5s\n", is->name, is->generation, quota,
+                 conf_bytes_format(is->value_bytes_max, value_max), is->run_blocks, kind,
+                 conf_require_name(is->require), hosts);
+    if (is->tenant[0] != '\0')
+        (void)printf("  tenant %s\n", is->tenant);
+    for (uint32_t i = 0; i < is->host_count && is->host_count <= HOSTS_NAMED; i++)
+        (void)printf("  host %s\n", is->host_nqn[i]);
+}
+
+static void volumes_text(const struct conf_pod *map)
+{
+    (void)printf("%-20s %10s %8s %9s %4s %-9s %-8s %5s\n", "VOLUME", "GENERATION", "QUOTA",
+                 "VALUE MAX", "RUN", "KIND", "REQUIRE", "HOSTS");
+    for (uint32_t i = 0; i < map->volume_count; i++)
+        volume_text(&map->volumes[i]);
+}
+
 /* The volumes of the file. */
 static int pod_volume_list(struct pod *pod)
 {
@@ -314,7 +344,7 @@ static int pod_volume_list(struct pod *pod)
     else if (!cli->quiet && pod->before->volume_count == 0)
         (void)printf("%s: it lists no volumes: each agent's file says what they are\n", pod->path);
     else if (!cli->quiet)
-        pod_volumes_text(pod->before, NULL);
+        volumes_text(pod->before);
     return CLI_DONE;
 }
 

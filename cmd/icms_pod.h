@@ -24,9 +24,6 @@ json_t *pod_volumes_json(const struct conf_pod *map);
 /* Plans a change, shows it, writes it; returns the exit status. */
 int pod_change(struct pod *pod, const struct conf_pod_change *asked);
 
-/* The volumes of a map as a table; root: what the agent says; NULL: it was not asked. */
-void pod_volumes_text(const struct conf_pod *map, const json_t *root);
-
 /* The subcommands; they return the exit status. */
 int pod_status(struct pod *pod);
 int pod_reload(struct pod *pod);

@@ -220,7 +220,7 @@ static json_t *differences(const struct conf_pod *map, const json_t *root)
 /* ---- status --------------------------------------------------------------------------------- */
 
 /* "-": the agent's own file does not list it. */
-void pod_volumes_text(const struct conf_pod *map, const json_t *root)
+static void volumes_text(const struct conf_pod *map, const json_t *root)
 {
     if (map->volume_count > 0)
         (void)printf("\n%-20s %11s %9s %10s %-9s %s\n", "VOLUME", "GENERATION", "AT AGENT",
@@ -315,7 +315,7 @@ static void pod_text(const struct pod *pod, const struct found *found)
                          map->enclosures[i].weight);
     links_text(map, root);
     pod_asked_text(found->asked, found->agents, map);
-    pod_volumes_text(map, root);
+    volumes_text(map, root);
     json_array_foreach(found->differ, at, line)(void)
         printf("%s%s\n", at == 0 ? "\n" : "", json_string_value(line));
 }

@@ -493,6 +493,9 @@ icms_err conf_file_put(const char *path, const char *text, size_t bytes,
 /* Marks as they are configured. */
 struct net_marks conf_marks(const struct conf_classes *dscp, const struct conf_classes *priority);
 
+/* Bytes to "64KiB": the largest unit that divides them. Returns out. */
+const char *conf_bytes_format(uint64_t bytes, char out[32]);
+
 /* "64KiB", "8MiB", "1.5GiB", "4096" to bytes; "250ms", "2s" to milliseconds. */
 icms_err conf_bytes_parse(const char *text, struct err_why *why,
                           uint64_t *out_bytes) ICMS_MUST_CHECK;

@@ -216,9 +216,6 @@ bool conf_address_is_wide(const char *address);
  * localhost; NULL: it has none. */
 const char *conf_enclosure_remote(const struct conf_enclosure *enclosure);
 
-/* "64KiB": the largest unit that divides it. */
-const char *conf_bytes_format(uint64_t bytes, char out[32]);
-
 /* ---- rules (rules.c) ------------------------------------------------------------------------ */
 
 icms_err conf_target_rules(const struct conf_source *source, const struct conf_node *map,

@@ -219,6 +219,45 @@ def pod_map(folder):
     assert json.loads(result.stdout)["error"] == "NOT_FOUND", result
 
 
+VOLUMES = """tenants: [{name: chat}]
+volumes:
+  - name: kv
+  - name: wide
+    generation: 12
+    quota: 20TiB
+    value_max: 65537
+    run_blocks: 16
+    encrypted: true
+    require: chap+tls
+    tenant: chat
+    hosts: [nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11, nqn.2026-01.io.icms:b]
+  - name: raw
+    sealed: false
+    hosts: [%s]
+...
+""" % ", ".join(f"nqn.2026-01.io.icms:{n}" for n in range(5))
+
+
+def volumes_of_map(folder):
+    """What targets do with a volume is in its text form, too, as wide as a terminal."""
+    file = folder / "listed.yaml"
+    file.write_text(MAP.replace("...\n", VOLUMES))
+    result = icms("pod", "volume", "list", "--file", file)
+    expect("volumes of a map", result, 0, b"""\
+VOLUME               GENERATION    QUOTA VALUE MAX  RUN KIND      REQUIRE  HOSTS
+kv                            0     none      8MiB    8 sealed    none       any
+wide                         12    20TiB    65537B   16 encrypted chap+tls     2
+  tenant chat
+  host nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11
+  host nqn.2026-01.io.icms:b
+raw                           0     none      8MiB    8 raw       none         5
+""")
+    assert all(len(line) <= 80 for line in result.stdout.splitlines()), result.stdout
+    result = icms("pod", "volume", "list", "--file", file, "--json")
+    expect("and as JSON", result, 0)
+    assert len(json.loads(result.stdout)["volumes"][2]["hosts"]) == 5, result.stdout
+
+
 def config(folder):
     """icms config finds out what a file is, asks its daemon, and compares two of them."""
     (folder / "map.yaml").write_text(MAP)
@@ -616,6 +655,7 @@ def main():
         keys(pathlib.Path(folder))
         operators(pathlib.Path(folder))
         pod_map(pathlib.Path(folder))
+        volumes_of_map(pathlib.Path(folder))
         config(pathlib.Path(folder))
         volume_of_both(pathlib.Path(folder))
         dev(pathlib.Path(folder))
