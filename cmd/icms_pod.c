@@ -253,7 +253,7 @@ int pod_change(struct pod *pod, const struct conf_pod_change *asked)
 /* ---- remove --------------------------------------------------------------------------------- */
 
 /* The enclosure that is to be removed, if its target is worth asking: it drains, or leaves whatever
- * it says. NULL: none; conf_pod_change() says why. */
+ * it says, and is not out, which nobody reads. NULL: none; conf_pod_change() says why. */
 static const struct conf_enclosure *remove_asks(const struct pod *pod)
 {
     struct err_why why;
@@ -264,7 +264,8 @@ static const struct conf_enclosure *remove_asks(const struct pod *pod)
         const struct conf_enclosure *enclosure = &pod->before->enclosures[i];
 
         if (strcmp(enclosure->name, pod->cli->argv[1]) == 0 &&
-            (enclosure->state == CONF_ENCLOSURE_DRAINING || pod->cli->yes))
+            (enclosure->state == CONF_ENCLOSURE_DRAINING ||
+             (pod->cli->yes && enclosure->state != CONF_ENCLOSURE_OUT)))
             return enclosure;
     }
     return NULL;

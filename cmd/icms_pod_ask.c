@@ -182,16 +182,14 @@ void pod_ask_read(const struct conf_enclosure *enclosure, const struct status_pr
     status_ask_all(&answer, 1, proof, timeout_ms, status_trim);
     error = answer.status == NULL ? answer.why.text
                                   : not_the_enclosure(enclosure, answer.status, &answer.why);
-    last_s = status_number(answer.status,
-                           json_is_null(json_object_get(answer.status, "last_load_age_seconds"))
-                               ? "uptime_seconds"
-                               : "last_load_age_seconds");
+    last_s = status_read(answer.status, text);
     if (error != NULL) {
         (void)snprintf(out_read->text, sizeof(out_read->text),
                        "when it was read is not known: %.400s", error);
-    } else if (strcmp(status_read(answer.status, text), "-") == 0) {
+    } else if (last_s < 0) {
         (void)snprintf(out_read->text, sizeof(out_read->text),
-                       "when it was read is not known: its icms-target is an older version");
+                       "when it was read is not known: its icms-target does not tell, as an older "
+                       "version");
     } else {
         (void)snprintf(out_read->text, sizeof(out_read->text), "last read: %s", text);
         out_read->is_unread = last_s >= POD_UNREAD_S;
@@ -585,8 +583,9 @@ static void enclosure_notes(const struct conf_enclosure *enclosure, const json_t
 
     if (enclosure == NULL)
         return;
+    (void)status_read(status, read);
     if (enclosure->state == CONF_ENCLOSURE_DRAINING)
-        (void)printf("\n%s: draining, last read: %s\n", enclosure->name, status_read(status, read));
+        (void)printf("\n%s: draining, last read: %s\n", enclosure->name, read);
     capacity_note(enclosure, status);
 }
 

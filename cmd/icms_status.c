@@ -77,38 +77,45 @@ static void status_differ(const json_t *settings)
     }
 }
 
+/* What comes is not believed: seconds since something, in which a machine can have been there. */
+static bool is_age(const json_t *number)
+{
+    double value = json_number_value(number);
+
+    return json_is_number(number) && value >= 0 && value < 1e12;
+}
+
 const char *status_age(const json_t *number, char text[STATUS_AGE_TEXT])
 {
     static const struct {
         unsigned long long seconds;
         const char *name;
     } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
-    double value = json_number_value(number);
-    unsigned long long seconds = value > 0 && value < 1e15 ? (unsigned long long)value : 0;
+    unsigned long long seconds = is_age(number) ? (unsigned long long)json_number_value(number) : 0;
     int unit = 0;
 
     (void)snprintf(text, STATUS_AGE_TEXT, "-");
     while (unit < 3 && seconds < units[unit].seconds)
         unit++;
-    if (json_is_number(number))
+    if (is_age(number))
         (void)snprintf(text, STATUS_AGE_TEXT, "%llu %s", seconds / units[unit].seconds,
                        units[unit].name);
     return text;
 }
 
-const char *status_read(const json_t *status, char text[STATUS_READ_TEXT])
+double status_read(const json_t *status, char text[STATUS_READ_TEXT])
 {
     const json_t *since = json_object_get(status, "last_load_age_seconds");
     const json_t *up = json_object_get(status, "uptime_seconds");
+    bool is_none = json_is_null(since);
     char age[STATUS_AGE_TEXT];
 
-    if (json_is_number(since))
-        (void)snprintf(text, STATUS_READ_TEXT, "%s ago", status_age(since, age));
-    else if (json_is_null(since) && json_is_number(up))
-        (void)snprintf(text, STATUS_READ_TEXT, "not since its start %s ago", status_age(up, age));
-    else
-        (void)snprintf(text, STATUS_READ_TEXT, "-");
-    return text;
+    (void)snprintf(text, STATUS_READ_TEXT, "-");
+    if (!is_age(is_none ? up : since))
+        return -1;
+    (void)snprintf(text, STATUS_READ_TEXT, "%s%s ago", is_none ? "not since its start " : "",
+                   status_age(is_none ? up : since, age));
+    return json_number_value(is_none ? up : since);
 }
 
 const char *status_epoch(const json_t *host, char text[STATUS_EPOCH_TEXT])

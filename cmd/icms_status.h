@@ -21,14 +21,15 @@ const char *status_whole(const json_t *object, const char *key, char text[STATUS
 const char *status_text(const json_t *object, const char *key);
 double status_number(const json_t *object, const char *key);
 
-/* A number of seconds for people, as in "3 min", into text; returns text. "-": no number. */
+/* A number of seconds for people, as in "3 min", into text; returns text. "-": no number, or one
+ * that no age has. */
 #define STATUS_AGE_TEXT 32
 const char *status_age(const json_t *seconds, char text[STATUS_AGE_TEXT]);
 
 /* When a target was last read, by its status, as in "14 min ago" or "not since its start 2 h ago",
- * into text; returns text. "-": it does not tell. */
+ * into text; returns how many seconds that is. "-" and -1: it does not tell. */
 #define STATUS_READ_TEXT (STATUS_AGE_TEXT + 32)
-const char *status_read(const json_t *status, char text[STATUS_READ_TEXT]);
+double status_read(const json_t *status, char text[STATUS_READ_TEXT]);
 
 /* The epoch that a host told a target, "6-7" where its controllers told several, into text; returns
  * text. "none": it has no pod map; "-": it told none. */

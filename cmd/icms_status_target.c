@@ -36,7 +36,8 @@ static void target_head(const json_t *root)
                      status_number(root, "epoch"));
     if (has_text(root, "map_refused"))
         (void)printf("pod map refused: %s\n", status_text(root, "map_refused"));
-    (void)printf("last read: %s\n", status_read(root, read));
+    (void)status_read(root, read);
+    (void)printf("last read: %s\n", read);
     (void)printf("controllers %.0f, connections %.0f, with TLS %.0f, used %s of %s\n",
                  status_number(root, "controllers"), status_number(root, "connections"),
                  status_number(tls, "kernel") + status_number(tls, "mixed") +

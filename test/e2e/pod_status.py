@@ -372,6 +372,12 @@ def removed(s):
     witness = Witness("127.0.0.1")
     done = remove(drains(s.folder / "hangs.yaml", [witness.url, None]), "--deadline", "1s")
     expect("one that does not answer", done.returncode == 1 and "timed out" in done.stderr.lower(), done)
+    out = s.folder / "out.yaml"
+    out.write_text((s.folder / "hangs.yaml").read_text().replace("state: draining", "state: out"))
+    for words in ([], ["--yes"]):
+        done = remove(out, "--json", *words)
+        expect(f"one that is out is not asked {words}", done.returncode == 0 and "note" not in json.loads(done.stdout),
+               done)
     done = remove(drains(s.folder / "none.yaml", [None, None]))
     expect("one without http", done.returncode == 1 and "the map has no http of it" in done.stderr, done)
     server = Answers()
@@ -383,7 +389,9 @@ def removed(s):
             (0, "last read: not since its start 2 h ago", {"last_load_age_seconds": None, "uptime_seconds": 7200}),
             (1, "an older version", {}), (1, "an older version", {"last_load_age_seconds": "900", "uptime_seconds": 900}),
             (1, "an older version", {"last_load_age_seconds": None, "uptime_seconds": True}),
-            (1, "last read: 0 s ago", {"last_load_age_seconds": -1e300, "uptime_seconds": 1e300}),
+            *((1, "an older version", {"last_load_age_seconds": lie, "uptime_seconds": 86400})
+              for lie in (-1e300, -1, 1e12, 1e300, 2**63 - 1, [900], {"n": 900})),
+            (1, "an older version", {"last_load_age_seconds": None, "uptime_seconds": 1e300}),
             (1, "leads to another target", {"last_load_age_seconds": 900, "nqn": "nqn.2026-01.io.icms:\x1b[2J"})):
         server.answer = json.dumps({"drives": [], "nqn": s.targets[0].nqn, "ready": True, **keys}).encode()
         done = remove(file, *PATIENT)
