@@ -798,8 +798,8 @@ static const struct conf_key pod_enclosure_keys[] = {
     {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight),
      .computed = "1, or with capacity how many GiB that is, rounded", .example = "2",
      .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "
-            "unit, or in GiB where other enclosures have their weight from capacity. Where one "
-            "has, each has one of the two keys."},
+            "unit, or in GiB where other enclosures have their weight from capacity: there each "
+            "has its capacity."},
     {"former_weight", CONF_NUMBER, false, AT(struct conf_enclosure, former_weight),
      .computed = "none: its weight is not changing", .example = "1",
      .doc =

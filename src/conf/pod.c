@@ -315,7 +315,8 @@ static icms_err pod_tenants_rules(const struct conf_source *source, const struct
     return err;
 }
 
-/* 1, the weight of one that says nothing, is next to nothing beside GiB. */
+/* 1, the weight of one that says nothing, is next to nothing beside GiB, and a weight in another
+ * unit may be, or takes all blocks. One that has its capacity, too, is meant so. */
 static icms_err pod_weights_rules(const struct conf_source *source, const struct conf_node *map,
                                   const struct conf_pod *pod)
 {
@@ -325,18 +326,17 @@ static icms_err pod_weights_rules(const struct conf_source *source, const struct
     for (uint32_t i = 0; i < pod->enclosure_count; i++) {
         const struct conf_node *node = conf_entry(map, "enclosures", i);
 
-        if (conf_node_get(node, "weight") != NULL)
-            continue;
-        is_derived = is_derived || pod->enclosures[i].capacity_bytes > 0;
-        if (pod->enclosures[i].capacity_bytes == 0 && lacks == NULL)
+        if (pod->enclosures[i].capacity_bytes > 0)
+            is_derived = is_derived || conf_node_get(node, "weight") == NULL;
+        else if (lacks == NULL)
             lacks = node;
     }
     if (!is_derived || lacks == NULL)
         return ICMS_OK;
     return conf_fail(
         source, lacks->line,
-        "capacity: other enclosures have their weight from it, as GiB, and this one has "
-        "neither capacity nor weight: write one of them");
+        "capacity: other enclosures have their weight from it, as GiB, and this one has none: "
+        "write it, or weight of those, too");
 }
 
 icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node *map, void *object)

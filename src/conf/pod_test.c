@@ -328,7 +328,7 @@ static void test_capacities_are_weights(void **state)
     assert_true(pod.enclosures[0].weight == 14336 && pod.enclosures[1].weight == 1 &&
                 pod.enclosures[2].weight == 0.5);
     assert_true(pod.enclosures[2].capacity_bytes == (uint64_t)7 << 40);
-    accepted(HEAD E0 "  capacity: 1536MiB\n" E1 "  weight: 3\n", &pod);
+    accepted(HEAD E0 "  capacity: 1536MiB\n" E1 "  capacity: 1GiB\n  weight: 3\n", &pod);
     assert_true(pod.enclosures[0].weight == 2 && pod.enclosures[1].weight == 3);
     accepted(HEAD E0 "  capacity: 14TiB\n  weight: 2\n" E1, &pod); /* of the target's sake alone */
     assert_true(pod.enclosures[0].weight == 2 && pod.enclosures[1].weight == 1);
@@ -339,7 +339,11 @@ static void test_capacities_are_weights(void **state)
     refused(ended(HEAD E0 "  capacity: 14TiB\n" E1),
             "p.yaml:7: ", "capacity: other enclosures have their weight from it");
     refused(ended(HEAD E0 E1 "  capacity: 14TiB\n" E2 "  weight: 1\n"),
-            "p.yaml:4: ", "neither capacity nor weight");
+            "p.yaml:4: ", "and this one has none: write it, or weight of those, too");
+    /* 2 is 2 GiB beside 14 TiB */
+    refused(ended(HEAD E0 "  weight: 2\n" E1 "  weight: 2\n" E2 "  capacity: 14TiB\n"),
+            "p.yaml:4: ", "capacity: other enclosures have their weight from it");
+    accepted(HEAD E0 "  weight: 2\n" E1 E2 "  capacity: 14TiB\n  weight: 2\n", &pod);
     refused(ended(HEAD E0 "  capacity: 1023MiB\n" E1), "p.yaml:6: ", "capacity");
     refused(ended(HEAD E0 "  capacity: 0\n" E1), "p.yaml:6: ", "capacity");
     refused(ended(HEAD E0 "  capacity: 14 TB of flash\n" E1), "p.yaml:6: ", "capacity");
@@ -673,14 +677,23 @@ static void test_an_enclosure_is_added_behind_the_last(void **state)
 
 static void test_an_enclosure_is_added_with_its_capacity(void **state)
 {
-    changed(HEAD E0 "  capacity: 2TiB\n" E1 "  weight: 1024\n",
+    changed(HEAD E0 "  capacity: 2TiB\n" E1 "  capacity: 2TiB\n  weight: 1024\n",
             ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "4TiB"),
-            EPOCH(5) E0 "  capacity: 2TiB\n" E1 "  weight: 1024\n" E2
+            EPOCH(5) E0 "  capacity: 2TiB\n" E1 "  capacity: 2TiB\n  weight: 1024\n" E2
                         "  capacity: 4TiB\n  state: joining\n");
     not_changed(HEAD E0 "  capacity: 2TiB\n", ADD(.name = "e2", .address = "10.0.0.3:4420"),
-                ICMS_CONFIG, "neither capacity nor weight");
+                ICMS_CONFIG, "and this one has none");
+    not_changed(HEAD E0 "  capacity: 2TiB\n",
+                ADD(.name = "e2", .address = "10.0.0.3:4420", .weight = "1"), ICMS_CONFIG,
+                "and this one has none");
     not_changed(HEAD E0, ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "4TiB"),
-                ICMS_CONFIG, "neither capacity nor weight");
+                ICMS_CONFIG, "and this one has none");
+    not_changed(HEAD E0 "  weight: 2\n",
+                ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "4TiB"), ICMS_CONFIG,
+                "write it, or weight of those, too");
+    changed(HEAD E0 "  weight: 2\n",
+            ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "4TiB", .weight = "2"),
+            EPOCH(5) E0 "  weight: 2\n" E2 "  capacity: 4TiB\n  weight: 2\n  state: joining\n");
     not_changed(HEAD E0, ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "4 GB"),
                 ICMS_INVALID, "capacity: ");
     not_changed(HEAD E0, ADD(.name = "e2", .address = "10.0.0.3:4420", .capacity = "1"),
@@ -704,9 +717,10 @@ static void test_a_weight_changes_with_its_former_one(void **state)
     changed(HEAD E0 "  weight: 0.000001\n" E1, WEIGHT("e0", "1000000.000001"),
             EPOCH(5) "- name: e0\n  former_weight: 0.000001\n  address: 10.0.0.1:4420\n"
                      "  weight: 1000000.000001\n" E1);
-    changed(HEAD E0 "  capacity: 2TiB\n" E1 "  weight: 9\n", WEIGHT("e0", "1000"),
+    changed(HEAD E0 "  capacity: 2TiB\n" E1 "  weight: 9\n  capacity: 2TiB\n", WEIGHT("e0", "1000"),
             EPOCH(5) "- name: e0\n  former_weight: 2048\n  weight: 1000\n"
-                     "  address: 10.0.0.1:4420\n  capacity: 2TiB\n" E1 "  weight: 9\n");
+                     "  address: 10.0.0.1:4420\n  capacity: 2TiB\n" E1
+                     "  weight: 9\n  capacity: 2TiB\n");
     changed(changes, MAKE(SETTLE, "e0"), EPOCH(5) E0 "  weight: 2.5\n" E1);
     not_changed(changes, MAKE(SETTLE, "e1"), ICMS_EXISTS, "up already");
     not_changed(changes, WEIGHT("e0", "4"), ICMS_INVALID, "its weight is changing");
