@@ -76,13 +76,13 @@ static void enclosure_differs(const struct conf_enclosure *was, const struct con
         words_add(words, "%s %s", is->name,
                   conf_enclosure_state_name((enum conf_enclosure_state)is->state));
     if (was->weight < is->weight || was->weight > is->weight)
-        words_add(words, "%s weight %g -> %g", is->name, was->weight, is->weight);
+        words_add(words, "%s weight %.8g -> %.8g", is->name, was->weight, is->weight);
     if (was->former_weight <= 0 && is->former_weight > 0)
-        words_add(words, "%s former weight %g", is->name, is->former_weight);
+        words_add(words, "%s former weight %.8g", is->name, is->former_weight);
     else if (was->former_weight > 0 && is->former_weight <= 0)
         words_add(words, "%s no former weight", is->name);
     else if (was->former_weight < is->former_weight || was->former_weight > is->former_weight)
-        words_add(words, "%s former weight %g -> %g", is->name, was->former_weight,
+        words_add(words, "%s former weight %.8g -> %.8g", is->name, was->former_weight,
                   is->former_weight);
     capacity_differs(was, is, words);
     addresses_differ(was, is, words);
@@ -169,7 +169,8 @@ static void volumes_differ(const struct conf_pod *before, const struct conf_pod 
     }
     for (uint32_t i = 0; i < before->volume_count; i++)
         if (conf_pod_volume_find(after, before->volumes[i].name) == NULL)
-            words_add(words, "volume %s deleted", before->volumes[i].name);
+            words_add(words, "volume %s deleted (generation %u)", before->volumes[i].name,
+                      before->volumes[i].generation);
 }
 
 char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *after, char *out,

@@ -351,6 +351,9 @@ static void test_capacities_are_weights(void **state)
     refused(ended(HEAD E0 "  weight: 0\n" E1), "p.yaml:6: ", "weight");
 }
 
+#define V_KV "volumes:\n# of llama\n- name: kv # chat\n  generation: 3\n"
+#define V_B  "- name: b\n  run_blocks: 4\n"
+
 static void test_differences_are_words(void **state)
 {
     char text[512];
@@ -366,6 +369,13 @@ static void test_differences_are_words(void **state)
     assert_true(conf_pod_share(&pod, 0) == 0.5);
     accepted(HEAD E0 "  state: draining\n" E1, &pod);
     assert_true(conf_pod_share(&pod, 0) == 0.0 && conf_pod_share(&pod, 1) == 1.0);
+    accepted(HEAD E0 "  capacity: 1400TiB\n" V_KV V_B, &pod);
+    accepted(EPOCH(5) E0 "  weight: 1433599.5\n  former_weight: 14336000\n"
+                         "volumes:\n" V_B,
+             &other);
+    assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)),
+                        "e0 weight 1433600 -> 1433599.5, e0 former weight 14336000, e0 capacity "
+                        "1400TiB -> none, volume kv deleted (generation 3)");
 }
 
 /* ---- the agent's part ------------------------------------------------------------------------ */
@@ -966,8 +976,6 @@ static void test_a_shrunken_map_is_confirmed_for_one_epoch(void **state)
                               .values = (const char *[]){__VA_ARGS__},                             \
                               .value_count = sizeof((char *[]){__VA_ARGS__}) / sizeof(char *)})
 #define SURE(w, n) ((struct conf_pod_change){.what = CONF_POD_VOLUME_##w, .name = (n), .yes = true})
-#define V_KV       "volumes:\n# of llama\n- name: kv # chat\n  generation: 3\n"
-#define V_B        "- name: b\n  run_blocks: 4\n"
 
 static void test_volumes_are_changed_line_by_line(void **state)
 {

@@ -502,7 +502,7 @@ static void test_volumes_follow_the_map(void **state)
     offer("shrink_epoch: 3\n" EPOCH(3) E0 "volumes: [{name: b}, {name: other}]\n");
     said(3, POD_MAP_TAKEN,
          "volume b added (generation 0), volume other added (generation 0), "
-         "volume kv deleted");
+         "volume kv deleted (generation 1)");
     assert_true(uuid_is_nil(&fake.volumes[0].uuid));
     assert_false(uuid_is_nil(&fake.volumes[1].uuid));
     offer(EPOCH(4) E0 KV(

@@ -205,6 +205,14 @@ def changes(scene):
     status = scene.run("status", scene.file)
     expect("status finds the file right", status.returncode == 0 and "the same" in status.stdout, status)
     scene.blocks("changed")
+    for words, status, said in (
+            (("weight", "e1", "4", "--dry-run"), 0, "e1 weight 1 -> 4, e1 former weight 1"),
+            (("weight", "e1", "nan"), 1, "not a number"), (("weight", "e1", "4", "--", "-1"), 1, "takes"),
+            (("out", "e1"), 1, "it is not drained"), (("out", "e1", "--yes", "--dry-run"), 0, "e1 out"),
+            (("settle", "e1"), 0, "so already")):
+        told = scene.run("pod", "--", *words)
+        expect(f"pod {words}", told.returncode == status and said in told.stdout + told.stderr and
+               "epoch: 13" in scene.etcd.keys(MAP)[MAP], told)
 
 
 def refuses(scene):
