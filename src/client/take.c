@@ -424,6 +424,17 @@ static enum icms_miss take_value(struct icms_request *request, size_t index, con
     return take_copy(request, index, value, place->value_bytes);
 }
 
+/* Of another version, which alone knows how long the value is. */
+static bool take_is_unknown(const struct shm_arena *arena, const uint8_t *from)
+{
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+
+    if (!arena->sealed)
+        return false;
+    memcpy(trailer, from, sizeof(trailer));
+    return sealed_trailer_encrypted(trailer) == ICMS_VERSION;
+}
+
 void client_block_load(struct icms_request *request, size_t index, struct client_place *place,
                        enum icms_source source)
 {
@@ -454,11 +465,14 @@ void client_block_load(struct icms_request *request, size_t index, struct client
     if (request->lease_wanted) {
         wrong = take_verify(request, &block->key, value, slot, value_bytes);
         request->lease_data = value;
-    } else if (block->data != NULL) {
-        if (room < value_bytes) {
+    } else if (block->data == NULL || room < value_bytes) {
+        if (take_is_unknown(shard, value + value_bytes)) {
+            wrong = ICMS_MISS_VERSION;
+        } else if (block->data != NULL) {
             client_block_done(request, index, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
             return;
         }
+    } else {
         wrong = take_value(request, index, value, place);
         take_timed(request->icms, value_bytes, begin_ns);
     }
