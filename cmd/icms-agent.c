@@ -24,6 +24,7 @@
 #include "ctl/ctl.h"
 #include "daemon.h"
 #include "drive_log.h"
+#include "version_log.h"
 
 static const struct daemon_program program = {
     .name = "icms-agent",
@@ -119,7 +120,7 @@ struct main_seen {
     bool emptied;                                   /* that it was formatted was told             */
     char why[LIMIT_ENCLOSURES][LIMIT_REASON_BYTES]; /* why enclosure i is down, as told        */
     uint64_t why_ns[LIMIT_ENCLOSURES]; /* when another reason was told; 0: never              */
-    uint64_t versions, versions_ns;    /* misses of that reason, of all volumes; when told    */
+    struct version_log versions;
 };
 
 /* Reasons that change are logged so often at most. */
@@ -149,38 +150,6 @@ static void main_damage(const struct agent_stats *stats,
              (unsigned long long)enclosure->checksum_errors);
     io_seen->damaged[i] = enclosure->checksum_errors;
     io_seen->damaged_ns[i] = now_ns;
-}
-
-/* Blocks of a format version that clients do not know are logged at once, and then so often. */
-#define MAIN_VERSIONS_NS ((uint64_t)60 * 1000 * 1000 * 1000)
-
-static void main_versions(const struct agent_stats *stats, struct main_seen *io_seen)
-{
-    uint64_t now_ns = loop_env_now_ns(loop_env_uring()), all = 0, most = 0;
-    const char *name = "";
-
-    for (uint32_t i = 0; i < stats->volume_count; i++) {
-        uint64_t count = stats->volumes[i].misses[ICMS_MISS_VERSION];
-
-        all += count;
-        if (count > most) {
-            most = count;
-            name = stats->volumes[i].name;
-        }
-    }
-    if (all <= io_seen->versions) { /* fewer: a volume is gone */
-        io_seen->versions = all;
-        return;
-    }
-    if (io_seen->versions_ns != 0 && now_ns < io_seen->versions_ns + MAIN_VERSIONS_NS)
-        return;
-    log_line(LOG_WARN,
-             "volume %s: blocks are misses, since another version of icms stored them in a format "
-             "that clients here do not know; they stay for those that do; upgrade libicms, see "
-             "version in icms-errors(7); new=%llu version_misses=%llu",
-             name, (unsigned long long)(all - io_seen->versions), (unsigned long long)all);
-    io_seen->versions = all;
-    io_seen->versions_ns = now_ns;
 }
 
 static bool main_error_take(void *arg, struct store_error *out_error, uint64_t *out_missed)
@@ -536,7 +505,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
     }
     main_settings(&stats, io_seen);
     main_value_max(&stats, io_seen);
-    main_versions(&stats, io_seen);
+    version_log_look(&io_seen->versions, loop_env_now_ns(loop_env_uring()), &stats);
     main_users(&stats, io_seen);
     main_drive(agent, &stats, conf->local_path, io_seen);
     main_tier(&stats, conf->local_path, io_seen);
