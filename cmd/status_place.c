@@ -322,7 +322,7 @@ static icms_err place_said(const struct status_place *place, CURLcode code, long
     if (code == CURLE_PEER_FAILED_VERIFICATION)
         return err_set(why, ICMS_PEER_DOWN,
                        "cannot ask %s: %.200s; name the authority of its certificate with --ca, "
-                       "and an address that is in it",
+                       "and an address that is in it; replace it where its time is over",
                        place->url, reason);
     if (code == CURLE_SSL_CERTPROBLEM || code == CURLE_SSL_CACERT_BADFILE)
         return err_set(why, ICMS_CONFIG, "cannot ask %s: %.200s; look at %s", place->url, reason,

@@ -38,14 +38,14 @@ def run(*words):
 
 
 def certificates(folder):
-    """ca and foreign, authorities; server, client, of ca, and expired, a client's of yesterday; stranger, a
-    client of foreign."""
+    """ca and foreign, authorities; server, client, of ca, and expired and over, a client's and a server's of
+    yesterday; stranger, a client of foreign."""
     for name in ("ca", "foreign"):
         run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
             "-subj", f"/CN={name}", "-days", "2", "-keyout", folder / f"{name}.key", "-out",
             folder / f"{name}.crt")
     for name, authority, usage, days in (("server", "ca", "serverAuth", 2), ("client", "ca", "clientAuth", 2),
-                                         ("expired", "ca", "clientAuth", -1),
+                                         ("expired", "ca", "clientAuth", -1), ("over", "ca", "serverAuth", -1),
                                          ("stranger", "foreign", "clientAuth", 2)):
         run("openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
             f"/CN={name}", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.csr")

@@ -18,6 +18,7 @@ import contextlib
 import http.server
 import json
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -217,6 +218,11 @@ def proofs(s):
         expect(f"{what}: of one target", one.returncode in (1, 2) and word in one.stderr and one.stdout == "", one)
     client = ["--ca", s.folder / "ca.crt", "--cert", s.folder / "client.crt", "--key", s.folder / "client.key"]
     expect("the certificate of a client", s.status(*PATIENT, proof=client).returncode == 0)
+    over = [*client[:2], "--cert", s.folder / "expired.crt", "--key", s.folder / "expired.key"]
+    for done in (s.status(*PATIENT, proof=over), icms("status", "--target", s.http[0], *over)):
+        expect("the certificate of a client whose time is over", done.returncode in (1, 2) and
+               "it needs another certificate" in done.stdout + done.stderr, done)
+    expired(s)
     expect("of one target, too", icms("status", "--target", s.http[0], *client).returncode == 0)
     witness, loopback = Witness(ADDRESS), Witness("127.0.0.1")
     s.write(s.folder / "clear.yaml", 2, [witness.url, loopback.url])
@@ -253,6 +259,29 @@ def proofs(s):
         expect(what, done.returncode == 2 and " for " in done.stderr, done)
     status, told = s.told(*PATIENT, proof=["--ca", s.folder / "server.key", "--token", s.folder / "token"])
     expect("authorities that are none", status == 1 and "--ca" in told["enclosures"][0]["error"], told)
+
+
+def expired(s):
+    """A server whose certificate is of yesterday gets no token, and both sides say why."""
+    right = [(s.folder / f"server.{end}").read_bytes() for end in ("crt", "key")]
+
+    def serve(certificate, key):
+        (s.folder / "server.key").write_bytes(key)
+        (s.folder / "server.crt").write_bytes(certificate)
+        s.targets[0].signal(signal.SIGHUP)
+
+    serve(*((s.folder / f"over.{end}").read_bytes() for end in ("crt", "key")))
+    wait_until("a server whose time is over", lambda: "has expired; " in
+               s.told(*PATIENT)[1]["enclosures"][0].get("error", ""), 60, lambda: s.told(*PATIENT))
+    status, told = s.told(*PATIENT)
+    one = icms("status", "--target", s.http[0], *s.proof)
+    expect("is named, and what to do", status == 1 and "target" not in told["enclosures"][0] and all(
+        "replace it where its time is over" in text for text in (told["enclosures"][0]["error"], one.stderr)), (told, one))
+    log = s.targets[0].log_path.read_text()
+    expect("and by the target", "not valid at this time" in log and "server.crt" in log, s.targets[0].log_tail())
+    serve(*right)
+    wait_until("with another one it is asked", lambda: s.status(*PATIENT).returncode == 0, 60,
+               lambda: s.status(*PATIENT))
 
 
 def silent(s):

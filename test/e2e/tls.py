@@ -77,9 +77,8 @@ class Client:
         return said.decode(errors="replace")
 
 
-def psk_options(identity, psk):
-    return ["-tls1_3", "-ciphersuites", "TLS_AES_128_GCM_SHA256", "-psk_identity", identity, "-psk",
-            psk]
+def psk_options(identity, psk, suite="TLS_AES_128_GCM_SHA256"):
+    return ["-tls1_3", "-ciphersuites", suite, "-psk_identity", identity, "-psk", psk]
 
 
 def connect_capsule(hostnqn, subnqn):
@@ -116,6 +115,10 @@ def judge_openssl(target, key):
     unknown = tls_psk(key, OTHER, target.nqn)
     Client(target, *psk_options(*unknown)).refused()
     Client(target, *psk_options("nobody", psk)).refused()
+    for empty in ("00", "00" * 32):  # OpenSSL takes none of no bytes
+        Client(target, *psk_options(identity, empty)).refused()
+    for suite in ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_CCM_SHA256"):
+        Client(target, *psk_options(identity, psk, suite)).refused()
     Client(target, "-tls1_3").refused()
     Client(target, "-tls1_2").refused()
     Client(target, "-tls1_2", "-psk_identity", identity, "-psk", psk).refused()
@@ -143,11 +146,30 @@ def strangers(target):
     print("ok strangers are refused")
 
 
-def held_open(target, run):
-    """600 half handshakes at a time, more than half of the connections: others go on."""
+def hello_of(target, key):
+    """A ClientHello with the proof of the right key, as OpenSSL sends it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        aside = type("Aside", (), {"port": listener.getsockname()[1]})
+        client = Client(aside, *psk_options(*tls_psk(key, HOST, target.nqn)))
+        peer, _ = listener.accept()
+        with peer:
+            peer.settimeout(30)
+            hello = peer.recv(5, socket.MSG_WAITALL)
+            hello += peer.recv(struct.unpack(">H", hello[3:])[0], socket.MSG_WAITALL)
+        client.end()
+    return hello
+
+
+def held_open(target, run, key):
+    """600 half handshakes at a time, more than half of the connections: others go on. Some have not
+    begun; some, which somebody recorded, wait for the Finished of who has the key."""
+    hello = hello_of(target, key)
     half = [socket.create_connection(("127.0.0.1", target.port), timeout=30) for _ in range(600)]
     for number, peer in enumerate(half):
-        peer.sendall(b"\x16\x03\x01\x02\x00\x01"[:1 + number % 6])
+        peer.sendall(hello if number % 2 else hello[:1 + number // 2 % 6])
+    said = half[-1].recv(1)
+    assert said == b"\x16", ("the recorded proof is answered by a handshake", said)
     run("get during a flood", "get", "key-0")
     deadline = time.monotonic() + 60
     while True:
@@ -306,7 +328,7 @@ def main(build, folder):
         strangers(target)
         agent_fails(p, target, "TLS handshake failed", "wrong-key", psk=f"{folder}/other.psk")
         agent_fails(p, target, "connection lost", "no-key")
-        held_open(target, run)
+        held_open(target, run, key)
         rotated(folder, target, agent, icms)
         bad_files(build, folder, target, key)
         target.kill()
