@@ -152,6 +152,16 @@ static void a_damaged_block_is_not_copied(void **state)
         atomic_store(&fake.damage, 0);
         assert_int_equal(rig_put_one(f->kv, 1, BYTES), ICMS_OK);
     }
+    atomic_store(&fake.version, 5);
+    atomic_store(&fake.suspects, 0);
+    for (int again = 0; again < 2; again++) {
+        (void)!icms_get(f->kv, &block, 1, NULL);
+        assert_int_equal(block.status, ICMS_MISS);
+        assert_int_equal(block.reason, ICMS_MISS_VERSION);
+    }
+    atomic_store(&fake.version, 0);
+    assert_int_equal(rig_put_one(f->kv, 1, BYTES), ICMS_OK); /* behind them in the ring */
+    assert_int_equal(atomic_load(&fake.suspects), 0);
     assert_int_equal(device_leases(f), 0);
     device_is(address, BYTES, 42);
     unreg(&memory);

@@ -445,6 +445,12 @@ static void device_memory_never_gets_bytes_that_failed_a_check(void **state)
     assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
     device_is(address, 60000, 42);
     atomic_store(&fake.damage, 0);
+    atomic_store(&fake.version, 5); /* nor those of another format version */
+    assert_int_equal(rig_put_one(f->kv, 1, 60000), ICMS_OK);
+    assert_int_equal(icms_get(f->kv, &block, 1, NULL), ICMS_MISS);
+    assert_int_equal(block.reason, ICMS_MISS_VERSION);
+    device_is(address, 60000, 42);
+    atomic_store(&fake.version, 0);
     unreg(&memory);
 }
 

@@ -17,8 +17,10 @@
 #include <cmocka.h>
 
 #include "base/check.h"
+#include "base/crc.h"
 #include "client/memory_rig.h"
 #include "client/parts_rig.h"
+#include "wire/sealed.h"
 
 #define GUARD 4096 /* bytes of the device in front of a value and behind it */
 
@@ -315,6 +317,19 @@ static bool bad_trailer(struct fake_arriving *arriving)
     return true;
 }
 
+/* All of it was opened, and the trailer says that it is of another version. */
+static bool of_another_version(struct fake_arriving *arriving)
+{
+    uint8_t *trailer = arriving->stored + arriving->value_bytes;
+    le32 crc;
+
+    arrive(arriving, PIECES);
+    trailer[4] = SEALED_VERSION + 1;
+    crc = le32_of(crc32c(trailer, LIMIT_TRAILER_BYTES - sizeof(crc)));
+    memcpy(trailer + LIMIT_TRAILER_BYTES - sizeof(crc), &crc, sizeof(crc));
+    return true;
+}
+
 static void suspects_are(unsigned wanted)
 {
     assert_int_equal(rig_put_one(test.vault, 2, 10), ICMS_OK); /* behind them in the ring */
@@ -343,6 +358,9 @@ static void a_piece_that_fails_after_others_reaches_no_device(void **state)
         get_misses(bad_trailer, ICMS_MISS_CHECKSUM);
         suspects_are(++suspects);
     }
+    put(test.wanted, VALUE, test.stored);
+    get_misses(of_another_version, ICMS_MISS_VERSION);
+    suspects_are(suspects);
     put(test.wanted, VALUE, test.stored);
     get_is(one_by_one, test.wanted, VALUE);
 }

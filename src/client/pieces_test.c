@@ -171,6 +171,13 @@ static void a_damaged_value_reaches_no_device(void **state)
     gpu->read(l.addresses[1] + 100, &byte, 1);
     assert_int_equal(byte, 0);
     atomic_store(&fake.damage, 0);
+    assert_int_equal(rig_put_one(f->kv, 1, l.bytes), ICMS_OK);
+    byte = 1;
+    atomic_store(&fake.version, 5); /* nor does one of another format version */
+    assert_int_equal(move(f->kv, 1, l.pieces, LAYERS, l.bytes, false), ICMS_MISS);
+    gpu->read(l.addresses[1] + 100, &byte, 1);
+    assert_int_equal(byte, 0);
+    atomic_store(&fake.version, 0);
     layered_close(&l);
 }
 
