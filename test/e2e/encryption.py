@@ -12,6 +12,7 @@ drive for a marker. What the search finds of a plain block shows that it would h
 
 usage: encryption.py BUILD_ROOT
 """
+import json
 import pathlib
 import re
 import subprocess
@@ -70,6 +71,10 @@ def drive_has(path, marker):
     return False
 
 
+def blocks_of(target):
+    return sum(volume["blocks"] for volume in json.loads(target.get("/status")[1])["volumes"])
+
+
 def encrypt(daemons):
     for daemon in daemons:
         daemon.stop()
@@ -83,7 +88,7 @@ def encrypt(daemons):
 
 
 def keys_make(build, folder):
-    """A list with a plain key, one with a wrapped key, and one with another key of that id."""
+    """Lists: with a plain key, a wrapped key, another key of that id, and that key with another id."""
     for name in ("kek", "one", "two"):
         made = run(build, "key", "gen", "--type", "volume", f"{folder}/{name}")
         expect(f"key {name}", made.returncode == 0 and not made.stderr, made)
@@ -97,9 +102,11 @@ def keys_make(build, folder):
                "command-keys": f"wrapped: {folder}/wrapped\n"
                                f"        key_command: /bin/cat {folder}/kek",
                "other-keys": f"file: {folder}/two"}
+    entries["later-keys"] = entries["keys"]
     for name, entry in entries.items():
+        key_id = 7 if name == "later-keys" else 1
         pathlib.Path(folder, name).write_text(
-            f"volumes:\n  - name: kv\n    keys:\n      - id: 1\n        {entry}\n")
+            f"volumes:\n  - name: kv\n    keys:\n      - id: {key_id}\n        {entry}\n")
     return {name: f"{folder}/{name}" for name in entries}
 
 
@@ -124,6 +131,21 @@ def main():
         expect("keys of a plain volume are refused",
                refused.returncode != 0 and b"not encrypted" in refused.stderr, refused)
 
+        sealer = p.add_agent("server-b", [target], [{**PLAIN, "encrypted": "true"}])
+        blocks = blocks_of(target)
+        deadline = time.monotonic() + 60
+        while "of another generation or encrypted" not in sealer.log_path.read_text():
+            assert time.monotonic() < deadline, sealer.log_tail()
+            time.sleep(0.2)
+        for words in (["put", "--on-flash", "block"], ["get", "block"]):
+            refused = run(build, words[0], "--open", f"unix:{sealer.socket}", "--keys", keys["keys"],
+                          *words[1:], value=value)
+            expect(f"encrypted here and not there: {words[0]}", refused.returncode == 2 and
+                   not refused.stdout and b"`encrypted`" in refused.stderr, refused)
+        expect("and nothing is there", not any(drive_has(path, MARKER) for path in drives) and
+               blocks_of(target) == blocks == 1)
+        sealer.stop()
+
         encrypt([target])
         deadline = time.monotonic() + 60
         while b"`encrypted`" not in refused.stderr or \
@@ -147,6 +169,15 @@ def main():
         got = run(build, "get", *tier, "--keys", keys["other-keys"], "block")
         expect("not with another key",
                got.returncode == 1 and not got.stdout and b"checksum" in got.stderr, got.stderr)
+        got = run(build, "get", *tier, "--keys", keys["later-keys"], "block")
+        expect("nor with its key under another id",
+               got.returncode == 1 and not got.stdout and b"(no_key)" in got.stderr, got.stderr)
+        pathlib.Path(folder, "one").chmod(0o640)
+        for words, stdin in ((["get", "block"], None), (["put", "block"], value)):
+            refused = run(build, words[0], *tier, "--keys", keys["keys"], *words[1:], value=stdin)
+            expect(f"a key that others may read: {words[0]}", refused.returncode == 2 and
+                   not refused.stdout and b"0640" in refused.stderr, refused)
+        pathlib.Path(folder, "one").chmod(0o600)
         inside = ["--open", f"pod:{agent.config_path}"]
         got = run(build, "get", *inside, "--keys", keys["keys"], "block")
         expect("read by an agent inside a process", got.stdout == value, got.stderr)
