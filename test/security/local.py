@@ -171,19 +171,45 @@ def memory(users, build, agent):
     print(f"ok {shared} mappings of another user's client have none of the value")
 
 
-def core_dump(daemon, folder):
-    """What the kernel writes of a daemon that aborts."""
-    daemon.signal(signal.SIGABRT)
-    daemon.process.wait(timeout=60)
+def core_dump(process, folder):
+    """What the kernel writes of a process that aborts."""
+    process.send_signal(signal.SIGABRT)
+    process.wait(timeout=60)
     cores = [path for path in folder.iterdir() if path.name.startswith("core")]
-    assert len(cores) == 1, (cores, daemon.process.returncode, daemon.log_tail())
+    assert len(cores) == 1, (cores, process.returncode)
     content = cores[0].read_bytes()
     cores[0].unlink()
     return content
 
 
+def client_core_dump(build, agent, folder, cores):
+    """A client waits for the value that it is to put, with the keys of its volume."""
+    subprocess.run([build / "cmd/icms", "key", "gen", "--type", "volume", folder / "volume"], check=True,
+                   capture_output=True)
+    (folder / "keys").write_text(f"volumes:\n  - name: vault\n    keys:\n      - {{id: 1, file: {folder}/volume}}\n")
+    text = (folder / "volume").read_text().strip()
+    key = bytes.fromhex(text)
+    began = agent.metrics()["icms_agent_clients"]
+    client = subprocess.Popen([build / "cmd/icms", "put", "--open", f"unix:{agent.socket}", "-v", "vault", "--keys",
+                               folder / "keys", "key"], stdin=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while agent.metrics()["icms_agent_clients"] <= began:
+        assert time.monotonic() < deadline and client.poll() is None, (client.returncode, agent.log_tail())
+        time.sleep(0.1)
+    client.stdin.write(b"v" * 300)
+    client.stdin.flush()
+    time.sleep(1)
+    content = core_dump(client, cores)
+    client.stdin.close()
+    assert f"{folder}/keys".encode() in content, "it is no core dump of it"
+    for part in (text.encode()[:20], key, key[:16], key[-16:]):
+        assert part not in content, "a key of a volume"
+    print(f"ok a core dump of a client ({len(content) >> 20} MiB) has no key of its volume")
+
+
 def core_dumps(p, build, folder):
-    """No file of a secret or a TLS key, as text or as bytes, is in a core dump of who read it."""
+    """No file of a secret, a TLS key or a key of a volume, as text or as bytes, is in a core dump of who read it.
+    Nor are those of daemons in what they tell."""
     pattern = pathlib.Path("/proc/sys/kernel/core_pattern").read_text().strip()
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     if "/" in pattern or pattern.startswith("|") or hard != resource.RLIM_INFINITY:
@@ -201,14 +227,15 @@ def core_dumps(p, build, folder):
     host = (f"[{{nqn: '{nqn}', secrets: [{folder}/secret], controller_secret: {folder}/answer, "
             f"psks: [{folder}/psk], require: chap+tls}}]")
     volume = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
+    volumes = [volume, {**volume, "name": "vault", "encrypted": "true"}]
     cores = folder / "cores"
     cores.mkdir()
     before = os.getcwd()
     os.chdir(cores)
-    target = p.add_target("kept-target", 1, "64MiB", [volume], segment="4MiB", memory="32MiB", hosts=host,
+    target = p.add_target("kept-target", 1, "64MiB", volumes, segment="4MiB", memory="32MiB", hosts=host,
                           require="chap+tls")
     target.wait_ready()
-    agent = p.add_agent("kept-agent", [target], [volume], host_nqn=nqn, require="chap+tls",
+    agent = p.add_agent("kept-agent", [target], volumes, host_nqn=nqn, require="chap+tls",
                         secret=folder / "secret", controller_secret=folder / "answer", psk=folder / "psk",
                         connect_timeout="5s")
     agent.wait_ready()
@@ -218,8 +245,14 @@ def core_dumps(p, build, folder):
     for daemon in (target, agent):  # once more, while the connections are there
         daemon.signal(signal.SIGHUP)
     time.sleep(1)
+    client_core_dump(build, agent, folder, cores)
     for daemon in (agent, target):
-        content = core_dump(daemon, cores)
+        told = daemon.log_path.read_text() + daemon.get("/status")[1] + daemon.get("/metrics")[1] + \
+            pathlib.Path(f"/proc/{daemon.pid}/cmdline").read_text() + \
+            pathlib.Path(f"/proc/{daemon.pid}/environ").read_text()
+        for name in names:
+            assert (folder / name).read_text().strip().split(":")[2][:20] not in told, (daemon.name, name)
+        content = core_dump(daemon.process, cores)
         assert nqn.encode() in content and f"{folder}/psk".encode() in content, "it is no core dump of it"
         for name in names:
             text = (folder / name).read_text().strip().split(":")[2]
