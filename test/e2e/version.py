@@ -117,9 +117,9 @@ def main():
         agent = p.add_agent("server-a", [target], VOLUMES)
         agent.wait_ready()
 
-        def icms(volume, *arguments, value=None):
-            return subprocess.run([build / "cmd/icms", arguments[0], "--open",
-                                   f"unix:{agent.socket}", "--volume", volume, "--keys",
+        def icms(volume, *arguments, value=None, where=f"unix:{agent.socket}"):
+            return subprocess.run([build / "cmd/icms", arguments[0], "--open", where,
+                                   "--volume", volume, "--keys",
                                    f"{folder}/keys", *arguments[1:]], input=value,
                                   capture_output=True, text=True, timeout=WAIT_S)
 
@@ -134,6 +134,9 @@ def main():
                 expect(f"{volume}: a miss that says why", got.returncode == 1 and
                        got.stdout == "" and "(version)" in got.stderr, got)
                 wait_line(agent, volume, 1)
+            got = icms(volume, "get", "block", where=f"pod:{agent.config_path}")
+            expect(f"{volume}: an agent inside a process says so, too", got.returncode == 1 and
+                   got.stdout == "" and "(version)" in got.stderr, got)
             put = icms(volume, "put", "--on-flash", "--if-absent", "block", value="two")
             expect(f"{volume}: in the way of a put that does not replace", put.returncode != 0, put)
             restart(agent)
