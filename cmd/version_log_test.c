@@ -78,13 +78,13 @@ static void a_minute_has_one_line(void **state)
 /* Not that which has most of all times. */
 static void the_volume_with_new_ones_is_named(void **state)
 {
-    misses(0, 1000);
-    assert_non_null(strstr(look(1 * S), "volume v0: "));
-    misses(2, 1);
+    misses(2, 1000);
+    assert_non_null(strstr(look(1 * S), "volume v2: "));
+    misses(2, 1001);
     misses(1, 2);
     assert_string_equal(look(2 * S), "");
     assert_non_null(strstr(look(61 * S), "volume v1: "));
-    assert_non_null(strstr(look(121 * S), "volume v2: ")); /* late, and not lost */
+    assert_non_null(strstr(look(121 * S), "new=1 version_misses=1001\n")); /* late, and not lost */
     assert_string_equal(look(300 * S), "");
 }
 
