@@ -37,7 +37,7 @@ static struct {
     uint8_t *wanted;           /* [VALUE] of value number 1                         */
     uint8_t *stored, *other;   /* values of the same key as they are stored         */
     uint8_t *before;           /* [VALUE + 2 * GUARD]: what the device had          */
-    uint32_t which;            /* the hook's                                        */
+    _Atomic uint32_t which;    /* the hook's                                        */
     int asked;                 /* copies that the driver was asked for before       */
     _Atomic(uint8_t *) pinned; /* where the value is opened                         */
     atomic_bool middle, over;  /* the hook has come that far; the request is over   */

@@ -38,7 +38,7 @@ static struct {
     uint8_t *data;            /* [VALUE + GUARD]: of the get                       */
     uint8_t *wanted;          /* [VALUE] of value number 1                         */
     uint8_t *stored, *other;  /* values of the same key as they are stored         */
-    uint32_t which;           /* the hook's                                        */
+    _Atomic uint32_t which;   /* the hook's                                        */
     atomic_bool middle, over; /* the hook has come that far; the call has returned */
 } test;
 
@@ -72,6 +72,8 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
 
+    (void)fake_agent_leases(
+        f->rig.agent); /* takes its lock: no hook looks at the handle any more */
     client_rig_close(&f->rig);
     parts_keys_remove(&f->keys);
     free(test.data);
@@ -511,6 +513,7 @@ static void nothing_is_written_any_more(struct fixture *f)
 {
     struct icms_block block = {.key = rig_key(2)}; /* the agent has to be asked for it */
 
+    assert_true(soon(is_middle, 0)); /* the agent's thread has looked at the memory */
     memset(test.data, 0x33, VALUE + GUARD);
     atomic_store(&test.over, true);
     for (int tries = 0; tries < RIG_GRACE_MS && block.reason != ICMS_MISS_EVICTED; tries++) {

@@ -4,6 +4,7 @@
  * always, and nothing is told after the end. Waits are for what has to happen, without a limit on
  * how fast.
  */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -25,14 +26,32 @@ static char path[64], beside[80];
 static struct err_why why;
 static struct conf_pod_file *file;
 
-/* What was told: counters, and the last text (between the counters' changes nobody reads it). */
+/* What was told: counters, and the last text. */
 static _Atomic uint32_t texts, unreadables, turns, asked;
-static char last[64];
+static pthread_mutex_t told_lock = PTHREAD_MUTEX_INITIALIZER;
+static char told[64]; /* told_lock */
+
+static void told_set(const char *text, size_t bytes)
+{
+    (void)pthread_mutex_lock(&told_lock);
+    (void)snprintf(told, sizeof(told), "%.*s", (int)bytes, text);
+    (void)pthread_mutex_unlock(&told_lock);
+}
+
+static const char *last(void)
+{
+    static char copy[sizeof(told)];
+
+    (void)pthread_mutex_lock(&told_lock);
+    memcpy(copy, told, sizeof(copy));
+    (void)pthread_mutex_unlock(&told_lock);
+    return copy;
+}
 
 static void text_told(void *arg, bool is_asked, const char *text, size_t bytes)
 {
     (void)arg;
-    (void)snprintf(last, sizeof(last), "%.*s", (int)bytes, text);
+    told_set(text, bytes);
     asked += is_asked;
     texts++;
 }
@@ -41,7 +60,7 @@ static void unreadable_told(void *arg, bool is_asked, const char *sentence)
 {
     (void)arg;
     (void)is_asked;
-    (void)snprintf(last, sizeof(last), "%s", sentence);
+    told_set(sentence, strlen(sentence));
     unreadables++;
 }
 
@@ -113,12 +132,12 @@ static void test_another_text_is_told_once(void **state)
     assert_int_equal(texts, 0); /* the first one is known */
     file_put("two");
     until(&texts, 1);
-    assert_string_equal(last, "two");
+    assert_string_equal(last(), "two");
     until(&turns, turns + 8);
     assert_int_equal(texts, 1);
     assert_int_equal(unlink(path), 0);
     until(&unreadables, 1);
-    assert_non_null(strstr(last, "cannot read the pod map"));
+    assert_non_null(strstr(last(), "cannot read the pod map"));
     until(&turns, turns + 8);
     assert_int_equal(unreadables, 1);
     file_put("two"); /* as before, but it was away */
@@ -134,7 +153,7 @@ static void test_a_text_counts_when_it_is_found_twice(void **state)
     assert_int_equal(texts, 0);
     is_changing = false;
     until(&texts, 1);
-    assert_int_equal(strncmp(last, "version ", 8), 0);
+    assert_int_equal(strncmp(last(), "version ", 8), 0);
 }
 
 static void test_who_asks_is_told(void **state)
@@ -142,12 +161,12 @@ static void test_who_asks_is_told(void **state)
     begin();
     conf_pod_file_look(file);
     until(&texts, 1);
-    assert_string_equal(last, "one");
+    assert_string_equal(last(), "one");
     assert_int_equal(asked, 1);
     file_put("two");
     conf_pod_file_look(file);
     until(&asked, 2);
-    assert_string_equal(last, "two");
+    assert_string_equal(last(), "two");
 }
 
 static void test_after_the_end_nothing_is_told(void **state)

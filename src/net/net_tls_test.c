@@ -267,10 +267,31 @@ static void server_ends(struct scene *scene, icms_err why, uint32_t received)
     assert_int_equal(scene->received, received);
 }
 
+struct tls_asked {
+    const struct scene *scene;
+    enum net_tls_how how;
+};
+
+static void tls_ask(void *arg)
+{
+    struct tls_asked *asked = arg;
+
+    asked->how = net_conn_tls(&asked->scene->conn[1]);
+}
+
+/* Of the server's connection. */
+static enum net_tls_how tls_how(const struct scene *scene)
+{
+    struct tls_asked asked = {.scene = scene};
+
+    net_rig_call(scene->rig, tls_ask, &asked);
+    return asked.how;
+}
+
 /* The kernel opens the server's records: what it does not tell is not known here. */
 static bool kernel_opens(const struct scene *scene)
 {
-    return net_conn_tls(&scene->conn[1]) == NET_TLS_KERNEL;
+    return tls_how(scene) == NET_TLS_KERNEL;
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -580,7 +601,7 @@ static void a_key_of_the_kernel_is_changed_or_the_connection_ends(void **state)
         kernel =
             (__typeof__(kernel)){.is_there = true, .can_change = can_change, .tells = way >= 2};
         scene_open(scene);
-        assert_int_equal(net_conn_tls(&scene->conn[1]), NET_TLS_MIXED);
+        assert_int_equal(tls_how(scene), NET_TLS_MIXED);
         assert_int_equal(fault_arm("net.tls_key:1:fail+", NULL), ICMS_OK);
         while (sent < 60 && atomic_load(&scene->server_ended) == 0) {
             scene->asked = ++sent;
