@@ -281,8 +281,11 @@ static void what_others_use_stays_what_it_is(void **state)
         put(client, n, SHM_FLAG_ONCE);
         assert_int_equal(hint(client, n, SHM_FLAG_ONCE, ICMS_TIER_DRAM, 0), ICMS_OK);
     }
+    rig_run(rig, 20 * S); /* no hint keeps them any more */
+    put(client, 1000, SHM_FLAG_ONCE);
     rig_run(rig, 100 * MS);
     scan(client, KV, SHM_FLAG_ONCE);
+    others_come(client, 1000); /* the last of those that go before others */
     assert_int_equal(in_arena_of(client, 0, USED), USED);
     rig_client_free(client);
     rig_free(rig);
