@@ -30,6 +30,7 @@ would ask for it forever.
 """
 from __future__ import annotations
 
+import functools
 import itertools
 import queue
 import time
@@ -118,12 +119,17 @@ def _positions(context: ReqContext) -> dict[bytes, int]:
     return positions
 
 
+@functools.cache  # a client can send as many as it likes
+def _once_is_wrong(kind: str) -> None:
+    logger.warning("icms: kv_transfer_params of a request: %s is true or false, not of type %s; taken as "
+                   "false", ONCE, kind)
+
+
 def _once(context: ReqContext) -> bool:
     """Whether who sent the request says that nobody asks for its prompt again."""
     said = (context.kv_transfer_params or {}).get(ONCE, False)
     if not isinstance(said, bool):
-        logger.warning("icms: kv_transfer_params of request %s: %s is true or false, not of type %s; "
-                       "taken as false", context.req_id, ONCE, type(said).__name__)
+        _once_is_wrong(type(said).__name__)
     return said is True
 
 
