@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "target/target.h"
 
@@ -398,11 +399,9 @@ void target_page_metrics(void *arg, struct ctl_page *page)
              "1: the map in the file of `pod` is refused, and not in use.", pod.refused[0] != '\0');
     page_one(page, "icms_target_capacity_bytes", "gauge", "Capacity of the drives in service.",
              (double)stats.capacity_bytes);
-    ctl_family(page, "icms_target_last_load_age_seconds", "gauge",
-               "Since the last load of a whole block by a host; no sample: none since the start.");
-    if (stats.loaded_age_ns != UINT64_MAX)
-        ctl_sample(page, "icms_target_last_load_age_seconds", "",
-                   (double)stats.loaded_age_ns / 1e9);
+    page_one(page, "icms_target_last_load_age_seconds", "gauge",
+             "Since the last load of a whole block by a host, or since the start.",
+             (double)u64_min(stats.loaded_age_ns, stats.up_ns) / 1e9);
     page_one(page, "kv_cache_usage_perc", "gauge",
              "Share of the capacity that live blocks hold; 1 is all of it.", page_usage());
     page_ops(page);
