@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "drive_log.h"
+#include "stderr_rig.h"
 
 #define S ((uint64_t)1000 * 1000 * 1000)
 
@@ -43,22 +44,11 @@ static char *look(uint64_t now_ns)
 {
     static char text[16384];
     const struct drive_log_source source = {"drive 0 (/d)", take, volume, NULL};
-    int kept = dup(STDERR_FILENO), pipes[2];
-    ssize_t n;
+    struct stderr_rig rig;
 
-    assert_int_equal(pipe(pipes), 0);
-    (void)fflush(stderr);
-    assert_true(dup2(pipes[1], STDERR_FILENO) >= 0);
+    stderr_begin(&rig);
     drive_log_look(&log_of_drive, now_ns, &source, &stats);
-    (void)fflush(stderr);
-    assert_true(dup2(kept, STDERR_FILENO) >= 0);
-    (void)close(kept);
-    (void)close(pipes[1]);
-    n = read(pipes[0], text, sizeof(text) - 1);
-    (void)close(pipes[0]);
-    assert_true(n >= 0);
-    text[n] = '\0';
-    return text;
+    return stderr_end(&rig, text, sizeof(text));
 }
 
 static uint32_t lines(const char *text)

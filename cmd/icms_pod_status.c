@@ -74,16 +74,17 @@ static void text_compare(json_t *list, const char *name, const char *what, const
                        is);
 }
 
-/* What the agent says of the link to an address; NULL: it has none. */
-static const json_t *agent_link(const json_t *known, const char *address)
+/* The entry of a list in which a key has this text; NULL: there is none. */
+static const json_t *entry_of(const json_t *object, const char *list, const char *key,
+                              const char *text)
 {
-    const json_t *link;
+    const json_t *entry;
     size_t i;
 
-    json_array_foreach(json_object_get(known, "links"), i, link)
+    json_array_foreach(json_object_get(object, list), i, entry)
     {
-        if (strcmp(text_of(link, "address"), address) == 0)
-            return link;
+        if (strcmp(text_of(entry, key), text) == 0)
+            return entry;
     }
     return NULL;
 }
@@ -103,7 +104,8 @@ static void addresses_compare(json_t *list, const struct conf_enclosure *is, con
                        used, is->address_count);
     for (uint32_t k = 0; k < is->address_count; k++)
         if (loop_addr_parse(is->address[k], &why, &addr) == ICMS_OK &&
-            agent_link(known, loop_addr_format(&addr, address, sizeof(address))) == NULL)
+            entry_of(known, "links", "address",
+                     loop_addr_format(&addr, address, sizeof(address))) == NULL)
             difference_add(list, "%s: its address %s is not one that the agent uses", is->name,
                            address);
 }
@@ -146,20 +148,6 @@ static void epoch_compare(json_t *list, const struct conf_pod *map, uint32_t epo
                                           : ": see the log of icms-agent when that stays so");
 }
 
-/* What the agent says of a volume; NULL: nothing. */
-static const json_t *agent_volume(const json_t *root, const char *name)
-{
-    const json_t *volume;
-    size_t i;
-
-    json_array_foreach(json_object_get(root, "volumes"), i, volume)
-    {
-        if (strcmp(text_of(volume, "name"), name) == 0)
-            return volume;
-    }
-    return NULL;
-}
-
 /* Volumes that the agent serves. What its own file does not list it does not know. */
 static void volumes_compare(json_t *list, const struct conf_pod *map, const json_t *root)
 {
@@ -167,7 +155,7 @@ static void volumes_compare(json_t *list, const struct conf_pod *map, const json
 
     for (uint32_t i = 0; i < map->volume_count; i++) {
         const struct conf_pod_volume *is = &map->volumes[i];
-        const json_t *known = agent_volume(root, is->name);
+        const json_t *known = entry_of(root, "volumes", "name", is->name);
         const char *used = text_of(known, "uuid");
 
         if (used[0] != '\0' && strcmp(used, uuid_format(&is->uuid, uuid)) != 0)
@@ -227,7 +215,7 @@ static void volumes_text(const struct conf_pod *map, const json_t *root)
                      "RUN BLOCKS", "ENCRYPTED", "UUID");
     for (uint32_t i = 0; i < map->volume_count; i++) {
         const struct conf_pod_volume *is = &map->volumes[i];
-        const json_t *known = root == NULL ? NULL : agent_volume(root, is->name);
+        const json_t *known = root == NULL ? NULL : entry_of(root, "volumes", "name", is->name);
         char uuid[UUID_TEXT_BYTES], used[24] = "-";
 
         if (known != NULL && text_of(known, "uuid")[0] != '\0')
