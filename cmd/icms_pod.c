@@ -253,7 +253,7 @@ int pod_change(struct pod *pod, const struct conf_pod_change *asked)
 /* ---- remove --------------------------------------------------------------------------------- */
 
 /* The enclosure that is to be removed, if its target is worth asking: it drains, or leaves whatever
- * it says, and is not out, which nobody reads. NULL: none; conf_pod_change() says why. */
+ * it says, and is not out, where nothing is read. NULL: none; conf_pod_change() says why. */
 static const struct conf_enclosure *remove_asks(const struct pod *pod)
 {
     struct err_why why;

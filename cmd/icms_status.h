@@ -56,7 +56,7 @@ json_t *pod_ask(const struct conf_pod *map, char **where, size_t count,
 
 /* When an enclosure was last read. */
 struct pod_read {
-    char text[ERR_WHY_BYTES_MAX]; /* in words, or why nobody knows          */
+    char text[ERR_WHY_BYTES_MAX]; /* in words, or why that is not known      */
     bool is_unread;               /* for POD_UNREAD_S                        */
 };
 
