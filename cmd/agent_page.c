@@ -419,7 +419,7 @@ static void page_estimates(struct ctl_page *page, const struct agent_stats *stat
     for (uint32_t i = 0; i < stats->enclosure_count; i++)
         hist_merge(&pod, &stats->enclosures[i].estimate.errors);
     ctl_family(page, "icms_agent_estimate_error_ratio", "histogram",
-               "What loads took more, or less, than was expected when they were asked for.");
+               "What loads that were asked for together took more, or less, than was expected.");
     ctl_histogram_ratios(page, "icms_agent_estimate_error_ratio", "tier=\"local\"",
                          &stats->tier.estimate.errors);
     ctl_histogram_ratios(page, "icms_agent_estimate_error_ratio", "tier=\"pod\"", &pod);

@@ -344,9 +344,9 @@ struct agent_link_stats {
 struct agent_estimate_stats {
     uint64_t bytes_per_s; /* 0: nothing is known now                                        */
     uint64_t first_ns;    /* what a load took that found nothing in flight; 0: none did     */
-    uint64_t error;       /* of the last loads nine of ten were within: thousandths of what was
-                             expected                                                       */
-    struct hist errors;   /* of all loads, thousandths                                      */
+    uint64_t error;       /* of the last groups of loads (base/estimate.h) nine of ten were within:
+                             thousandths of what was expected                               */
+    struct hist errors;   /* of all groups, thousandths                                     */
 };
 
 struct agent_enclosure_stats {

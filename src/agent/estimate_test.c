@@ -313,7 +313,8 @@ static void a_drive_instead_of_a_pod_is_measured(void **state)
     assert_true(us != SHM_ESTIMATE_UNKNOWN);
     took_ns = load(client, 88, 8);
     is_within(us, took_ns, 50);
-    assert_true(rig_stats(rig)->tier.estimate.errors.total >= 72);
+    assert_true(rig_stats(rig)->tier.estimate.errors.total >=
+                72 / 8); /* by what was asked together */
     rig_client_free(client);
     rig_free(rig);
 }

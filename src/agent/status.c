@@ -630,7 +630,7 @@ static void status_estimate(struct json *json, const struct agent_estimate_stats
     json_put_uint(json, "bytes_per_second", estimate->bytes_per_s);
     json_put_real(json, "first_seconds", (double)estimate->first_ns / 1e9);
     json_put_real(json, "error", (double)estimate->error / 1000);
-    json_put_uint(json, "loads", estimate->errors.total);
+    json_put_uint(json, "judged", estimate->errors.total);
     json_put_real(json, "error_p90", estimate_p90(&estimate->errors));
     json_put_end(json);
 }

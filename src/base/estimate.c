@@ -102,6 +102,44 @@ static void error_add(struct estimate *estimate, uint64_t error)
     counter_set(&estimate->error_told, estimate_error(estimate));
 }
 
+/* A load that begins: the last of its group, unless one of that has ended. */
+static void mark_move(struct estimate *estimate, const struct estimate_load *load)
+{
+    if (estimate->mark.left > 0 && estimate->mark.has_ended)
+        return;
+    estimate->mark = (struct estimate_mark){
+        .number = load->number,
+        .left = estimate->in_flight,
+        .asked_ns = load->asked_ns,
+        .expected_ns = load->expected_ns,
+    };
+}
+
+/* A load that ended. The error of its group, when that has ended with it. */
+static uint64_t mark_ended(struct estimate *estimate, const struct estimate_load *load,
+                           enum estimate_end end, uint64_t now_ns)
+{
+    struct estimate_mark *mark = &estimate->mark;
+    uint64_t took_ns, error;
+
+    if (mark->left == 0 || load->number > mark->number)
+        return ESTIMATE_UNKNOWN;
+    mark->has_ended = true;
+    mark->left--;
+    if (end == ESTIMATE_NOTHING)
+        mark->expected_ns = ESTIMATE_UNKNOWN;
+    else if (end == ESTIMATE_LATE)
+        mark->is_late = true;
+    if (mark->left > 0 || mark->expected_ns == ESTIMATE_UNKNOWN)
+        return ESTIMATE_UNKNOWN;
+    took_ns = u64_min(u64_max(now_ns - mark->asked_ns, 1), ESTIMATE_NS_MAX);
+    if (mark->is_late && took_ns <= mark->expected_ns)
+        return ESTIMATE_UNKNOWN;
+    error = error_of(mark->expected_ns, took_ns);
+    error_add(estimate, error);
+    return error;
+}
+
 /* ---- loads ---------------------------------------------------------------------------------- */
 
 void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint64_t bytes,
@@ -109,6 +147,7 @@ void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint6
 {
     bytes = u64_min(bytes, ESTIMATE_BYTES_MAX);
     *load = (struct estimate_load){
+        .number = ++estimate->asked,
         .asked_ns = now_ns,
         .bytes = bytes,
         .ahead_bytes = estimate->in_flight_bytes + bytes,
@@ -120,6 +159,7 @@ void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint6
     }
     estimate->in_flight++;
     estimate->in_flight_bytes += bytes;
+    mark_move(estimate, load);
 }
 
 static uint64_t average(uint64_t average, uint64_t value, uint32_t count)
@@ -209,19 +249,16 @@ uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *l
                         enum estimate_end end, uint64_t came_bytes, uint64_t now_ns)
 {
     uint64_t took_ns = u64_min(u64_max(now_ns - load->asked_ns, 1), ESTIMATE_NS_MAX);
-    uint64_t error = ESTIMATE_UNKNOWN;
+    uint64_t error;
 
     check(estimate->in_flight > 0 && estimate->in_flight_bytes >= load->bytes);
     check(now_ns >= load->asked_ns);
     estimate->in_flight--;
     estimate->in_flight_bytes -= load->bytes;
+    error = mark_ended(estimate, load, end, now_ns);
     if (end == ESTIMATE_NOTHING || (end == ESTIMATE_LATE && load->expected_ns != ESTIMATE_UNKNOWN &&
                                     took_ns <= load->expected_ns))
         return error;
-    if (load->expected_ns != ESTIMATE_UNKNOWN) {
-        error = error_of(load->expected_ns, took_ns);
-        error_add(estimate, error);
-    }
     learn(estimate, load, end == ESTIMATE_CAME, u64_min(came_bytes, ESTIMATE_BYTES_MAX), now_ns);
     if (end == ESTIMATE_CAME) {
         estimate->came_ns = now_ns;

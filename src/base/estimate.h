@@ -23,8 +23,12 @@
  * come at that moment, behind those that did come. Misses, refusals and what ended with the
  * connection say nothing of how long a value takes.
  *
- * Error. What the last ESTIMATE_ERRORS loads took against what was expected when they were asked
- * for; nine of ten are within estimate_error().
+ * Error. What is expected of a load is said of all that was asked for before it, too, so it is held
+ * against the moment at which they all have come: of several that share a server, the first may
+ * come with the last. Loads are judged in groups: one mark at a time, at the load that was asked
+ * for last before one of its group ended; when all up to the mark have ended, what they took is one
+ * error. Of the last ESTIMATE_ERRORS groups nine of ten are within estimate_error(). A group with a
+ * load that says nothing is left out.
  *
  * One thread, but for the fields that are said to be counters. Takes no memory, knows no clock; all
  * numbers are bounded: no time, and no size that a server says, makes them overflow.
@@ -49,6 +53,16 @@
 /* Errors are in thousandths of what was expected, this at most. */
 #define ESTIMATE_ERROR_MAX 65535
 
+/* A group of loads that is to be judged: those up to a number. */
+struct estimate_mark {
+    uint64_t number;      /* of the last one                                     */
+    uint64_t left;        /* that have not ended; 0: there is no group           */
+    uint64_t asked_ns;    /* the last one                                        */
+    uint64_t expected_ns; /* from then on; ESTIMATE_UNKNOWN                      */
+    bool has_ended;       /* one of them: no later load joins                    */
+    bool is_late;         /* one ended at its deadline                           */
+};
+
 /* All zeros: nothing is known. */
 struct estimate {
     /* now */
@@ -57,19 +71,23 @@ struct estimate {
     uint64_t came_ns;                    /* when a value came last since then; 0: none did     */
     uint64_t came_bytes;                 /* that came since then                               */
     /* learnt */
-    uint64_t first_ns, first_bytes;   /* averages of first loads; counters; first_ns 0: none     */
-    uint64_t rate_ns, rate_bytes;     /* sums of what followed them; counters; rate_ns 0: none   */
-    uint32_t firsts, rates;           /* how many there are in them                              */
-    uint32_t surprises;               /* in a row                                                */
-    uint64_t dropped_ns;              /* when all was dropped last                               */
-    uint16_t errors[ESTIMATE_ERRORS]; /* of the last loads, in any order                       */
+    uint64_t first_ns, first_bytes; /* averages of first loads; counters; first_ns 0: none     */
+    uint64_t rate_ns, rate_bytes;   /* sums of what followed them; counters; rate_ns 0: none   */
+    uint32_t firsts, rates;         /* how many there are in them                              */
+    uint32_t surprises;             /* in a row                                                */
+    uint64_t dropped_ns;            /* when all was dropped last                               */
+    /* judged */
+    uint64_t asked;                   /* loads so far                                            */
+    struct estimate_mark mark;        /* of the group that is in flight                          */
+    uint16_t errors[ESTIMATE_ERRORS]; /* of the last groups, in any order                        */
     uint32_t error_count;             /* of them; those before are overwritten in turn         */
     uint32_t error_next;
-    uint64_t error_told; /* estimate_error(), as the last load left it; counter                */
+    uint64_t error_told; /* estimate_error(), as the last group left it; counter               */
 };
 
 /* A load that is in flight; its owner embeds it. */
 struct estimate_load {
+    uint64_t number; /* loads of this server are counted as they are asked for        */
     uint64_t asked_ns;
     uint64_t bytes;       /* that it is expected to bring                            */
     uint64_t ahead_bytes; /* in flight when it was asked for, with its own           */
@@ -89,15 +107,15 @@ void estimate_forget(struct estimate *estimate);
  * is in flight. ESTIMATE_UNKNOWN; else ESTIMATE_NS_MAX at most. */
 uint64_t estimate_ns(const struct estimate *estimate, uint64_t bytes, uint64_t now_ns);
 
-/* In thousandths of estimate_ns; 1000 without a load that could be compared. */
+/* In thousandths of estimate_ns; 1000 without a group that could be judged. */
 uint64_t estimate_error(const struct estimate *estimate);
 
 /* A load is sent. Whatever became of it, estimate_ended follows, once. */
 void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint64_t bytes,
                     uint64_t now_ns);
 
-/* It ended; came_bytes: CAME, its value. Returns the error of what was expected of it, in
- * thousandths; ESTIMATE_UNKNOWN: nothing was expected, or it says nothing. */
+/* It ended; came_bytes: CAME, its value. Returns the error of what was expected of the group that
+ * ends with it, in thousandths; ESTIMATE_UNKNOWN: none does, or it says nothing. */
 uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *load,
                         enum estimate_end end, uint64_t came_bytes, uint64_t now_ns);
 
