@@ -18,9 +18,13 @@
 
 #define STATUS_ACCEPTED 202 /* of HTTP */
 
-static const char *const prestage_members[] = {"volume",   "keys",   "names",       "deadline_ms",
-                                               "priority", "tier",   "pin_seconds", "once",
-                                               "chain",    "tokens", "hashes",      NULL};
+static const char *const prestage_members[] = {
+    "volume", "keys",   "names", "deadline_ms", "priority", "tier", "pin_seconds",
+    "once",   "cancel", "chain", "tokens",      "hashes",   NULL};
+
+/* What is said of hints that are given. */
+static const char *const hint_members[] = {"deadline_ms", "priority", "tier",
+                                           "pin_seconds", "once",     NULL};
 
 static icms_err order_read(const struct agent_body *body, struct err_why *why,
                            char out_volume[LIMIT_NAME_BYTES], struct agent_hints *out_hints)
@@ -28,6 +32,7 @@ static icms_err order_read(const struct agent_body *body, struct err_why *why,
     const json_t *root = body->root;
     const json_t *tier = json_object_get(root, "tier");
     const json_t *once = json_object_get(root, "once");
+    const json_t *cancel = json_object_get(root, "cancel");
     icms_err err = agent_body_volume(root, why, out_volume);
     struct key *keys = NULL;
     bool is_local = false;
@@ -41,10 +46,17 @@ static icms_err order_read(const struct agent_body *body, struct err_why *why,
     }
     if (once != NULL && !json_is_boolean(once))
         return err_set(why, ICMS_INVALID, "once: true or false");
+    if (cancel != NULL && !json_is_boolean(cancel))
+        return err_set(why, ICMS_INVALID, "cancel: true or false");
+    for (size_t i = 0; json_is_true(cancel) && hint_members[i] != NULL; i++)
+        if (json_object_get(root, hint_members[i]) != NULL)
+            return err_set(why, ICMS_INVALID, "%s: not with cancel, which takes hints back",
+                           hint_members[i]);
     *out_hints = (struct agent_hints){.volume = out_volume,
                                       .deadline_ms = PRESTAGE_DEADLINE_MS,
                                       .tier = is_local ? ICMS_TIER_LOCAL : ICMS_TIER_DRAM,
-                                      .once = json_is_true(once)};
+                                      .once = json_is_true(once),
+                                      .cancel = json_is_true(cancel)};
     err = agent_body_number(root, "deadline_ms", 1, PRESTAGE_DEADLINE_MS_MAX, why,
                             &out_hints->deadline_ms);
     if (err == ICMS_OK)

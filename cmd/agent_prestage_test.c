@@ -107,6 +107,9 @@ static void what_is_wrong_is_named(void **state)
          ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"tier\": 1}", "dram", ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"once\": 1}", "once", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"cancel\": 1}", "cancel", ICMS_INVALID},
+        {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"cancel\": true, \"pin_seconds\": 0}",
+         "pin_seconds: not with cancel", ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"dead\": 1}", "unknown member", ICMS_INVALID},
         {"{\"model\": \"m\", \"tokens\": [1, 2]}", "send keys", ICMS_UNSUPPORTED},
     };

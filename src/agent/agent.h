@@ -229,9 +229,9 @@ void agent_client_detach_wait(struct agent *agent, uint32_t client);
 /* ---- hints ---------------------------------------------------------------------------------- */
 
 /* Hints that blocks of a volume will be asked for within deadline_ms (agent/prestage.h), for which
- * the agent's owner stands. Returns at once: what becomes of them is in agent_stats. INVALID,
- * NO_VOLUME (also one that the user may not use), UNSUPPORTED (the tier), BUSY (calls before are
- * not over), NO_MEMORY, CLOSED, each with a sentence. Any thread. */
+ * the agent's owner stands, or the end of such hints. Returns at once: what becomes of them is in
+ * agent_stats. INVALID, NO_VOLUME (also one that the user may not use), UNSUPPORTED (the tier),
+ * BUSY (calls before are not over), NO_MEMORY, CLOSED, each with a sentence. Any thread. */
 struct agent_hints {
     const struct agent_user *user; /* who gives them; NULL: the owner        */
     const char *volume;
@@ -242,6 +242,8 @@ struct agent_hints {
     uint32_t priority; /* up to ICMS_PRIORITY_MAX                       */
     uint32_t pin_s;    /* seconds that they stay pinned, ICMS_PIN_SECONDS_MAX at most; 0: none */
     bool once;         /* they are read once at most; to DRAM, and no pins                     */
+    bool cancel;       /* hints and pins of these keys are taken back; all but user, volume and keys
+                          is left as it is initialized                                         */
 };
 icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints,
                         struct err_why *why) ICMS_MUST_CHECK;

@@ -55,6 +55,7 @@ static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
         spec->weight = i == 0 && opts->kv_weight != 0 ? opts->kv_weight : 1;
         spec->sealed = i != 1;
         spec->pin_percent_max = opts->pin_percent;
+        spec->quota_bytes = opts->quota_bytes;
         spec->memory_bytes_max = rig_arena_bytes(spec, opts);
         if (opts->memory != 0) {
             spec->memory_bytes_min = rig_memory_bytes(rig, opts->memory_min[i], opts);

@@ -48,6 +48,7 @@ struct rig_opts {
     uint64_t own_drive_bytes;  /* beside enclosures; 0: there is none           */
     uint64_t own_drive_day;    /* its write budget                              */
     double pin_percent;        /* of memory and drive, for pins                 */
+    uint64_t quota_bytes;      /* of volumes on the own drive; 0: all of it     */
     double own_drive_share;    /* of the runs, on it and not in the pod         */
     uint64_t events;           /* bit i: of volume i                            */
     uint64_t net_bytes_per_s;  /* of one connection; 0: the simulation's        */

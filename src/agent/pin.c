@@ -38,6 +38,8 @@ bool agent_pin_fits(struct agent_shard *shard, const struct hint_share *share, u
         if (!pin_is_within(prestage->pinned_drive[user], prestage->pinned_drive_all, bytes,
                            tier_bytes / PIN_DRIVE_SHARE))
             return false;
+        if (shard->spec.quota_bytes != 0)
+            tier_bytes = u64_min(tier_bytes, shard->spec.quota_bytes);
     }
     return pin_is_within(share->pinned_bytes, counter_get(pin_volume_bytes(shard, share->tier)),
                          bytes, (uint64_t)((double)tier_bytes * shard->spec.pin_percent_max / 100));

@@ -50,6 +50,7 @@ static struct rig_client *client_of(struct agent_rig *rig, uint32_t uid)
 struct pins {
     uint32_t first, count, pin_s, tier;
     uint8_t flags;
+    uint64_t need_ns; /* from now; 0: a second */
 };
 
 /* How many it takes; the others are refused with this reason. */
@@ -61,7 +62,8 @@ static uint32_t pins_asked(struct rig_client *client, const struct pins *pins,
                                .bytes = pins->count,
                                .flags = pins->flags,
                                .lease = shm_hint(pins->tier, 0, pins->pin_s),
-                               .aside = rig_now_ns(client->rig) + 1 * S,
+                               .aside = rig_now_ns(client->rig) +
+                                        (pins->need_ns != 0 ? pins->need_ns : 1 * S),
                                .deadline_ns = rig_now_ns(client->rig) + 2 * S};
     uint8_t *memory = client->ring.staging + AT, *reasons;
     const struct shm_complete *answer;
@@ -233,6 +235,34 @@ static void a_hint_becomes_a_pin(void **state)
     memory_turns_over(client, KV);
     assert_int_equal(in_arena_of(client, 0, 2), 2);
     assert_int_equal(unpin(client, 0, 2), 2);
+    assert_sums(rig);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A pin of a block for which there is a hint has the pin's time, wherever that hint is. */
+static void a_hint_that_becomes_a_pin_has_its_time(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+    const struct pins later = {.first = 0, .count = 1, .need_ns = 600 * S};
+
+    flash(rig, 0, 2);
+    assert_int_equal(pins_asked(client, &later, ICMS_MISS_NONE), 1);
+    rig_run(rig, 100 * MS);
+    assert_true(rig_in_arena(client, KV, 0));
+    assert_int_equal(pin(client, 0, 1, 1), 1); /* READY, and needed much later */
+    rig_run(rig, 15 * S);
+    assert_int_equal(stats_of(rig)->pins, 0);
+
+    rig->fake[0]->delay_ns = 3 * S;
+    assert_int_equal(pin(client, 1, 1, 0), 1); /* loading, and then queued again: late for a hint */
+    assert_int_equal(pin(client, 1, 1, 60), 1);
+    rig_run(rig, 5 * S);
+    assert_int_equal(stats_of(rig)->pins, 1);
+    rig->fake[0]->delay_ns = 0;
+    rig_run(rig, 15 * S);
+    assert_true(rig_in_arena(client, KV, 1));
     assert_sums(rig);
     rig_client_free(client);
     rig_free(rig);
@@ -410,6 +440,61 @@ static void what_cannot_come_is_counted(void **state)
     rig_free(rig);
 }
 
+/* An enclosure that is away, and one that answers with errors, end no pin. */
+static void a_pin_waits_for_its_enclosure(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+
+    flash(rig, 0, 4);
+    assert_int_equal(pin(client, 0, 2, 600), 2);
+    rig_run(rig, 100 * MS);
+    rig->fake[0]->status = NVME_SC_INTERNAL;
+    assert_int_equal(pin(client, 2, 1, 600), 1); /* its first load fails */
+    rig_run(rig, 100 * MS);
+    rig->fake[0]->refuse_connect = true;
+    fake_target_drop(rig->fake[0]);
+    assert_int_equal(pin(client, 3, 1, 600), 1);
+    rig_run(rig, 30 * S);
+    assert_int_equal(stats_of(rig)->pins, 4);
+    rig->fake[0]->status = 0;
+    rig->fake[0]->refuse_connect = false;
+    rig_run(rig, 30 * S);
+    assert_int_equal(stats_of(rig)->pins, 4);
+    assert_int_equal(in_arena_of(client, 0, 4), 4);
+    assert_int_equal(unpin(client, 0, 4), 4);
+    assert_int_equal(stats_of(rig)->pins, 0);
+    assert_sums(rig);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* One that rests is taken back, read, and over in its time, too. */
+static void a_pin_that_rests_ends_as_any(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+
+    flash(rig, 0, 3);
+    rig->fake[0]->status = NVME_SC_INTERNAL;
+    assert_int_equal(pin(client, 0, 2, 600), 2);
+    assert_int_equal(pin(client, 2, 1, 4), 1);
+    rig_run(rig, 1 * S);
+    assert_int_equal(stats_of(rig)->queued, 3);
+    assert_int_equal(unpin(client, 0, 1), 1);
+    assert_int_equal(stats_of(rig)->pins, 2);
+    rig->fake[0]->status = 0;
+    assert_int_equal(rig_wait(client, rig_get(client, KV, 1, 9, 2000 * MS))->status, ICMS_OK);
+    rig_run(rig, 5 * S);
+    assert_int_equal(stats_of(rig)->pins, 1);
+    assert_int_equal(stats_of(rig)->queued, 0);
+    memory_turns_over(client, KV);
+    assert_int_equal(in_arena_of(client, 1, 1), 1);
+    assert_sums(rig);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* A pin goes on when its process ends, and not when another user has the place. */
 static void a_pin_belongs_to_its_user(void **state)
 {
@@ -471,6 +556,54 @@ static void a_pin_on_the_drive_is_brought_again(void **state)
     assert_int_equal(there, 4);
     assert_int_equal(unpin(client, 0, 4), 4);
     assert_sums(rig);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A drive that is slow for a while, and one whose budget is used up, end no pin. */
+static void a_pin_waits_for_its_drive(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){.own_drive_bytes = DRIVE});
+    struct rig_client *client = rig_client_new(rig);
+    const struct pins pins = {.first = 0, .count = 4, .pin_s = 3600, .tier = ICMS_TIER_LOCAL};
+
+    flash(rig, 0, 12);
+    assert_int_equal(pins_asked(client, &pins, ICMS_MISS_QUOTA), 4);
+    rig_run(rig, 500 * MS);
+    assert_int_equal(rig_stats(rig)->tier.prestaged, 4);
+    memory_turns_over(client, KV);
+    sim_file_slow(rig->node, RIG_DRIVE, 100000);
+    for (uint32_t n = 0; n < 4; n++) /* late reads make it slow */
+        (void)rig_wait(client, rig_get(client, KV, n, 9, 2000 * MS));
+    assert_false(agent_tier_is_up(&rig->agent->reactors[0].shards[KV]));
+    rig_run(rig, 40 * S);
+    assert_int_equal(stats_of(rig)->pins, 4);
+    sim_file_slow(rig->node, RIG_DRIVE, 1);
+    rig_run(rig, 60 * S);
+    assert_true(agent_tier_is_up(&rig->agent->reactors[0].shards[KV]));
+    assert_int_equal(stats_of(rig)->pins, 4);
+    assert_int_equal(stats_of(rig)->waiting, 4);
+    assert_sums(rig);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Nor do they take more than a quota of the volume on the drive allows. */
+static void pins_on_the_drive_keep_a_quota(void **state)
+{
+    struct agent_rig *rig =
+        rig_of((struct rig_opts){.own_drive_bytes = DRIVE, .quota_bytes = DRIVE / 4});
+    struct rig_client *client = rig_client_new(rig);
+
+    for (uint32_t n = 0; n < DRIVE / BYTES; n += 16) {
+        const struct pins pins = {.first = n, .count = 16, .pin_s = 60, .tier = ICMS_TIER_LOCAL};
+
+        flash(rig, n, 16);
+        (void)pins_asked(client, &pins, ICMS_MISS_QUOTA);
+        rig_run(rig, 60 * MS);
+        assert_true(stats_of(rig)->pinned_drive_bytes <= DRIVE / 4 / 4);
+    }
+    assert_true(stats_of(rig)->pins_refused > 0 && stats_of(rig)->pins > 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -540,6 +673,13 @@ static void strangers_pin_nothing(void **state)
     flash(rig, 0, 1);
     assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_AUTH);
     assert_non_null(strstr(why.text, "token"));
+    hints.pin_s = 0;
+    hints.priority = 1;
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_AUTH);
+    hints.priority = 0;
+    hints.cancel = true;
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_AUTH);
+    hints.cancel = false;
     hints.user = NULL;
     hints.pin_s = ICMS_PIN_SECONDS_MAX + 1;
     assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_INVALID);
@@ -548,6 +688,41 @@ static void strangers_pin_nothing(void **state)
     rig_run(rig, 200 * MS);
     assert_int_equal(stats_of(rig)->pins, 1);
     assert_int_equal(stats_of(rig)->taken, 1);
+    hints.pin_s = 0;
+    hints.cancel = true; /* by the owner */
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
+    rig_run(rig, 10 * MS);
+    assert_int_equal(stats_of(rig)->pins, 0);
+    rig_free(rig);
+}
+
+/* Nor do they use up the owner's hints. */
+static void strangers_leave_room_for_hints(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+    const struct agent_user stranger = {.uid = UINT32_MAX, .gid = UINT32_MAX};
+    static struct key keys[1024];
+    struct agent_hints hints = {
+        .user = &stranger, .volume = "kv", .keys = keys, .count = 1024, .deadline_ms = 600000};
+    struct err_why why = {""};
+    uint32_t taken = 0;
+
+    rig->fake[0]->delay_ns = 60 * S;
+    for (uint32_t i = 0; i < AGENT_HINTS / 1024; i++) {
+        for (uint32_t n = 0; n < 1024; n++)
+            rig_key(100000 + i * 1024 + n, &keys[n]);
+        assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
+        rig_run(rig, 10 * MS);
+    }
+    assert_in_range(stats_of(rig)->taken, 1024, AGENT_HINTS_GUEST);
+    for (uint32_t n = 0; n < AGENT_HINTS / 4; n += 16) {
+        const struct pins more = {.first = n, .count = 16, .need_ns = 600 * S};
+
+        taken += pins_asked(client, &more, ICMS_MISS_SHED);
+    }
+    assert_int_equal(taken, AGENT_HINTS / 4);
+    rig_client_free(client);
     rig_free(rig);
 }
 
@@ -611,6 +786,7 @@ int main(void)
         cmocka_unit_test(a_hint_that_was_read_keeps_nothing),
         cmocka_unit_test(a_pin_is_taken_back_at_once),
         cmocka_unit_test(a_hint_becomes_a_pin),
+        cmocka_unit_test(a_hint_that_becomes_a_pin_has_its_time),
         cmocka_unit_test(limits_are_kept),
         cmocka_unit_test(a_batch_cannot_pass_the_limit),
         cmocka_unit_test(without_a_part_all_are_refused),
@@ -618,11 +794,16 @@ int main(void)
         cmocka_unit_test(pins_hold_no_memory_from_other_volumes),
         cmocka_unit_test(what_goes_is_brought_again),
         cmocka_unit_test(what_cannot_come_is_counted),
+        cmocka_unit_test(a_pin_waits_for_its_enclosure),
+        cmocka_unit_test(a_pin_that_rests_ends_as_any),
         cmocka_unit_test(a_pin_belongs_to_its_user),
         cmocka_unit_test(a_pin_on_the_drive_is_brought_again),
+        cmocka_unit_test(a_pin_waits_for_its_drive),
+        cmocka_unit_test(pins_on_the_drive_keep_a_quota),
         cmocka_unit_test(pins_on_the_drive_have_limits),
         cmocka_unit_test(a_pin_that_is_too_long_is_refused),
         cmocka_unit_test(strangers_pin_nothing),
+        cmocka_unit_test(strangers_leave_room_for_hints),
         cmocka_unit_test(anything_keeps_the_sums),
     };
 

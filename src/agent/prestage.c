@@ -11,7 +11,8 @@
  * tier LOCAL: LOADING -> hint_write -> WRITING -> hint_written -> READY; what is in memory is not
  * loaded, and what the drive has is READY. What ends it earlier: its deadline (hint_timer),
  * agent_hint_cancel, and misses. A pin (pin.c) stays READY when it is read, and is QUEUED again
- * when its block goes.
+ * when its block goes; what keeps it from its block for now makes it rest, QUEUED and out of the
+ * line (hint_rest).
  *
  * Whose turn it is: each user of a volume (struct hint_share) has a heap of its hints, and waits in
  * the line with one link while the heap is not empty. One that cannot go on is held until the retry
@@ -175,9 +176,11 @@ static void hint_dequeue(struct agent_hint *hint)
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
     struct hint_share *share = hint->share;
 
-    if (hint->state != HINT_QUEUED || !hint->due.link.queued)
+    if (hint->state != HINT_QUEUED)
         return;
     loop_timer_stop(prestage->reactor->loop, &hint->timer);
+    if (!hint->due.link.queued) /* it rests */
+        return;
     due_remove(&share->queue, &hint->due);
     if (due_first(&share->queue) != NULL)
         return;
@@ -279,6 +282,24 @@ static void hint_end_wasted(struct agent_hint *hint, enum agent_hint_end end)
     hint_end(hint, end);
 }
 
+/* Its block cannot be brought now: a pin has its turn again in a while. Otherwise, and when a pin
+ * is over, that is the end. */
+static void hint_rest_or_end(struct agent_hint *hint, enum agent_hint_end end)
+{
+    uint64_t now_ns = reactor_now_ns(hint->shard->reactor);
+
+    if (hint->pin_ns == 0 || hint->wanted == 0 || hint->identity != hint->shard->identity ||
+        agent_pin_is_over(hint, now_ns)) {
+        hint_end_wasted(hint, end);
+        return;
+    }
+    check(hint->slot == SHM_SLOT_NONE && hint->kept_bytes == 0);
+    hint_dequeue(hint);
+    hint_state_set(hint, HINT_QUEUED);
+    loop_timer_start(hint->shard->reactor->loop, &hint->timer,
+                     u64_min(hint->pin_ns, now_ns + AGENT_PIN_LOOK_NS));
+}
+
 /* READY: its block is asked for. A pin stays. */
 static void hint_read(struct agent_hint *hint)
 {
@@ -375,17 +396,21 @@ static void hint_look(struct agent_hint *hint)
     hint_keep_arm(hint);
 }
 
-/* QUEUED, WRITING: too late. READY: nobody asked for it, or a pin looks for its block, or is over.
- */
+/* QUEUED, WRITING: too late, or a pin has rested. READY: nobody asked for it, or a pin looks for
+ * its block, or is over. */
 static void hint_timer(struct loop_timer *timer)
 {
     struct agent_hint *hint = container_of(timer, struct agent_hint, timer);
+    bool is_pin =
+        hint->pin_ns != 0 && !agent_pin_is_over(hint, reactor_now_ns(hint->shard->reactor));
 
     if (hint->state == HINT_WRITING)
         hint_leave_write(hint);
-    if (hint->state != HINT_READY)
+    if (hint->state == HINT_QUEUED && is_pin)
+        hint_queue(hint);
+    else if (hint->state != HINT_READY)
         hint_end_wasted(hint, AGENT_HINT_DROPPED);
-    else if (hint->pin_ns != 0 && !agent_pin_is_over(hint, reactor_now_ns(hint->shard->reactor)))
+    else if (is_pin)
         hint_look(hint);
     else
         hint_end_wasted(hint, AGENT_HINT_UNUSED);
@@ -450,7 +475,7 @@ static void hint_written(struct agent_tier_copy *copy, icms_err err)
     loop_timer_stop(shard->reactor->loop, &hint->timer);
     hint_leave_slot(hint);
     if (hint->identity != shard->identity || (err != ICMS_OK && err != ICMS_EXISTS))
-        hint_end_wasted(hint, err == ICMS_BUSY ? AGENT_HINT_OVER_BUDGET : AGENT_HINT_FAILED);
+        hint_rest_or_end(hint, err == ICMS_BUSY ? AGENT_HINT_OVER_BUDGET : AGENT_HINT_FAILED);
     else
         hint_ready(hint, agent_shard_find(shard, &hint->key), brought_bytes);
     prestage_run_send(prestage);
@@ -481,7 +506,7 @@ static void hint_write(struct agent_hint *hint, uint32_t slot)
         loop_timer_start(prestage->reactor->loop, &hint->timer,
                          hint_until_ns(hint) + AGENT_HINT_GRACE_NS);
     } else if (err != ICMS_BUSY) {
-        hint_end_wasted(hint, AGENT_HINT_FAILED);
+        hint_rest_or_end(hint, AGENT_HINT_FAILED);
     } else if (hint->state != HINT_QUEUED) {
         hint_queue(hint); /* its turn finds it in memory, and the drive without a buffer */
     }
@@ -503,7 +528,7 @@ static bool hint_run_drive(struct agent_prestage *prestage, struct agent_hint *h
     struct agent_shard *shard = hint->shard;
 
     if (!agent_tier_is_up(shard)) {
-        hint_end_wasted(hint, AGENT_HINT_FAILED);
+        hint_rest_or_end(hint, AGENT_HINT_FAILED);
     } else if (agent_tier_has(shard, &hint->key)) {
         agent_tier_touch(shard, &hint->key);
         hint_dequeue(hint);
@@ -561,10 +586,10 @@ static void hint_missed(struct agent_hint *hint, const struct agent_op *op)
         hint_queue(hint);
     else if (is_again || op->reason == ICMS_MISS_DEADLINE)
         hint_end_wasted(hint, AGENT_HINT_DROPPED);
+    else if (op->reason == ICMS_MISS_ABSENT || op->reason == ICMS_MISS_EVICTED)
+        hint_end_wasted(hint, AGENT_HINT_ABSENT);
     else
-        hint_end_wasted(hint, op->reason == ICMS_MISS_ABSENT || op->reason == ICMS_MISS_EVICTED
-                                  ? AGENT_HINT_ABSENT
-                                  : AGENT_HINT_FAILED);
+        hint_rest_or_end(hint, AGENT_HINT_FAILED);
 }
 
 /* A load is over. */
@@ -784,17 +809,18 @@ static struct hint_share *hint_share_of(const struct agent_shard *shard,
 /* Why a hint is refused; NONE: it is not. hint: the one that there is, or NULL; pin_bytes: of a
  * pin, else 0. */
 static enum icms_miss hint_refused(struct agent_shard *shard, const struct hint_share *share,
-                                   const struct agent_hint *hint, uint64_t need_ns,
+                                   const struct agent_hint *hint, const struct agent_wish *wish,
                                    uint64_t pin_bytes)
 {
     const struct agent_prestage *prestage = shard->reactor->prestage;
     uint32_t user_count = prestage->user_counts[share->number % AGENT_MEMBERS];
 
-    if (need_ns <= reactor_now_ns(shard->reactor)) {
+    if (wish->need_ns <= reactor_now_ns(shard->reactor)) {
         counter_add(&shard->prestage.passed, 1);
         return ICMS_MISS_DEADLINE;
     }
-    if (hint == NULL && user_count >= AGENT_HINTS - prestage->used) {
+    if (hint == NULL && (user_count >= AGENT_HINTS - prestage->used ||
+                         (wish->guest && user_count >= AGENT_HINTS_GUEST))) {
         counter_add(&shard->prestage.full, 1);
         return ICMS_MISS_SHED;
     }
@@ -847,7 +873,7 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
     enum icms_miss refused;
 
     check(wish->priority <= ICMS_PRIORITY_MAX && agent_hint_has_tier(shard->agent, wish->tier));
-    refused = hint_refused(shard, share, hint, need_ns, pin_bytes);
+    refused = hint_refused(shard, share, hint, wish, pin_bytes);
     if (refused != ICMS_MISS_NONE)
         return refused;
     need_ns = u64_min(need_ns, now_ns + AGENT_DEADLINE_MAX_NS);
@@ -856,10 +882,10 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
         agent_shard_once_end(shard, slot); /* others wait for it, too */
     if (hint != NULL) {
         counter_add(&shard->prestage.ended[AGENT_HINT_JOINED], 1);
-        hint_join(hint, need_ns, rank);
         hint->once &= wish->once;
         if (wish->pin_ns != 0)
             hint_pin(hint, now_ns + wish->pin_ns, pin_bytes);
+        hint_join(hint, need_ns, rank); /* as what it is now */
         return ICMS_MISS_NONE;
     }
     hint = hint_make(shard, user, share, key, need_ns, rank);

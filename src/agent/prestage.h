@@ -31,14 +31,16 @@
  * Pins. A hint with a time to stay is a pin: it is not over when its block is read, but at that
  * time, when it is taken back, or when the place of its user goes to another user. It belongs to
  * the user, not to a process: the end of a client ends no pin. A block that goes all the same (it
- * is replaced, or the drive evicts it) is brought again; one that is removed, or of another
- * identity of the volume, ends its pin. Eviction passes over pinned blocks in memory, but when the
- * space for a load or a store cannot be made of others, kept blocks included, that lie beside each
- * other, and when another volume takes a slab beyond the floor: so pins can stop nobody. On the
- * drive, where what a segment has goes together, pins are accesses, every AGENT_PIN_LOOK_NS. Bytes
- * of pins are limited by volume and tier (volume_spec.pin_percent_max) and, on the drive, by half
- * of it for all; their number by AGENT_PINS. Of each of these a user may have as much as is free.
- * What is more is refused.
+ * is replaced, or the drive evicts it) is brought again; one that is removed, that the pod does not
+ * have, or of another identity of the volume, ends its pin. While the drive is down or slow or over
+ * its budget, or the enclosure is away, a pin rests, and has its turn again every
+ * AGENT_PIN_LOOK_NS. Eviction passes over pinned blocks in memory, but when the space for a load or
+ * a store cannot be made of others, kept blocks included, that lie beside each other, and when
+ * another volume takes a slab beyond the floor: so pins can stop nobody. On the drive, where what a
+ * segment has goes together, pins are accesses, every AGENT_PIN_LOOK_NS. Bytes of pins are limited
+ * by volume and tier (volume_spec.pin_percent_max) and, on the drive, by half of it for all; their
+ * number by AGENT_PINS. Of each of these a user may have as much as is free. What is more is
+ * refused.
  *
  * Limits. A reactor has AGENT_HINTS. A user may have as many as are free, so one alone may have
  * half of them, and who comes later finds some. What is more is refused and counted.
@@ -59,6 +61,9 @@ struct agent_user_share;
 
 #define AGENT_HINTS 16384 /* of a reactor                                      */
 #define AGENT_PINS  8192  /* of these                                          */
+
+/* Who gives no proof (HTTP without a token) gives hints while their user has fewer than these. */
+#define AGENT_HINTS_GUEST (AGENT_HINTS / 8)
 
 /* Of a shard's memory: blocks that wait to be read take a part at most. */
 #define AGENT_KEPT_SHARE 2
@@ -84,6 +89,7 @@ struct agent_wish {
     uint32_t priority; /* up to ICMS_PRIORITY_MAX                               */
     uint32_t tier;     /* enum icms_tier                                        */
     bool once;         /* DRAM, no pin: it will be read once at most            */
+    bool guest;        /* from who gave no proof                                */
 };
 
 icms_err agent_prestage_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;

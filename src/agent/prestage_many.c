@@ -12,6 +12,11 @@ static void hint_take(struct agent_many *many, struct agent_shard *shard, size_t
     (void)agent_hint_take(shard, &many->agent->users[0], &many->keys[i], &many->wish);
 }
 
+static void hint_take_back(struct agent_many *many, struct agent_shard *shard, size_t i)
+{
+    (void)agent_hint_cancel(shard, &many->agent->users[0], &many->keys[i]);
+}
+
 /* What is wrong with hints, beside their keys and volume. */
 static icms_err hints_check(const struct agent *agent, const struct agent_hints *hints,
                             struct err_why *why)
@@ -29,6 +34,14 @@ static icms_err hints_check(const struct agent *agent, const struct agent_hints 
         return err_set(
             why, ICMS_AUTH,
             "whoever gives no proof pins nothing; send the token, or set one (http.token)");
+    if (hints->priority != 0 && hints->user != NULL && !hints->user->owner)
+        return err_set(why, ICMS_AUTH,
+                       "whoever gives no proof has no priority; send the token, or set one "
+                       "(http.token)");
+    if (hints->cancel && hints->user != NULL && !hints->user->owner)
+        return err_set(why, ICMS_AUTH,
+                       "whoever gives no proof takes nothing back; send the token, or set one "
+                       "(http.token)");
     if (hints->once && (hints->pin_s != 0 || hints->tier != ICMS_TIER_DRAM))
         return err_set(
             why, ICMS_INVALID,
@@ -52,13 +65,14 @@ icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints, st
                              &many);
     if (err != ICMS_OK)
         return err;
-    many->take = hint_take;
+    many->take = hints->cancel ? hint_take_back : hint_take;
     many->wish = (struct agent_wish){
         .need_ns = loop_env_now_ns(agent->env) + (uint64_t)hints->deadline_ms * 1000000,
         .pin_ns = (uint64_t)hints->pin_s * 1000000000,
         .priority = hints->priority,
         .tier = hints->tier,
         .once = hints->once,
+        .guest = hints->user != NULL && !hints->user->owner,
     };
     agent_many_send(many);
     return ICMS_OK;

@@ -112,9 +112,9 @@ static const struct conf_table tenant_table = {"a tenant", KEYS(tenant_keys)};
     {                                                                                              \
         "quota", CONF_BYTES, false, AT(type, quota_bytes),                                         \
             .min = 0, .max = 1024 * TIB, .fallback = "0",                                          \
-            .doc = "Flash that an enclosure gives the volume, on all of its drives together; 0 "   \
-                   "is all of it. A full volume evicts its own oldest blocks. More than the "      \
-                   "drives together is an error. Only icms-target uses it."                        \
+            .doc = "Flash that an enclosure gives the volume, on all of its drives together; in "  \
+                   "an agent's file what its own drive gives it; 0 is all of it. A full volume "   \
+                   "evicts its own oldest blocks. More than the drives together is an error."      \
     }
 #define VOLUME_REQUIRE(type)                                                                       \
     {                                                                                              \

@@ -163,6 +163,9 @@ def pins(shell, agent):
     expect("status says so to people", "pins: 6, " in text, text)
     users = json.loads(shell.run("status", "--json").stdout)["users"]
     expect("and whose they are", users[0]["pinned_bytes"] == pinned()["pinned_bytes"], users)
+    status, answer = post(agent, {"volume": "kv", "names": names[3:], "cancel": True})
+    expect("what a gateway pinned it takes back", (status, answer) == (202, {"hints": 3}), answer)
+    wait_until("the others stay", lambda: pinned()["pins"] == 3, seen=pinned)
     lines = "\n".join(f"filler {i}" for i in range(FILLERS)).encode()
     result = shell.run("prestage", "--pin", "1440min", stdin=lines)
     expect("more than its part nobody pins", result.returncode == 1 and b"pin_max" in result.stdout, result)
