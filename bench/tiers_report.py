@@ -7,12 +7,13 @@ bench/results/reasons.md beside what is missed. A row there is named as "prestag
 conversations 1 2+10+20 exclusive".
 """
 
-PRESTAGE = """A trace of conversations against a real pod: two enclosures, an agent whose memory holds a part of the
-blocks, the Python package. The engine is a model: one GPU that takes requests in order, prefills at a given rate, and
-waits for the blocks of a prefix before that, its *stall*. A gateway gives hints so long before a request arrives, the
+PRESTAGE = """Conversations against a real pod: two enclosures, an agent whose memory holds a part of the
+blocks, the Python package. The engine is a model: one GPU that takes requests in order, prefills at a given rate, and waits
+before that until the blocks of a prefix are in the agent's memory, from where it copies them by itself: its *stall*. Rate and
+bytes a token are those of vLLM's model on the processor here (*engines*). A gateway gives hints so long before a request arrives, the
 engine when it queues it. Sides run the same requests one after the other; *none*, without hints, runs before and after
-each, and is the mean of both. *of it copies*: what the same prefix takes when all of it is in the agent's memory, which no
-hint saves. *in time*: hints whose block was in memory when it was asked for, of those that were asked for.
+each, and is the mean of both. *copy*: what the processor takes to copy the same prefix out of the agent's memory, which an
+engine without a GPU waits for, too, and no hint saves. *in time*: hints whose block was in memory when it was asked for, of those that were asked for.
 *wasted*: bytes of blocks that were brought for hints and not used, of those that were brought. *others*: mean latency of
 another process that loads blocks of another volume at a steady rate. Goals are for 2 s."""
 
@@ -65,12 +66,12 @@ def prestage_section(head, rows, note):
     given = head["options"]
     without = [row["others_ms_mean"] for row in rows if row["lead_s"] is None]
     lines = ["\n## prestage", "", PRESTAGE, "", *where_lines(head), "",
-             f"{given['requests']} requests, GPU busy for {float(given['load']):.0%} of the time, {given['prefill']} tokens "
+             f"{given['requests']} requests {given.get('trace') or 'of conversations that were made up'}, GPU busy for {float(given['load']):.0%} of the time, {given['prefill']} tokens "
              f"a second, blocks of {given['block_tokens']} tokens and {given['block_kib']} KiB, memory for "
              f"{float(given['memory']):.0%} of them. Without hints the mean stall is {mean['stall_ms_mean']:.1f} ms, the "
              f"others' latency {mean['others_ms_mean']:.2f} ms, from {min(without):.2f} to {max(without):.2f} of one side.", "",
              "Again: `make bench-prestage`; raw data: `bench/results/prestage.jsonl`.", "",
-             "| hints before the need | in time | mean stall ms | of it copies | stalls down | wasted | others slower | goals |",
+             "| hints before the need | in time | mean stall ms | copy ms | stalls down | wasted | others slower | goals |",
              "|---|---|---|---|---|---|---|---|"]
     held = missed = 0
     for row in sides:
