@@ -280,10 +280,11 @@ enum agent_event_tier {
 
 /* What happened to a block in a tier of the agent. */
 struct agent_event {
-    uint64_t hash;  /* of the block: agent_event_hash                */
-    uint8_t volume; /* its number                                    */
-    uint8_t kind;   /* enum agent_event_kind                         */
-    uint8_t tier;   /* enum agent_event_tier; CLEARED: of both tiers */
+    uint64_t hash;   /* of the block: agent_event_hash                     */
+    uint32_t change; /* how often the volume had become another one by then */
+    uint8_t volume;  /* its number                                         */
+    uint8_t kind;    /* enum agent_event_kind                              */
+    uint8_t tier;    /* enum agent_event_tier; CLEARED: of both tiers      */
 };
 
 /* By which events name a block: the last eight bytes of its key, or all of a shorter one, as a

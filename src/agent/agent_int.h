@@ -444,6 +444,7 @@ struct agent_shard {
     uint32_t number;                  /* of the volume                                            */
     struct volume_spec spec;          /* the volume's, with its newest UUID                       */
     uint32_t identity;            /* header->identity; odd: blocks of another UUID are going     */
+    uint32_t change;              /* how often its UUID changed: agent_event.change              */
     uint32_t identity_at;         /* slots before it have gone                                    */
     struct loop_msg identity_msg; /* goes on with that after others had their turn            */
     uint64_t stored_bytes_max;    /* likewise                                                 */
@@ -593,6 +594,7 @@ struct agent {
     struct agent_user_share users[AGENT_USERS]; /* the first: the owner                      */
     uint64_t clients_refused; /* by agent_access_client; control                                */
     uint32_t refused_user;    /* the last of those; likewise                                    */
+    uint32_t events_change[LIMIT_AGENT_VOLUMES]; /* that were passed on; of agent_events_take */
     _Atomic(void *) many[AGENT_MANY]; /* struct agent_many in flight; or NULL               */
 };
 

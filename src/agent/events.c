@@ -14,6 +14,11 @@
  * go on bit by bit (events_tell), behind what happens meanwhile: a block that comes to the drive
  * before its place is reached is told twice, one that leaves is not told as there after that.
  *
+ * A volume that becomes another one is cleared by each reactor when its blocks have gone, and not
+ * all at the same time. So events say which change they follow (agent_shard.change, the same for
+ * all reactors), and who takes them passes on one CLEARED a change, before all that follows it, and
+ * nothing that went before: blocks that one reactor stored since are not cleared by another.
+ *
  * Invariants: tail <= head <= tail + AGENT_EVENTS. A key belongs to one reactor, and the own drive
  * to the loop of the only one, so events of a block are in one ring, in their order.
  */
@@ -62,6 +67,7 @@ void agent_event_put(struct agent_shard *shard, const struct key *key, enum agen
     }
     events->of[head % AGENT_EVENTS] =
         (struct agent_event){.hash = key != NULL ? agent_event_hash(key) : 0,
+                             .change = shard->change,
                              .volume = (uint8_t)shard->number,
                              .kind = (uint8_t)kind,
                              .tier = (uint8_t)tier};
@@ -197,6 +203,7 @@ void agent_events_drive_lost(struct agent *agent)
 
         if (shard->events == NULL)
             continue;
+        shard->change++; /* there is one reactor */
         agent_event_put(shard, NULL, AGENT_EVENT_CLEARED, AGENT_EVENT_DRAM);
         shard->events->told[i] =
             (struct agent_told){.memory = true, .begun_ns = reactor_now_ns(reactor)};
@@ -205,6 +212,27 @@ void agent_events_drive_lost(struct agent *agent)
 }
 
 /* ---- who takes them ------------------------------------------------------------------------- */
+
+/* The next event to pass on of a ring whose oldest one this is; false: it is of no use any more.
+ * *out_stays: it follows a change, which is told first. */
+static bool events_pass(struct agent *agent, const struct agent_event *event,
+                        struct agent_event *out, bool *out_stays)
+{
+    uint32_t *change = &agent->events_change[event->volume];
+    bool is_cleared = event->kind == AGENT_EVENT_CLEARED;
+
+    *out_stays = false;
+    if (event->change < *change || (is_cleared && event->change == *change))
+        return false;
+    *out = *event;
+    if (event->change == *change)
+        return true;
+    *change = event->change;
+    out->hash = 0;
+    out->kind = AGENT_EVENT_CLEARED;
+    *out_stays = !is_cleared;
+    return true;
+}
 
 size_t agent_events_take(struct agent *agent, struct agent_event *out, size_t count)
 {
@@ -218,9 +246,13 @@ size_t agent_events_take(struct agent *agent, struct agent_event *out, size_t co
             continue;
         tail = atomic_load_explicit(&events->tail, memory_order_relaxed);
         head = atomic_load_explicit(&events->head, memory_order_acquire);
-        for (; tail < head && taken < count; tail++) {
-            out[taken] = events->of[tail % AGENT_EVENTS];
-            counter_add(&events->taken[out[taken++].volume], 1);
+        for (bool stays; tail < head && taken < count; tail += !stays) {
+            const struct agent_event *event = &events->of[tail % AGENT_EVENTS];
+
+            if (events_pass(agent, event, &out[taken], &stays)) {
+                counter_add(&events->taken[event->volume], 1);
+                taken++;
+            }
         }
         atomic_store_explicit(&events->tail, tail, memory_order_release);
     }

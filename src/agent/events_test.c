@@ -361,9 +361,51 @@ static void a_reset_clears(void **state)
     rig->identities = identities;
     assert_int_equal(rig_pod(rig, 1, rig->enclosures, rig->enclosure_count, &why), ICMS_OK);
     rig_run(rig, 50 * RIG_MS);
+    assert_int_equal(follow(rig, &model), 1); /* of both reactors */
+    assert_int_equal(model.cleared, 1);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* What one reactor stored since the reset stays, though another one clears later, or its clearing
+ * was lost; what is left of before is told no more. */
+static void a_reset_clears_once(void **state)
+{
+    const struct rig_opts opts = {
+        .enclosures = 1, .loops = 2, .slots = SLOTS, .block_bytes = BYTES, .events = OF_KV};
+    struct agent_rig *rig = rig_new(&opts);
+    struct agent_shard *first = &rig->agent->reactors[0].shards[KV];
+    struct agent_shard *second = &rig->agent->reactors[1].shards[KV];
+    static struct model model;
+    struct key key;
+
+    memset(&model, 0, sizeof(model));
+    (void)follow(rig, &model);
+    model.cleared = 0;
+    rig_key(1, &key);
+    agent_event_put(second, &key, AGENT_EVENT_STORED, AGENT_EVENT_DRAM); /* goes with the reset */
+    first->change++;
+    agent_event_put(first, NULL, AGENT_EVENT_CLEARED, AGENT_EVENT_DRAM);
+    rig_key(2, &key);
+    agent_event_put(first, &key, AGENT_EVENT_STORED, AGENT_EVENT_DRAM);
+    assert_int_equal(follow(rig, &model), 2);
+    second->change++;
+    agent_event_put(second, NULL, AGENT_EVENT_CLEARED, AGENT_EVENT_DRAM);
+    rig_key(3, &key);
+    agent_event_put(second, &key, AGENT_EVENT_STORED, AGENT_EVENT_DRAM);
+    assert_int_equal(follow(rig, &model), 1);
+    assert_int_equal(model.cleared, 1);
+    for (uint32_t n = 1; n <= 3; n++)
+        assert_int_equal(model.there[AGENT_EVENT_DRAM][n], n != 1);
+
+    first->change++; /* its clearing finds no space */
+    rig_key(4, &key);
+    agent_event_put(first, &key, AGENT_EVENT_STORED, AGENT_EVENT_DRAM);
     assert_int_equal(follow(rig, &model), 2);
     assert_int_equal(model.cleared, 2);
-    rig_client_free(client);
+    for (uint32_t n = 1; n <= 4; n++)
+        assert_int_equal(model.there[AGENT_EVENT_DRAM][n], n == 4);
+    assert_false(model.is_wrong);
     rig_free(rig);
 }
 
@@ -434,6 +476,7 @@ int main(void)
         cmocka_unit_test(what_a_volume_finds_on_the_drive_is_told),
         cmocka_unit_test(a_drive_instead_of_a_pod_is_told_again),
         cmocka_unit_test(a_reset_clears),
+        cmocka_unit_test(a_reset_clears_once),
         cmocka_unit_test(what_nobody_takes_is_lost),
         cmocka_unit_test(nobody_wants_them),
         cmocka_unit_test(a_hash_is_the_end_of_the_key),

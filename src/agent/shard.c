@@ -213,6 +213,7 @@ bool agent_shard_identity_set(struct agent_shard *shard, const struct uuid *uuid
     if (uuid_equal(&shard->spec.uuid, uuid))
         return false;
     shard->spec.uuid = *uuid;
+    shard->change++;
     agent_tier_volume_set(shard);
     shard_shares_lose(shard);
     if (shard->identity % 2 != 0)
