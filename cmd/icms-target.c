@@ -17,6 +17,7 @@
 #include "drive_log.h"
 #include "target_page.h"
 #include "target_auth.h"
+#include "target_epochs.h"
 #include "target_reload.h"
 #include "crypt/dhchap.h"
 #include "ctl/ctl.h"
@@ -243,6 +244,34 @@ static void main_settings_differ(const struct target *target, const struct targe
     settings_differ = nvmf->settings_differ;
 }
 
+/* How often hosts' epochs are looked at. */
+#define MAIN_EPOCHS_NS ((uint64_t)5 * 1000 * 1000 * 1000)
+
+/* Says which hosts have used another epoch of the pod map for long. */
+static void main_epochs(const struct target *target, const struct target_reload *reload)
+{
+    static struct nvmf_target_connected hosts[NVMF_TARGET_CONNECTED];
+    static struct target_epochs epochs;
+    static uint64_t next_ns;
+    const struct conf_pod *pod = conf_live_pod(reload->runs);
+    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
+    const struct nvmf_target_connected *host;
+    uint32_t count, more;
+
+    if (pod == NULL || now_ns < next_ns)
+        return;
+    next_ns = now_ns + MAIN_EPOCHS_NS;
+    count = target_connected(target, hosts, &more);
+    count = target_epochs_look(&epochs, pod->epoch, hosts, count, now_ns, &host);
+    if (count != 0)
+        log_line(
+            LOG_WARN,
+            "pod %s: epoch %u is in use here, and another one at %u hosts for a minute, such as "
+            "%u at %s: one of both has an old file, or refuses a newer one; compare: `icms pod "
+            "status`",
+            pod->name, pod->epoch, count, host->epoch_min, host->hostnqn);
+}
+
 /* Lines about lost controllers at once, and the interval after which there may be one more. */
 #define MAIN_LOSS_LINES 10
 #define MAIN_LOSS_NS    ((uint64_t)10 * 1000 * 1000 * 1000)
@@ -441,6 +470,7 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_target 
             daemon_http_read_again(http, conf->http.listen, &main_audit);
         }
         changing = target_reload_look(reload);
+        main_epochs(target, reload);
         main_look(target, true, !changing, &out); /* drives change in one way at a time */
     }
     target_drain(target);
