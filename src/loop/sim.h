@@ -39,8 +39,13 @@ struct sim_opts {
     uint32_t disk_write_torn_ppm; /* answered, only some 512-byte pieces on the medium    */
     uint32_t disk_corrupt_ppm;    /* a byte of what is read is flipped on the medium      */
     uint32_t conn_reset_ppm;      /* a piece kills its connection                         */
+    uint32_t net_flip_ppm;        /* a bit of a piece flips on the way, but for the first
+                                     SIM_FLIP_FROM bytes of a stream                      */
     uint32_t delay_spike_ppm;     /* an operation takes up to 100 times longer            */
 };
+
+/* In which both sides of a connection agree how they protect all that follows. */
+#define SIM_FLIP_FROM 512
 
 /* Sensible speeds, strict, no faults. */
 void sim_opts_init(struct sim_opts *opts, uint64_t seed);

@@ -199,6 +199,7 @@ struct sim_stream {
     struct sim_bytes out;  /* given by the sender, not on its way yet            */
     struct sim_bytes in;   /* arrived, not received yet                          */
     uint32_t flying_bytes; /* on their way                                       */
+    uint64_t sent_bytes;   /* so far                                             */
     struct list pieces;    /* struct sim_piece on their way                      */
     uint64_t busy_ns;      /* virtual time until which its bandwidth is taken    */
     uint64_t last_ns;      /* no later piece arrives before                      */

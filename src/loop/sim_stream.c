@@ -134,6 +134,20 @@ static uint32_t piece_size(struct sim *sim, uint64_t most)
     }
 }
 
+/* A bit flips on the way. */
+static void piece_flip(struct sim_piece *piece)
+{
+    struct sim *sim = piece->stream->conn->sim;
+    const struct sim_end *sender = stream_sender(piece->stream);
+    uint64_t bit;
+
+    if (piece->stream->sent_bytes < SIM_FLIP_FROM || !sim_fault(sim, sim->opts.net_flip_ppm))
+        return;
+    bit = sim_below(sim, (uint64_t)piece->bytes * 8);
+    piece->data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    sim_trace(sim, SIM_TRACE_FAULT, sender->node, piece->stream->from, bit);
+}
+
 /* Sends what there is and the receiver has room for; the end of the stream behind it. */
 static void stream_transmit(struct sim_stream *stream)
 {
@@ -153,6 +167,8 @@ static void stream_transmit(struct sim_stream *stream)
         }
         piece = piece_new(stream, SIM_PIECE_DATA, piece_size(sim, most));
         bytes_take(&stream->out, piece->data, piece->bytes);
+        piece_flip(piece);
+        stream->sent_bytes += piece->bytes;
         stream->flying_bytes += piece->bytes;
         piece_send(piece);
     }

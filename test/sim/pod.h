@@ -331,6 +331,7 @@ struct pod_weather {
     bool silent;       /* crashes may reset nothing                     */
     bool disk_faults;  /* the drives lie                                */
     bool memory_flips; /* bits of values flip in memory of targets      */
+    bool wire_flips;   /* bits flip between agents and targets, who ask for digests */
     bool own_drives;   /* agents have one each, beside the pod          */
     double own_share;  /* of the runs, on it and not in the pod         */
     uint64_t tick_ns;  /* between two troubles, on average              */

@@ -66,6 +66,8 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
         opts->disk_bytes_per_s = (uint64_t)32 << 20; /* few clients fill such a drive */
     if (weather->fair)
         return;
+    weather->wire_flips = weather_draw(world, 27, 3) == 0;
+    opts->net_flip_ppm = weather->wire_flips ? 300 : 0;
     opts->conn_reset_ppm = reset[weather_draw(world, 7, 4)];
     opts->delay_spike_ppm = spike[weather_draw(world, 8, 4)];
     opts->net_backlog = weather_draw(world, 10, 2) == 0 ? 8 : 64;
@@ -464,7 +466,8 @@ void pod_storm(struct pod_world *world)
              weather->power, weather->silent, weather->disk_faults,
              (unsigned long long)(weather->tick_ns / MS));
     pod_tell(world, "weather: own drives %d, share %.1f", weather->own_drives, weather->own_share);
-    pod_tell(world, "weather: memory of targets flips %d", weather->memory_flips);
+    pod_tell(world, "weather: memory of targets flips %d, the wire %d", weather->memory_flips,
+             weather->wire_flips);
     pod_world_run(world, sim_now_ns(world->sim) + 20 * MS); /* clients attach */
     for (uint32_t i = 0; i < world->client_count; i++)
         world->clients[i].pace_ns = weather->pace_ns;

@@ -269,8 +269,8 @@ static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
     for (uint32_t i = 0; i < POD_VOLUMES && agent->number % 2 == 1; i++) /* they share memory */
         opts.memory_bytes += world->volumes[i].memory_bytes_max * 3 / 4;
     opts.store_deadline_ms = 300;
-    opts.header_digest = agent->number % 2 == 1;
-    opts.data_digest = agent->number % 2 == 1;
+    opts.header_digest = world->weather.wire_flips || agent->number % 2 == 1;
+    opts.data_digest = world->weather.wire_flips || agent->number % 2 == 1;
     opts.exist_many = agent->number % 2 == 0; /* the other one asks key by key */
     opts.enclosures = members;
     opts.enclosure_count = world_members(world, members);
