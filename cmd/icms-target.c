@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "connections_log.h"
 #include "daemon.h"
 #include "drive_health.h"
 #include "drive_log.h"
@@ -374,15 +375,17 @@ static void main_drain(const struct target_drive_stats *drive)
     stuck = drive->is_stuck ? stuck | bit : stuck & ~bit;
 }
 
-/* Says once which drives went out of service, or became slow, since the last look, and which hosts
- * were lost. */
+/* Says once which drives went out of service, or became slow, since the last look, which hosts
+ * were lost, and that all connections are in use. */
 static void main_look(struct target *target, bool say, bool weigh, uint32_t *io_out)
 {
     static struct target_stats stats;
     static uint64_t slow_total[LIMIT_DRIVES];
+    static struct connections_log connections;
     uint32_t out = 0;
 
     target_stats(target, &stats);
+    connections_log_look(&connections, loop_env_now_ns(loop_env_uring()), &stats.nvmf);
     main_slow_hosts(target, &stats.nvmf);
     main_settings_differ(target, &stats);
     main_losses(target);

@@ -28,6 +28,7 @@ static void target_head(const json_t *root)
 {
     const json_t *tls = json_object_get(root, "tls_connections");
     char used[STATUS_BYTES_TEXT], whole[STATUS_BYTES_TEXT], read[STATUS_READ_TEXT];
+    char most[STATUS_WHOLE_TEXT];
 
     status_ready(root);
     (void)printf("subsystem NQN: %s\n", status_text(root, "nqn"));
@@ -38,8 +39,9 @@ static void target_head(const json_t *root)
         (void)printf("pod map refused: %s\n", status_text(root, "map_refused"));
     (void)status_read(root, read);
     (void)printf("last read: %s\n", read);
-    (void)printf("controllers %.0f, connections %.0f, with TLS %.0f, used %s of %s\n",
+    (void)printf("controllers %.0f, connections %.0f of %s, with TLS %.0f, used %s of %s\n",
                  status_number(root, "controllers"), status_number(root, "connections"),
+                 status_whole(root, "connections_max", most),
                  status_number(tls, "kernel") + status_number(tls, "mixed") +
                      status_number(tls, "openssl"),
                  status_bytes(status_number(root, "used_bytes"), used),

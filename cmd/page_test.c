@@ -49,6 +49,9 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     strcpy(out_stats->drives[0].path, "/dev/x");
     out_stats->drives[0].read_ns = hists[0];
     out_stats->drives[0].write_ns = hists[1];
+    out_stats->nvmf.connections = 3;
+    out_stats->nvmf.connections_max = 1024;
+    out_stats->nvmf.connections_full = 2;
     out_stats->nvmf.portal_count = 2;
     out_stats->nvmf.portals[0] = (struct nvmf_target_portal_stats){{"192.0.2.1", 4420}, 3, 5};
     out_stats->nvmf.portals[1] = (struct nvmf_target_portal_stats){{"2001:db8::1", 4420}, 0, 7};
@@ -195,6 +198,8 @@ static void test_a_target_tells_its_readiness(void **state)
         assert_true(
             has(page, "icms_target_tenant_wait_seconds_total{tenant=\"team\",class=\"load\"} 1.5"));
         assert_true(has(page, "icms_target_tenant_sheds_total{tenant=\"team\"} 2"));
+        assert_true(has(page, "icms_target_connections_max 1024"));
+        assert_true(has(page, "icms_target_connections_full_total 2"));
         assert_true(has(page, "icms_target_portal_connections{portal=\"192.0.2.1:4420\"} 3"));
         assert_true(
             has(page, "icms_target_portal_connections_total{portal=\"[2001:db8::1]:4420\"} 7"));
@@ -208,6 +213,7 @@ static void test_a_target_tells_its_readiness(void **state)
                                                         : "\"ready\":false,\"why\":\"draining\""));
         assert_non_null(
             strstr(ctl_page_text(page), "{\"name\":\"e0\",\"nqn\":\"nqn.2026-01.io.icms:e0\","));
+        assert_non_null(strstr(ctl_page_text(page), "\"connections\":3,\"connections_max\":1024,"));
         assert_non_null(
             strstr(ctl_page_text(page),
                    "[{\"nqn\":\"nqn.2026-01.io.icms:a\",\"proven\":\"chap+tls\","

@@ -353,6 +353,11 @@ static void page_nvmf(struct ctl_page *page)
              (double)nvmf->connections);
     page_one(page, "icms_target_connections_total", "counter", "Connections ever accepted.",
              (double)nvmf->connections_total);
+    page_one(page, "icms_target_connections_max", "gauge", "connections_max of the configuration.",
+             (double)nvmf->connections_max);
+    page_one(page, "icms_target_connections_full_total", "counter",
+             "Times that the last connection was taken: hosts that connect then wait.",
+             (double)nvmf->connections_full);
     page_portals(page);
     page_one(page, "icms_target_nvmf_controllers", "gauge", "Connected NVMe controllers.",
              (double)nvmf->controllers);
@@ -562,6 +567,7 @@ static void status_write(void *arg, struct json *json)
     json_put_real(json, "uptime_seconds", (double)stats.up_ns / 1e9);
     status_load_age(json, stats.loaded_age_ns);
     json_put_uint(json, "connections", stats.nvmf.connections);
+    json_put_uint(json, "connections_max", stats.nvmf.connections_max);
     json_put_array(json, "portals");
     for (uint32_t i = 0; i < stats.nvmf.portal_count; i++)
         status_portal(json, &stats.nvmf.portals[i]);

@@ -332,6 +332,7 @@ static void test_a_value_out_of_range_names_the_range(void **state)
     target_refused("segment: 1GiB\n", "t.yaml:1: ", "64KiB to 256MiB");
     target_refused("loops: 0\n", "t.yaml:1: ", "1 to 32");
     target_refused("queue_entries_max: 100000\n", "t.yaml:1: ", "2 to 1024");
+    target_refused("connections_max: 65535\n", "t.yaml:1: ", "4 to 65534");
     target_refused("drives:\n- path: a\n  write_budget: 1001DWPD\n", "t.yaml:3: ", "1000DWPD");
     target_refused("drives:\n- path: a\n  write_budget: 0DWPD\n", "t.yaml:3: ", "0.001DWPD");
     target_refused("volumes:\n- name: a\n  value_max: 65MiB\n", "t.yaml:3: ", "64MiB");

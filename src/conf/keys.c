@@ -501,12 +501,14 @@ static const struct conf_key target_keys[] = {
             "drives (bytes_per_block), more than this machine, or a control group around the "
             "target, has is refused at the start."},
     {"connections_max", CONF_COUNT, false, AT(struct conf_target, connections_max), .min = 4,
-     .max = 65536, .fallback = "1024",
+     .max = 65534, .fallback = "1024",
      .doc = "Connections at the same time. Of an agent each reactor (its loops) opens four to each "
             "address of listen that it uses: 100 agents with two loops and two addresses are "
-            "1600. More are refused. Each takes about "
+            "1600. Each takes about "
             "11 KiB, and 2 KiB for each command that it ever had in progress at a time, or 3 KiB "
-            "where those look for many keys."},
+            "where those look for many keys. When all are in use, hosts that connect wait until "
+            "others disconnect; the log says so, and icms_target_connections_full_total counts "
+            "it."},
     {"queue_entries_max", CONF_COUNT, false, AT(struct conf_target, queue_entries_max), .min = 2,
      .max = 1024, .fallback = "128", .doc = "Commands in progress a queue pair."},
     {"header_timeout", CONF_DURATION, false, AT(struct conf_target, header_timeout_ms), .min = 100,

@@ -64,7 +64,6 @@ struct net_listener {
     struct net_listener *limit; /* whose open_max and open count: itself, or another      */
     uint64_t backoff_ns;        /* next pause after an error                                 */
     uint64_t accepted;          /* counter, owner may read                                   */
-    uint64_t paused;            /* counter, owner may read: times it stood at a limit        */
     void *arg;                  /* the owner's                                               */
     void (*accept)(struct net_listener *listener, struct loop_sock *sock); /* owner's         */
     void (*closed)(struct net_listener *listener);                         /* owner's         */

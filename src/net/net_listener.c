@@ -37,8 +37,6 @@ static bool listener_full(struct net_listener *listener)
 {
     if (atomic_load(&listener->limit->open) < listener->limit->open_max)
         return false;
-    if (listener->state != NET_LISTENER_PAUSE)
-        listener->paused++;
     listener_pause(listener, NET_PAUSE_MIN_NS);
     return true;
 }
@@ -61,7 +59,6 @@ static void listener_end_msg(struct loop_msg *msg)
 /* Out of descriptors or memory: an accept would fail at once again, so wait longer each time. */
 static void listener_failed(struct net_listener *listener)
 {
-    listener->paused++;
     listener_pause(listener, listener->backoff_ns);
     listener->backoff_ns = u64_min(2 * listener->backoff_ns, NET_PAUSE_MAX_NS);
 }

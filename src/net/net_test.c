@@ -411,7 +411,7 @@ struct crowd {
     atomic_int dials;
     atomic_int accepts;
     atomic_int closed;
-    atomic_int paused; /* the listener paused at least once */
+    atomic_int paused; /* the listener paused */
 };
 
 static void crowd_accepted(struct net_listener *listener, struct loop_sock *sock)
@@ -497,7 +497,7 @@ static void crowd_paused_run(void *arg)
 {
     struct crowd *crowd = arg;
 
-    atomic_store(&crowd->paused, crowd->listener.paused > 0);
+    atomic_store(&crowd->paused, crowd->listener.state == NET_LISTENER_PAUSE);
 }
 
 static void a_listener_hands_out_no_more_than_its_limit(void **state)

@@ -398,6 +398,8 @@ struct nvmf_target_stats {
     uint64_t admin_commands;                 /* admin and fabrics commands                       */
     uint64_t connections;                    /* now                                              */
     uint64_t connections_total;              /* ever accepted                                    */
+    uint64_t connections_max;                /* of the options                                   */
+    uint64_t connections_full;               /* times that the last of them was taken            */
     uint64_t controllers;                    /* now                                              */
     uint64_t connects_refused;               /* Connect commands refused                         */
     uint64_t auths_passed;                   /* authentications of queue pairs that passed       */

@@ -262,6 +262,34 @@ static bool logged_until(const struct e2e *e2e, const char *text)
     return e2e_logged(e2e, text, NULL);
 }
 
+/* One more host waits until another one leaves, and the log says so. */
+static void a_host_waits_for_a_free_connection(void **state)
+{
+    struct e2e *e2e = *state;
+    struct peer *peers[4], *late;
+
+    e2e_configure(e2e, "memory: 64MiB\nconnections_max: 4\nheader_timeout: 10min\nsegment: 4MiB\n",
+                  1, "64MiB", "    value_max: 1MiB\n");
+    e2e_start_ok(e2e, NULL);
+    for (int i = 0; i < 4; i++) {
+        peers[i] = peer_new_socket(&e2e->addr);
+        assert_non_null(peers[i]);
+    }
+    assert_true(logged_until(e2e, "connections: all are in use: hosts that connect wait"));
+    assert_true(e2e_metric(e2e, "icms_target_connections") == 4);
+    assert_true(e2e_metric(e2e, "icms_target_connections_max") == 4);
+    assert_true(e2e_metric(e2e, "icms_target_connections_full_total") == 1);
+    late = peer_new_socket(&e2e->addr);
+    assert_non_null(late);
+    peer_free(&peers[0]);
+    assert_true(peer_admin(late, 0));
+    assert_true(e2e_metric(e2e, "icms_target_connections_full_total") == 2);
+    peer_free(&late);
+    for (int i = 1; i < 4; i++)
+        peer_free(&peers[i]);
+    assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+}
+
 /* One reactor is stopped, as a debugger does it; the others and HTTP go on. It stays so until the
  * main thread has logged it, too, which looks less often. */
 static void a_stuck_reactor_is_named(void **state)
@@ -585,6 +613,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(it_serves_and_counts, e2e_setup, e2e_teardown),
         cmocka_unit_test_setup_teardown(sigterm_ends_with_hosts_connected, e2e_setup, e2e_teardown),
         cmocka_unit_test_setup_teardown(sigterm_waits_for_commands_in_flight, e2e_setup,
+                                        e2e_teardown),
+        cmocka_unit_test_setup_teardown(a_host_waits_for_a_free_connection, e2e_setup,
                                         e2e_teardown),
         cmocka_unit_test_setup_teardown(a_stuck_reactor_is_named, e2e_setup, e2e_teardown),
         cmocka_unit_test_setup_teardown(mistakes_have_their_own_sentences, e2e_setup, e2e_teardown),

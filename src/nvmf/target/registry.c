@@ -57,7 +57,9 @@ void nvmft_registry_accept(struct nvmf_listener *listener)
     qpair = container_of(list_pop(&best->free), struct nvmft_qpair, free_link);
     check(!qpair->kill_busy && !qpair->tell_busy && qpair->reg_ctrl == NULL);
     best->used++;
-    atomic_fetch_add_explicit(&target->connections, 1, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&target->connections, 1, memory_order_relaxed) + 1 ==
+        target->opts.connections_max)
+        counter_add(&target->connections_full, 1);
     atomic_fetch_add_explicit(&target->connections_total, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&portal->connections, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&portal->connections_total, 1, memory_order_relaxed);

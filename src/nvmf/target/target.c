@@ -450,6 +450,8 @@ void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stat
     *out_stats = (struct nvmf_target_stats){
         .connections = atomic_load_explicit(&target->connections, memory_order_relaxed),
         .connections_total = atomic_load_explicit(&target->connections_total, memory_order_relaxed),
+        .connections_max = target->opts.connections_max,
+        .connections_full = counter_get(&target->connections_full),
         .controllers = atomic_load_explicit(&target->controllers, memory_order_relaxed),
         .connects_refused = atomic_load_explicit(&target->connects_refused, memory_order_relaxed),
         .keepalive_timeouts =

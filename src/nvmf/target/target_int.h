@@ -549,6 +549,7 @@ struct nvmf_target {
     uint32_t ctrl_next;           /* where the search for a free one starts              */
     _Atomic uint32_t connections; /* now                                                 */
     _Atomic uint64_t connections_total;
+    uint64_t connections_full; /* counter.h: times that the last of them was taken       */
     _Atomic uint64_t connects_refused;
     _Atomic uint64_t keepalive_timeouts;
     _Atomic uint32_t controllers; /* now                                                 */

@@ -290,6 +290,8 @@ static void all_portals_have_one_limit_of_connections(void **state)
     rig_run(rig, 500);
     rig_stats(rig, &stats);
     assert_int_equal(stats.connections, 6);
+    assert_int_equal(stats.connections_max, 6);
+    assert_int_equal(stats.connections_full, 1);
     for (uint32_t i = 0; i < PORTALS; i++)
         total += stats.portals[i].connections;
     assert_int_equal(total, 6);
