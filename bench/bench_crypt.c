@@ -86,6 +86,16 @@ static void crypt_seal(struct crypt_side *side)
                      side->sealed);
 }
 
+static bool crypt_open(struct crypt_side *side)
+{
+    const struct seal_sealed sealed = {.from = side->sealed,
+                                       .plain_bytes = side->size,
+                                       .end = sealed_pieces(side->size),
+                                       .memory = side->memory};
+
+    return seal_open_pieces(side->seal, side->key, &side->block, &sealed, side->opened);
+}
+
 static icms_err crypt_slice(struct bench_side *base, const struct bench_work *work, uint64_t ns,
                             struct bench_slice *slice, struct err_why *why)
 {
@@ -99,20 +109,16 @@ static icms_err crypt_slice(struct bench_side *base, const struct bench_work *wo
         uint64_t start = now;
         icms_err err = ICMS_OK;
 
-        if (work->op == BENCH_PUT) {
+        if (work->op == BENCH_PUT)
             crypt_seal(side);
-        } else if (!seal_open(side->seal, side->key, &side->block, side->sealed, side->size,
-                              side->memory, side->opened)) {
+        else if (!crypt_open(side))
             err = ICMS_CORRUPT;
-        }
         now = bench_now_ns();
         bench_slice_add(slice, err, side->size, work->op == BENCH_PUT ? 0 : side->size,
                         now - start);
     }
     slice->wall_ns = now - begin;
-    if (!seal_open(side->seal, side->key, &side->block, side->sealed, side->size, side->memory,
-                   side->opened) ||
-        memcmp(side->opened, side->plain, side->size) != 0) {
+    if (!crypt_open(side) || memcmp(side->opened, side->plain, side->size) != 0) {
         slice->errors++;
         slice->error = ICMS_CORRUPT;
     }

@@ -50,6 +50,8 @@
 #define SCALE_NQN   "nqn.2026-01.org.icms:bench"
 #define SCALE_DIALS 16 /* associations that connect at a time */
 
+static const struct uuid scale_volume = {.bytes = {0x1c, 0x35, 0xbf}};
+
 struct scale;
 
 /* One agent, as the enclosure sees it. */
@@ -117,7 +119,7 @@ static void scale_open_next(struct scale *scale)
 static void scale_up(struct nvmf_ctrl *ctrl)
 {
     struct scale_agent *agent = nvmf_ctrl_owner(ctrl);
-    const struct nvmf_volume *volume = nvmf_ctrl_volume_at(ctrl, 0);
+    const struct nvmf_volume *volume = nvmf_ctrl_volume(ctrl, &scale_volume);
 
     if (volume != NULL)
         agent->scale->nsid = volume->nsid;
@@ -285,7 +287,7 @@ static icms_err scale_target_up(struct scale *scale, const char *dir, const char
                                 struct err_why *why)
 {
     static const char *const format[] = {"--format=all", NULL};
-    char text[3 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES];
+    char text[3 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES], uuid[UUID_TEXT_BYTES];
     icms_err err;
 
     scale->target = (struct proc_child){.name = "icms-target"};
@@ -299,9 +301,10 @@ static icms_err scale_target_up(struct scale *scale, const char *dir, const char
                    "connections_max: %u\n"
                    "http:\n  listen: none\n"
                    "drives:\n  - path: \"%s\"\n    format_empty: true\n"
-                   "volumes:\n  - name: kv\n    sealed: false\n    value_max: %u\n",
+                   "volumes:\n  - name: kv\n    uuid: %s\n    sealed: false\n    value_max: %u\n",
                    SCALE_NQN, (unsigned long long)SCALE_MEMORY,
-                   scale->agent_count * SCALE_QUEUES + SCALE_QUEUES, drive, scale->size);
+                   scale->agent_count * SCALE_QUEUES + SCALE_QUEUES, drive,
+                   uuid_format(&scale_volume, uuid), scale->size);
     err = proc_file_write(dir, "target.yaml", text, why, path, sizeof(path));
     if (err == ICMS_OK)
         err = proc_child_start(&scale->target, dir, path, format, &bench_canceled, why);

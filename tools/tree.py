@@ -7,9 +7,9 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Sources of tests beside the product's: tests and fuzzers, and what those share, the simulated back
-# end of the loop included.
-TESTS = re.compile(r"(_test|_rig|_bed|_stress|_fuzz|_fake|_verify|_test_\w+|/fake_\w+|/test_\w+|"
+# Sources of tests beside the product's: tests and fuzzers, and what those share, with benches too;
+# the simulated back end of the loop included.
+TESTS = re.compile(r"(_test|_rig|_bed|_stress|_fuzz|_fake|_verify|_million|_test_\w+|/fake_\w+|/test_\w+|"
                    r"/fault_arm|/mem_transport|/loop/sim\w*)\.[ch]$")
 
 

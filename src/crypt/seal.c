@@ -263,15 +263,3 @@ bool seal_open_pieces(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES
         secret_wipe(to, plain_bytes);
     return passed;
 }
-
-bool seal_open(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
-               const struct seal_block *block, const void *from, uint32_t plain_bytes,
-               enum seal_memory memory, void *to)
-{
-    const struct seal_sealed sealed = {.from = from,
-                                       .plain_bytes = plain_bytes,
-                                       .end = sealed_pieces(plain_bytes),
-                                       .memory = memory};
-
-    return seal_open_pieces(seal, volume_key, block, &sealed, to);
-}

@@ -82,9 +82,4 @@ bool seal_open_pieces(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES
                       const struct seal_block *block, const struct seal_sealed *sealed,
                       void *to) ICMS_MUST_CHECK;
 
-/* The same for all of them. */
-bool seal_open(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
-               const struct seal_block *block, const void *from, uint32_t plain_bytes,
-               enum seal_memory memory, void *to) ICMS_MUST_CHECK;
-
 #endif

@@ -139,6 +139,18 @@ static void pieces_have_their_own_nonce_and_place(void **state)
     free(wanted);
 }
 
+/* All pieces of a value. */
+static bool opens(const struct seal_block *block, const uint8_t *master, const uint8_t *out,
+                  uint32_t plain_bytes, enum seal_memory memory, void *back)
+{
+    const struct seal_sealed sealed = {.from = out,
+                                       .plain_bytes = plain_bytes,
+                                       .end = sealed_pieces(plain_bytes),
+                                       .memory = memory};
+
+    return seal_open_pieces(seal, master, block, &sealed, back);
+}
+
 static const uint32_t sizes[] = {
     1,         15,    16,        17,        12 * KIB - 1,  12 * KIB,   12 * KIB + 1,
     PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 2 * PIECE + 1, 1024 * KIB, 1024 * KIB + 77};
@@ -157,13 +169,13 @@ static void every_size_comes_back(void **state)
         back[sizes[i]] = 0x5a;
         crc = seal_value(seal, volume_key, &block, plain, sizes[i], SEAL_SHARED, out);
         assert_int_equal(crc, crc32c(out, bytes));
-        assert_true(seal_open(seal, volume_key, &block, out, sizes[i], SEAL_SHARED, back));
+        assert_true(opens(&block, volume_key, out, sizes[i], SEAL_SHARED, back));
         assert_memory_equal(back, plain, sizes[i]);
         memset(out, 0, bytes);
         memset(back, 0, sizes[i]);
         assert_int_equal(seal_value(seal, volume_key, &block, plain, sizes[i], SEAL_OWN, out), crc);
         assert_int_equal(crc, crc32c(out, bytes));
-        assert_true(seal_open(seal, volume_key, &block, out, sizes[i], SEAL_OWN, back));
+        assert_true(opens(&block, volume_key, out, sizes[i], SEAL_OWN, back));
         assert_memory_equal(back, plain, sizes[i]);
         assert_int_equal(out[bytes], 0x5a);
         assert_int_equal(back[sizes[i]], 0x5a);
@@ -195,8 +207,7 @@ static void does_not_open(const struct seal_block *block, const uint8_t *master,
     for (int memory = SEAL_SHARED; memory <= SEAL_OWN; memory++) {
         uint8_t *back = filled(plain_bytes);
 
-        assert_false(
-            seal_open(seal, master, block, out, plain_bytes, (enum seal_memory)memory, back));
+        assert_false(opens(block, master, out, plain_bytes, (enum seal_memory)memory, back));
         for (uint32_t i = 0; i < plain_bytes; i++)
             assert_int_equal(back[i], 0);
         free(back);

@@ -138,8 +138,10 @@ static void pair_exist_done(struct nvmf_req *req)
 static void pair_do_exist(void *arg)
 {
     struct pair *pair = arg;
-    const struct nvmf_volume *volume = nvmf_ctrl_volume_at(pair->ctrl, 0);
+    const struct uuid uuid = {{1}}; /* the first one of the rig */
+    const struct nvmf_volume *volume = nvmf_ctrl_volume(pair->ctrl, &uuid);
 
+    check(volume != NULL);
     pair->req = (struct nvmf_req){.nsid = volume->nsid,
                                   .key = peer_key("key"),
                                   .deadline_ns = loop_now_ns(pair->loop) + 1000 * MS,

@@ -278,10 +278,8 @@ void nvmf_ctrl_ask(struct nvmf_ctrl *ctrl);
  * zeros: none. On the loop. */
 void nvmf_ctrl_wanted_set(struct nvmf_ctrl *ctrl, uint32_t index, const struct uuid *uuid);
 
-/* One of the volumes that were found, LIMIT_AGENT_VOLUMES at most, while it is up. */
-const struct nvmf_volume *nvmf_ctrl_volume_at(const struct nvmf_ctrl *ctrl, uint32_t index);
-
-/* The volume of this name, or NULL. */
+/* The volume of this name among those that were found, LIMIT_AGENT_VOLUMES at most, while it is up;
+ * NULL: it is not. */
 const struct nvmf_volume *nvmf_ctrl_volume(const struct nvmf_ctrl *ctrl, const struct uuid *uuid);
 
 struct nvmf_ctrl_stats {

@@ -946,12 +946,6 @@ bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl)
            ctrl->info.in_capsule_bytes >= NVME_KV_EXIST_MANY_BYTES;
 }
 
-const struct nvmf_volume *nvmf_ctrl_volume_at(const struct nvmf_ctrl *ctrl, uint32_t index)
-{
-    check(index < ctrl->volume_count);
-    return &ctrl->volumes[index];
-}
-
 const struct nvmf_volume *nvmf_ctrl_volume(const struct nvmf_ctrl *ctrl, const struct uuid *uuid)
 {
     for (uint32_t i = 0; i < ctrl->volume_count; i++)

@@ -666,6 +666,7 @@ static void a_name_that_comes_twice_is_found_once(void **state)
 
 static void keeps_the_first_volumes_when_none_are_named(void **state)
 {
+    struct uuid last = numbered(LIMIT_AGENT_VOLUMES), next = numbered(LIMIT_AGENT_VOLUMES + 1);
     struct bed *bed = bed_new(0);
 
     many_volumes(bed->fake);
@@ -673,8 +674,9 @@ static void keeps_the_first_volumes_when_none_are_named(void **state)
     bed_open(bed);
     assert_int_equal(bed->ups, 1);
     assert_int_equal(bed->ctrl->volume_count, LIMIT_AGENT_VOLUMES);
-    assert_int_equal(nvmf_ctrl_volume_at(bed->ctrl, LIMIT_AGENT_VOLUMES - 1)->nsid,
-                     LIMIT_AGENT_VOLUMES);
+    assert_non_null(nvmf_ctrl_volume(bed->ctrl, &last));
+    assert_int_equal(nvmf_ctrl_volume(bed->ctrl, &last)->nsid, LIMIT_AGENT_VOLUMES);
+    assert_null(nvmf_ctrl_volume(bed->ctrl, &next));
     bed_free(bed);
 }
 
