@@ -493,7 +493,7 @@ struct agent_shard {
     bool yields;            /* and pinned ones: their slab goes to another volume              */
     struct agent_prestage_stats prestage; /* counters */
     /* counters */
-    uint64_t slots_used, slots_limbo, used_bytes, evictions;
+    uint64_t slots_used, used_bytes, evictions;
     uint64_t hits_dram, hits_local, hits_pod;
     uint64_t misses[AGENT_STATS_MISSES];
     uint64_t puts, put_bytes, get_bytes;

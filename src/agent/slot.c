@@ -268,7 +268,6 @@ void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot)
     meta->state = AGENT_SLOT_LIMBO;
     list_push(&shard->limbo, &meta->link);
     counter_add(&shard->slots_used, -(uint64_t)1);
-    counter_add(&shard->slots_limbo, 1);
     counter_add(&shard->used_bytes, -(uint64_t)meta->value_bytes);
     agent_shard_sweep_arm(shard);
     if (shard->events != NULL && shard->identity % 2 == 0) /* else all are going */
@@ -290,7 +289,6 @@ static void shard_limbo_free(struct agent_shard *shard)
         if (meta->pins > 0 || shard_is_leased(shard, slot))
             continue;
         list_remove(&meta->link);
-        counter_add(&shard->slots_limbo, -(uint64_t)1);
         shard_slot_free(shard, slot);
     }
 }

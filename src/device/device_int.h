@@ -8,7 +8,6 @@
 #include "device/driver.h"
 
 /* Error codes that are the same in CUDA and HIP. */
-#define DEVICE_INVALID_VALUE   1
 #define DEVICE_OUT_OF_MEMORY   2
 #define DEVICE_NOT_INITIALIZED 3
 

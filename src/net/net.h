@@ -196,8 +196,7 @@ struct net_conn {
     struct list sends;              /* struct net_send, oldest first                          */
     uint64_t head_sent;             /* bytes of the oldest that the kernel took               */
     struct iovec vectors[NET_CONN_VECTORS]; /* of the send in flight                         */
-    uint64_t bytes_in;  /* counter, owner may read                                */
-    uint64_t bytes_out; /* counter, owner may read                                */
+    uint64_t bytes_in; /* counter, owner may read                                */
 };
 
 /* Takes the socket. The struct must be closed or zeroed. With TLS the connection is open at once:

@@ -259,7 +259,6 @@ static void conn_sent(struct loop_op *op)
 {
     struct net_conn *conn = container_of(op, struct net_conn, send_op);
 
-    conn->bytes_out += op->bytes;
     net_conn_send_end(conn, op->err, op->bytes);
 }
 

@@ -616,7 +616,6 @@ static void tls_sent(struct loop_op *op)
     struct net_tls *tls = conn->tls;
     uint32_t bytes = op->bytes;
 
-    conn->bytes_out += bytes;
     if (!net_tls_is_open(tls)) { /* of the handshake */
         tls->vector.iov_base = (uint8_t *)tls->vector.iov_base + bytes;
         tls->vector.iov_len -= bytes;

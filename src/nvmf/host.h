@@ -283,20 +283,13 @@ void nvmf_ctrl_wanted_set(struct nvmf_ctrl *ctrl, uint32_t index, const struct u
 const struct nvmf_volume *nvmf_ctrl_volume(const struct nvmf_ctrl *ctrl, const struct uuid *uuid);
 
 struct nvmf_ctrl_stats {
-    uint64_t opens;         /* nvmf_ctrl_open calls                                            */
-    uint64_t ups;           /* of them that came up                                            */
     uint64_t commands;      /* I/O commands sent                                               */
     uint64_t answers;       /* answers to them                                                 */
-    uint64_t deadlines;     /* requests that ended with DEADLINE                               */
     uint64_t redirects;     /* receives moved away from a buffer                               */
     uint64_t digest_errors; /* data digests that did not match                                 */
     uint64_t violations;    /* connections dropped because the target broke the protocol       */
     uint64_t auths;         /* queue pairs that authenticated                                  */
     uint64_t auths_refused; /* that did not: the target refused our secret, or lacked its own  */
-    uint64_t silences;      /* associations ended because nothing came                         */
-    uint64_t keep_alives;   /* sent                                                            */
-    uint64_t bytes_in;      /* received, of connections that ended                             */
-    uint64_t bytes_out;     /* sent, of connections that ended                                 */
 };
 
 /* On the loop. */

@@ -461,10 +461,9 @@ static icms_err host_withdraw(struct nvmf_conn *conn, struct nvmf_host_io *io)
     return ICMS_OK;
 }
 
-static void host_bytes(const struct nvmf_conn *conn, uint64_t *out_received, uint64_t *out_sent)
+static uint64_t host_received(const struct nvmf_conn *conn)
 {
-    *out_received = ((const struct mem_host *)conn)->received;
-    *out_sent = 0;
+    return ((const struct mem_host *)conn)->received;
 }
 
 static struct mem_io *mem_io_of(struct mem_target *target, struct nvmf_target_io *io)
@@ -550,7 +549,7 @@ const struct nvmf_host_transport nvmf_host_mem = {
     .send = host_send,
     .withdraw = host_withdraw,
     .close = host_close,
-    .bytes = host_bytes,
+    .received = host_received,
 };
 
 const struct nvmf_target_transport nvmf_target_mem = {

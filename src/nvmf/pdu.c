@@ -474,7 +474,6 @@ static void pdu_transmit(struct nvmf_pdu_conn *conn, struct nvmf_pdu_tx *tx)
         tx->ddgst = le32_of(crc);
         tx_vector(&tx->send, &tx->ddgst, sizeof(tx->ddgst));
     }
-    conn->stats.pdus_out++;
     net_conn_send(&conn->net, &tx->send);
 }
 
@@ -531,7 +530,6 @@ icms_err nvmf_pdu_recv_redirect(struct nvmf_pdu_conn *conn, const void *data,
     check(conn->redirect_done == NULL);
     memset(conn->data, 0, sizeof(conn->data));
     conn->data_status = ICMS_CANCELED;
-    conn->stats.redirects++;
     conn->redirect_data = data;
     conn->redirect_done = done;
     conn->redirect_arg = arg;

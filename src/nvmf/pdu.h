@@ -89,12 +89,10 @@ enum nvmf_pdu_state {
 
 struct nvmf_pdu_stats {
     uint64_t pdus_in;      /* whole PDUs received                     */
-    uint64_t pdus_out;     /* PDUs queued                             */
     uint64_t ddgst_errors; /* data digests that did not match         */
     uint64_t hdgst_errors; /* header digests that did not match       */
     uint64_t term_in;      /* TermReqs received                       */
     uint64_t term_out;     /* TermReqs sent                           */
-    uint64_t redirects;    /* payloads redirected                     */
 };
 
 struct nvmf_pdu_conn {

@@ -112,8 +112,8 @@ struct nvmf_host_transport {
     /* Ends it: closed() comes. Idempotent; harmless on a closed one. */
     void (*close)(struct nvmf_conn *conn, icms_err why);
 
-    /* Bytes received and sent since connect, also after closed(): a peer that lives sends some. */
-    void (*bytes)(const struct nvmf_conn *conn, uint64_t *out_received, uint64_t *out_sent);
+    /* Bytes received since connect, also after closed(): a peer that lives sends some. */
+    uint64_t (*received)(const struct nvmf_conn *conn);
 };
 
 extern const struct nvmf_host_transport nvmf_host_tcp;

@@ -38,9 +38,8 @@ _Static_assert(PLACE_SLOTS == 1 << 16, "a slot is 16 bits of the hash");
 __extension__ typedef unsigned __int128 place_u128;
 
 struct place_map {
-    uint32_t members;  /* in the caller's array, with weight or without        */
-    uint32_t weighted; /* members with weight                                  */
-    uint32_t shift;    /* where the slot lies in a key's hash: its level       */
+    uint32_t members; /* in the caller's array, with weight or without        */
+    uint32_t shift;   /* where the slot lies in a key's hash: its level       */
     uint8_t rank[PLACE_SLOTS][PLACE_RANKS]; /* members in order, or PLACE_NOBODY */
 };
 
@@ -187,7 +186,6 @@ static icms_err place_map_build(const struct place_member *members, uint32_t cou
                 .uuid = members[i].uuid,
             };
     }
-    map->weighted = build->candidates;
     for (uint32_t slot = 0; slot < PLACE_SLOTS; slot++)
         place_slot_rank(map, build, slot);
     free(build);

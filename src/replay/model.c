@@ -73,7 +73,6 @@ static icms_err request_run(struct replay *replay, const struct replay_cache *ca
         result->block_hits += replay->there[i];
     result->refs += request->count;
     result->tokens += request->tokens;
-    result->prefix_hits += prefix;
     result->token_hits += u64_min(request->tokens, (uint64_t)prefix * replay->trace->block_tokens);
     return ICMS_OK;
 }

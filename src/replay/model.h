@@ -45,8 +45,7 @@ struct replay_result {
     uint64_t refs;           /* blocks asked for                                     */
     uint64_t tokens;         /* of all prompts                                       */
     uint64_t block_hits;     /* blocks that were there                               */
-    uint64_t prefix_hits;    /* blocks of longest prefixes                           */
-    uint64_t token_hits;     /* their tokens                                         */
+    uint64_t token_hits;     /* tokens of longest prefixes                           */
     uint64_t refused;        /* blocks that were offered and not written             */
     uint64_t admitted_bytes; /* values offered and written                           */
     uint64_t written_bytes;  /* all that goes to the drive, headers and summaries too */

@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (err == ICMS_OK) {
         setup.kind = REPLAY_LRU;
         check(replay_run(&trace, &setup, &why, &result) == ICMS_OK);
-        check(result.block_hits <= result.refs && result.prefix_hits <= result.block_hits);
+        check(result.block_hits <= result.refs && result.token_hits <= result.tokens);
     }
     replay_trace_free(&trace);
     (void)fclose(file);

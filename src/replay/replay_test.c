@@ -117,24 +117,26 @@ static void test_long_line(void **state)
 
 /* An LRU of times only: the block that is there and has the smallest time goes. */
 static void lru_reference(const struct replay_trace *trace, uint32_t loops, uint64_t capacity,
-                          uint64_t *out_block_hits, uint64_t *out_prefix_hits)
+                          uint64_t *out_block_hits, uint64_t *out_token_hits)
 {
     uint64_t *time = calloc((size_t)loops * trace->block_count, sizeof(*time));
     uint64_t now = 0, there = 0;
 
     assert_non_null(time);
-    *out_block_hits = *out_prefix_hits = 0;
+    *out_block_hits = *out_token_hits = 0;
     for (uint32_t r = 0; r < loops * trace->request_count; r++) {
         const struct replay_request *request = &trace->requests[r % trace->request_count];
         uint32_t base = r / trace->request_count * trace->block_count;
         const uint32_t *refs = &trace->refs[request->first];
-        bool whole = true;
+        uint64_t prefix = 0;
 
         for (uint32_t i = 0; i < request->count; i++) {
-            whole = whole && time[base + refs[i]] != 0;
-            *out_prefix_hits += whole;
+            prefix += prefix == i && time[base + refs[i]] != 0;
             *out_block_hits += time[base + refs[i]] != 0;
         }
+        *out_token_hits += prefix * trace->block_tokens < request->tokens
+                               ? prefix * trace->block_tokens
+                               : request->tokens;
         for (uint32_t i = request->count; i-- > 0;) {
             uint64_t *oldest = NULL;
 
@@ -164,12 +166,12 @@ static void test_lru(void **state)
                                      .block_bytes = 1 << 20,
                                      .loops = 2};
         struct replay_result result;
-        uint64_t block_hits, prefix_hits;
+        uint64_t block_hits, token_hits;
 
         assert_int_equal(replay_run(&trace, &setup, NULL, &result), ICMS_OK);
-        lru_reference(&trace, 2, capacities[i], &block_hits, &prefix_hits);
+        lru_reference(&trace, 2, capacities[i], &block_hits, &token_hits);
         assert_int_equal(result.block_hits, block_hits);
-        assert_int_equal(result.prefix_hits, prefix_hits);
+        assert_int_equal(result.token_hits, token_hits);
         assert_int_equal(result.refs, 2 * trace.ref_count);
     }
     replay_trace_free(&trace);

@@ -100,7 +100,6 @@ enum store_segment_state {
     SEGMENT_SEALING,    /* takes no more; waits for its records, then for its summary; woken by
                            store_segment_written, store_seal_done                                */
     SEGMENT_SEALED,     /* rests until reclaim chooses it, or its last block dies                */
-    SEGMENT_STATES,
 };
 
 struct store_segment {

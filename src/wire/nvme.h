@@ -191,17 +191,16 @@ icms_err nvme_sgl_decode(const struct nvme_sgl_wf *wf, struct nvme_sgl *out_sgl,
 
 /* ---- features ------------------------------------------------------------------------------- */
 
-#define NVME_FEATURE_ARBITRATION   0x01
-#define NVME_FEATURE_POWER         0x02
-#define NVME_FEATURE_TEMPERATURE   0x04
-#define NVME_FEATURE_ERROR         0x05
-#define NVME_FEATURE_WRITE_CACHE   0x06
-#define NVME_FEATURE_QUEUES        0x07 /* DW0: NCQR << 16 | NSQR, 0's based       */
-#define NVME_FEATURE_ASYNC_EVENT   0x0b
-#define NVME_FEATURE_KEEP_ALIVE    0x0f /* ms                                      */
-#define NVME_FEATURE_HOST_BEHAVIOR 0x16
-#define NVME_FEATURE_IO_SETS       0x19 /* I/O command set profile                 */
-#define NVME_FEATURE_KV            0x20 /* b0 EDNEK: delete of a missing key fails */
+#define NVME_FEATURE_ARBITRATION 0x01
+#define NVME_FEATURE_POWER       0x02
+#define NVME_FEATURE_TEMPERATURE 0x04
+#define NVME_FEATURE_ERROR       0x05
+#define NVME_FEATURE_WRITE_CACHE 0x06
+#define NVME_FEATURE_QUEUES      0x07 /* DW0: NCQR << 16 | NSQR, 0's based       */
+#define NVME_FEATURE_ASYNC_EVENT 0x0b
+#define NVME_FEATURE_KEEP_ALIVE  0x0f /* ms                                      */
+#define NVME_FEATURE_IO_SETS     0x19 /* I/O command set profile                 */
+#define NVME_FEATURE_KV          0x20 /* b0 EDNEK: delete of a missing key fails */
 
 /* Of icms, with NVME_ICMS_EXT_SETTINGS: what all hosts that share blocks have to agree about. Set
  * tells one; DW0 is the value that the other hosts have (nvmf/target.h). They cannot be got. EPOCH
@@ -219,7 +218,6 @@ icms_err nvme_sgl_decode(const struct nvme_sgl_wf *wf, struct nvme_sgl *out_sgl,
 #define NVME_AEN_DEGRADED   0x00020001u /* SMART, reliability, log 02h        */
 #define NVME_AEN_SPARE      0x00020201u /* SMART, spare under threshold       */
 #define NVME_AEN_NS_CHANGED 0x00040002u /* notice, info 00h, log 04h          */
-#define NVME_AEN_DISCOVERY  0x0070f002u /* notice, info F0h, log 70h          */
 
 /* ---- registers by Property Get and Set ------------------------------------------------------ */
 

@@ -49,8 +49,7 @@ icms_err nvme_kv_cmd_decode(const struct nvme_sqe_wf *sqe,
 /* ---- data of List --------------------------------------------------------------------------- */
 
 /* u32 number of keys, then each key: u16 length, bytes, zeros up to a multiple of 4. */
-#define NVME_KV_LIST_HEADER_BYTES    4
-#define NVME_KV_LIST_ENTRY_BYTES_MAX 20
+#define NVME_KV_LIST_HEADER_BYTES 4
 
 /* Writes list data piece by piece into the caller's memory. */
 struct nvme_kv_list_writer {

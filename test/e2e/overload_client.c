@@ -24,7 +24,6 @@
 #define STORES     1000   /* under way; what is due meanwhile waits    */
 #define LOADS      4      /* under way                                 */
 #define LOADS_S    200    /* started a second                          */
-#define GRACE_MS   20     /* the answer to a deadline may take so long */
 
 /* A block under way. */
 struct slot {

@@ -122,7 +122,6 @@ uint64_t lib_virtual_ns(const struct lib_process *process, uint64_t node_ns);
 #define LIB_CALL_BLOCKS 8   /* with memory of their own           */
 #define LIB_CALL_MANY   300 /* more than a handle's leases; without */
 #define LIB_LEASES      4
-#define LIB_DEADLINE_NS (10000 * MS) /* of calls that have none */
 
 /* One call of libicms and what it is about. */
 struct lib_call {

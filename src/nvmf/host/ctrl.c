@@ -637,7 +637,6 @@ void nvmf_ctrl_queue_live(struct nvmf_ctrl *ctrl, struct nvmf_queue *queue)
     }
     ctrl->state = NVMF_CTRL_UP;
     ctrl->up = true;
-    ctrl->stats.ups++;
     loop_timer_stop(ctrl->loop, &ctrl->open_timer);
     ctrl->ops->up(ctrl);
     ctrl_tell_start(ctrl);
@@ -664,7 +663,6 @@ void nvmf_ctrl_open(struct nvmf_ctrl *ctrl, uint64_t deadline_ns)
     ctrl->ns_dirty = false;
     ctrl->silent_ticks = 0;
     ctrl->heard_bytes = 0;
-    ctrl->stats.opens++;
     memset(&ctrl->info, 0, sizeof(ctrl->info));
     loop_timer_start(ctrl->loop, &ctrl->open_timer, deadline_ns);
     nvmf_queue_open(&ctrl->queues[0], NVMF_ADMIN_ENTRIES, deadline_ns);
@@ -707,7 +705,6 @@ static void ctrl_keep_start(struct nvmf_ctrl *ctrl)
 {
     if (ctrl->keep.state != NVMF_REQ_IDLE)
         return;
-    ctrl->stats.keep_alives++;
     nvme_admin_plain_encode(NVME_ADMIN_KEEP_ALIVE, &ctrl->keep.sqe);
     ctrl_admin_start(ctrl, &ctrl->keep, NULL, 0,
                      ctrl->keep_alive_ns == 0 ? 0 : loop_now_ns(ctrl->loop) + ctrl->keep_alive_ns,
@@ -789,7 +786,6 @@ static void ctrl_tick(struct loop_timer *timer)
     ctrl->silent_ticks = heard_bytes != ctrl->heard_bytes ? 0 : ctrl->silent_ticks + 1;
     ctrl->heard_bytes = heard_bytes;
     if (ctrl->silent_ticks >= NVMF_SILENCE_TICKS || dead != NULL) {
-        ctrl->stats.silences++;
         nvmf_ctrl_fail(ctrl, ICMS_PEER_DOWN,
                        "%u commands wait and nothing came on the %s for %u ms", waiting,
                        dead != NULL ? dead->name : "connections",

@@ -58,7 +58,6 @@ enum fake_auth {
     FAKE_AUTH_BUSY,            /* the first auth_busy NEGOTIATE find no place                */
     FAKE_AUTH_BLIND,           /* takes any reply, proves nothing                            */
     FAKE_AUTH_WRONG,           /* takes any reply, proves itself wrongly                     */
-    FAKE_AUTHS,
 };
 
 struct fake_volume {

@@ -73,7 +73,7 @@ struct nvmf_queue {
     uint32_t in_capsule_max; /* data that may go with a command                         */
     uint32_t ask_first;      /* so many stores that could bring more ask instead        */
     uint32_t silent_ticks;   /* ticks without a byte while commands wait                */
-    uint64_t heard_bytes;    /* bytes_in at the last tick                               */
+    uint64_t heard_bytes;    /* nvmf_queue_heard at the last tick                       */
     struct nvmf_cmd *cmds;   /* [entries_max]                                           */
     struct list free;        /* struct nvmf_cmd                                         */
     struct list unanswered;  /* struct nvmf_cmd whose requests ended early, oldest first */

@@ -89,10 +89,7 @@ static void queue_broken(struct nvmf_conn *conn, const char *text)
 
 uint64_t nvmf_queue_heard(const struct nvmf_queue *queue)
 {
-    uint64_t received, sent;
-
-    queue->ctrl->transport->bytes(queue->conn, &received, &sent);
-    return received;
+    return queue->ctrl->transport->received(queue->conn);
 }
 
 void nvmf_queue_close(struct nvmf_queue *queue, icms_err why)
@@ -109,11 +106,7 @@ static void queue_closed(struct nvmf_conn *conn, icms_err err, const char *text)
     struct nvmf_queue *queue = conn->owner;
     struct nvmf_ctrl *ctrl = queue->ctrl;
     bool opening = queue->state == NVMF_QUEUE_OPENING;
-    uint64_t received, sent;
 
-    ctrl->transport->bytes(conn, &received, &sent);
-    ctrl->stats.bytes_in += received;
-    ctrl->stats.bytes_out += sent;
     queue->state = NVMF_QUEUE_CLOSING;
     if (opening)
         nvmf_ctrl_fail(ctrl, err, "cannot connect (%s queue): %s", queue->name, text);

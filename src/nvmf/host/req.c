@@ -29,8 +29,6 @@ void nvmf_req_end(struct nvmf_req *req, icms_err err)
     loop_timer_stop(ctrl->loop, &req->timer);
     req->state = NVMF_REQ_IDLE;
     req->err = err;
-    if (err == ICMS_DEADLINE)
-        ctrl->stats.deadlines++;
     req->done(req);
 }
 

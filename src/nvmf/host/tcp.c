@@ -127,12 +127,9 @@ static void tcp_free(struct nvmf_conn **conn)
     *conn = NULL;
 }
 
-static void tcp_bytes(const struct nvmf_conn *conn, uint64_t *out_received, uint64_t *out_sent)
+static uint64_t tcp_received(const struct nvmf_conn *conn)
 {
-    const struct tcp *tcp = (const struct tcp *)conn;
-
-    *out_received = tcp->pdu.net.bytes_in;
-    *out_sent = tcp->pdu.net.bytes_out;
+    return ((const struct tcp *)conn)->pdu.net.bytes_in;
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -240,7 +237,7 @@ static void tcp_connect(struct nvmf_conn *conn, const struct nvmf_connect_opts *
     check(tcp->state == TCP_CLOSED && tcp->tx_data_bytes == 0);
     tcp->state = TCP_DIAL;
     tcp->closing = tcp->terminated = false;
-    tcp->pdu.net.bytes_in = tcp->pdu.net.bytes_out = 0; /* of the connection before */
+    tcp->pdu.net.bytes_in = 0; /* of the connection before */
     tcp->timeout_ns = opts->send_timeout_ns;
     tcp->deadline_ns = opts->deadline_ns;
     tcp->tls = opts->tls;
@@ -610,5 +607,5 @@ const struct nvmf_host_transport nvmf_host_tcp = {
     .send = tcp_send,
     .withdraw = tcp_withdraw,
     .close = tcp_close,
-    .bytes = tcp_bytes,
+    .received = tcp_received,
 };
