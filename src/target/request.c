@@ -294,15 +294,12 @@ static enum target_step target_run_look(struct target_req *req)
     return req->op.read.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
 
-/* One writer: the drive's loop. That the enclosure was read lately counts only loads that got all
+/* On the drive's loop. That the enclosure was read lately counts only loads that got all
  * of their value: an agent that finds a link slow repeats its last load into 64 KiB of memory
  * (AGENT_PROBE_BYTES), to see how long that takes, and nobody uses what came. */
 static void target_load_count(const struct target_req *req)
 {
-    _Atomic uint64_t *hits = &req->target->drives[req->drive].hits[req->nvmf->ns];
-
-    atomic_store_explicit(hits, atomic_load_explicit(hits, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
+    counter_add(&req->target->drives[req->drive].hits[req->nvmf->ns], 1);
     if (req->op.read.value_bytes <= req->nvmf->host_bytes)
         atomic_store_explicit(&req->target->loaded_ns[req->drive][req->nvmf->ns],
                               loop_now_ns(req->at), memory_order_relaxed);

@@ -423,7 +423,7 @@ static void target_stats_volume(const struct target *target, uint32_t v,
         if (store == NULL || drive->is_leaving)
             continue;
         store_volume_stats(store, v, &stats);
-        out->hits += atomic_load_explicit(&drive->hits[v], memory_order_relaxed);
+        out->hits += counter_get(&drive->hits[v]);
         out->store.blocks += stats.blocks;
         out->store.bytes += stats.bytes;
         out->store.evictions += stats.evictions;

@@ -160,9 +160,9 @@ struct target_drive {
     struct store_probe probe;      /* the one under way                                       */
     struct loop_timer probe_timer; /* starts the next one                                     */
     _Atomic uint64_t slow_total;   /* how often it became slow                                */
-    _Atomic uint64_t hits[LIMIT_VOLUMES]; /* loads that found the block                       */
-    struct hist read_ns;  /* from the store's read to its end                        */
-    struct hist write_ns; /* the same of writes                                      */
+    uint64_t hits[LIMIT_VOLUMES];  /* counter.h: loads that found the block                   */
+    struct hist read_ns;           /* from the store's read to its end                        */
+    struct hist write_ns;          /* the same of writes                                      */
     struct target_move move;
     /* drives_change.c: the end */
     _Atomic uint32_t values;  /* mutations in flight whose value is here                  */
