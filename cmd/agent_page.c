@@ -11,13 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void page_one(struct ctl_page *page, const char *name, const char *kind, const char *help,
-                     double value)
-{
-    ctl_family(page, name, kind, help);
-    ctl_sample(page, name, "", value);
-}
-
 /* ---- requests ------------------------------------------------------------------------------- */
 
 static const struct {
@@ -175,16 +168,16 @@ static void page_tiers(struct ctl_page *page, const struct agent_stats *stats)
     ctl_family(page, "icms_agent_drive_state", "gauge", "1, with the state of the own drive.");
     ctl_sample(page, "icms_agent_drive_state", is_drive ? states[tier->state] : "state=\"none\"",
                1);
-    ctl_family(page, "icms_agent_drive_slow_total", "counter", "Times that it became slow.");
-    ctl_sample(page, "icms_agent_drive_slow_total", "", (double)tier->slow_total);
+    ctl_metric(page, "icms_agent_drive_slow_total", "counter", "Times that it became slow.",
+               (double)tier->slow_total);
     ctl_family(page, "icms_agent_drive_evictions_total", "counter",
                "Blocks that memory evicted, by what the own drive beside a pod did with them.");
     for (size_t i = 0; i < sizeof(evictions) / sizeof(evictions[0]); i++)
         ctl_sample(page, "icms_agent_drive_evictions_total", evictions[i].label,
                    (double)evictions[i].count);
-    ctl_family(page, "icms_agent_drive_prestaged_total", "counter",
-               "Blocks that were written to the own drive beside a pod for hints.");
-    ctl_sample(page, "icms_agent_drive_prestaged_total", "", (double)tier->prestaged);
+    ctl_metric(page, "icms_agent_drive_prestaged_total", "counter",
+               "Blocks that were written to the own drive beside a pod for hints.",
+               (double)tier->prestaged);
     ctl_family(page, "icms_agent_drive_loads_total", "counter",
                "Loads of blocks that the own drive beside a pod had, by what became of them.");
     for (size_t i = 0; i < sizeof(loads) / sizeof(loads[0]); i++)
@@ -193,24 +186,24 @@ static void page_tiers(struct ctl_page *page, const struct agent_stats *stats)
 
 static void page_limits(struct ctl_page *page, const struct agent_stats *stats)
 {
-    page_one(page, "icms_agent_sheds_total", "counter",
-             "Requests refused because too much was waiting.", (double)stats->sheds);
-    page_one(page, "icms_agent_deadline_misses_total", "counter",
-             "Requests that ended by their deadline.", (double)stats->deadline_misses);
-    page_one(page, "icms_agent_checksum_errors_total", "counter",
-             "Blocks that did not match their checksum.", (double)stats->checksum_errors);
-    page_one(page, "icms_agent_requests_in_flight", "gauge", "Requests taken and not answered.",
-             (double)stats->in_flight);
-    page_one(page, "icms_agent_store_backlog_bytes", "gauge", "Bytes of stores in flight.",
-             (double)stats->backlog_bytes);
-    page_one(page, "icms_agent_clients", "gauge", "Attached client processes.",
-             (double)stats->clients);
-    page_one(page, "icms_agent_clients_dropped_total", "counter",
-             "Clients not served any more because of what they wrote into their ring.",
-             (double)stats->clients_dropped);
-    page_one(page, "icms_agent_clients_refused_total", "counter",
-             "Users that asked to attach and may use no volume, or had too many clients.",
-             (double)stats->clients_refused);
+    ctl_metric(page, "icms_agent_sheds_total", "counter",
+               "Requests refused because too much was waiting.", (double)stats->sheds);
+    ctl_metric(page, "icms_agent_deadline_misses_total", "counter",
+               "Requests that ended by their deadline.", (double)stats->deadline_misses);
+    ctl_metric(page, "icms_agent_checksum_errors_total", "counter",
+               "Blocks that did not match their checksum.", (double)stats->checksum_errors);
+    ctl_metric(page, "icms_agent_requests_in_flight", "gauge", "Requests taken and not answered.",
+               (double)stats->in_flight);
+    ctl_metric(page, "icms_agent_store_backlog_bytes", "gauge", "Bytes of stores in flight.",
+               (double)stats->backlog_bytes);
+    ctl_metric(page, "icms_agent_clients", "gauge", "Attached client processes.",
+               (double)stats->clients);
+    ctl_metric(page, "icms_agent_clients_dropped_total", "counter",
+               "Clients not served any more because of what they wrote into their ring.",
+               (double)stats->clients_dropped);
+    ctl_metric(page, "icms_agent_clients_refused_total", "counter",
+               "Users that asked to attach and may use no volume, or had too many clients.",
+               (double)stats->clients_refused);
 }
 
 /* ---- enclosures ----------------------------------------------------------------------------- */
@@ -438,10 +431,11 @@ static void page_pod(struct ctl_page *page, const struct agent_stats *stats)
     char text[2 * LIMIT_NAME_BYTES];
     char labels[sizeof(text) + 48];
 
-    page_one(page, "icms_agent_epoch", "gauge", "Epoch of the set of enclosures that is in use.",
-             (double)stats->epoch);
-    page_one(page, "icms_agent_map_refused", "gauge",
-             "1: the map in the file of `pod` is refused, and not in use.", stats->is_map_refused);
+    ctl_metric(page, "icms_agent_epoch", "gauge", "Epoch of the set of enclosures that is in use.",
+               (double)stats->epoch);
+    ctl_metric(page, "icms_agent_map_refused", "gauge",
+               "1: the map in the file of `pod` is refused, and not in use.",
+               stats->is_map_refused);
     ctl_family(page, "icms_agent_enclosure_pod_state", "gauge", "1, with its state in the pod.");
     for (uint32_t i = 0; i < stats->enclosure_count; i++) {
         const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
@@ -691,11 +685,11 @@ static void page_usage(struct ctl_page *page, const struct agent_stats *stats)
 
     for (uint32_t i = 0; i < stats->volume_count; i++)
         used += stats->volumes[i].arena_used_bytes;
-    page_one(page, "icms_agent_memory_bytes", "gauge", "Memory for blocks of all volumes.",
-             (double)stats->memory_bytes);
-    page_one(page, "icms_agent_memory_usage_ratio", "gauge",
-             "Share of this memory that values take.",
-             stats->memory_bytes == 0 ? 0 : (double)used / (double)stats->memory_bytes);
+    ctl_metric(page, "icms_agent_memory_bytes", "gauge", "Memory for blocks of all volumes.",
+               (double)stats->memory_bytes);
+    ctl_metric(page, "icms_agent_memory_usage_ratio", "gauge",
+               "Share of this memory that values take.",
+               stats->memory_bytes == 0 ? 0 : (double)used / (double)stats->memory_bytes);
 }
 
 /* ---- pages ---------------------------------------------------------------------------------- */
@@ -706,8 +700,8 @@ void agent_page_metrics(void *arg, struct ctl_page *page)
     struct err_why why = {""};
 
     agent_stats(own->agent, &own->stats);
-    page_one(page, "icms_agent_ready", "gauge", "1: /readyz answers 200, 0: it answers 503.",
-             agent_page_ready(own, &why));
+    ctl_metric(page, "icms_agent_ready", "gauge", "1: /readyz answers 200, 0: it answers 503.",
+               agent_page_ready(own, &why));
     page_ops(page, &own->stats);
     page_states(page, own->stats.states, AGENT_STATS_STATES,
                 (struct page_states_names){"icms_agent_requests_in_state_total",

@@ -218,6 +218,14 @@ void daemon_http(const struct conf_http *conf, struct ctl_http_opts *opts)
                                                       : CTL_HTTP_OPEN_ALL;
 }
 
+icms_err daemon_http_check(const struct conf_http *conf, struct err_why *why)
+{
+    struct ctl_http_opts opts = {.listen = NULL};
+
+    daemon_http(conf, &opts);
+    return conf->listen[0] == '\0' ? ICMS_OK : ctl_http_check(&opts, why);
+}
+
 void daemon_warnings(const struct conf_warnings *warnings)
 {
     for (uint32_t i = 0; i < warnings->count; i++)

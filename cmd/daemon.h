@@ -81,6 +81,9 @@ icms_err daemon_memory_check(const struct daemon_opts *opts, const char *program
 /* Where HTTP is served and who may read it, into opts; texts stay those of conf. */
 void daemon_http(const struct conf_http *conf, struct ctl_http_opts *opts);
 
+/* What ctl_http_check says of it; ICMS_OK without an HTTP port. */
+icms_err daemon_http_check(const struct conf_http *conf, struct err_why *why) ICMS_MUST_CHECK;
+
 /* Logs the warnings of a configuration. */
 void daemon_warnings(const struct conf_warnings *warnings);
 

@@ -56,14 +56,6 @@ static bool main_alive(void *arg, struct err_why *why)
     return ctl_heartbeat_alive(&main_heartbeat, why);
 }
 
-static icms_err main_http_check(const struct conf_http *conf, struct err_why *why)
-{
-    struct ctl_http_opts opts = {.listen = NULL};
-
-    daemon_http(conf, &opts);
-    return conf->listen[0] == '\0' ? ICMS_OK : ctl_http_check(&opts, why);
-}
-
 static const struct ctl_post main_posts[] = {
     {"/v1/prestage", agent_prestage_post},
     {"/v1/match", agent_match_post},
@@ -243,7 +235,7 @@ static void main_link(const struct agent_enclosure_stats *enclosure,
     bool is_slow = is_alone && link->state == AGENT_ENCLOSURE_SLOW;
     char text[LIMIT_ADDRESS_BYTES];
 
-    if (addr->port != link->addr.port || strcmp(addr->host, link->addr.host) != 0) {
+    if (!loop_addr_equal(addr, &link->addr)) {
         *addr = link->addr; /* what was seen is another address's */
         *down &= (uint8_t)~bit;
         *slow &= (uint8_t)~bit;
@@ -568,7 +560,7 @@ static icms_err main_check(const struct daemon_opts *opts, const struct conf_age
         err = agent_check(out_opts, why, &memory_bytes);
     }
     if (err == ICMS_OK)
-        err = main_http_check(&conf->http, why);
+        err = daemon_http_check(&conf->http, why);
     if (err == ICMS_OK)
         err = daemon_memory_check(opts, program.name, memory_bytes, "memory, with its tables", why);
     return err;

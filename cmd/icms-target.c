@@ -160,14 +160,6 @@ static bool main_alive(void *arg, struct err_why *why)
     return ctl_heartbeat_alive(&main_heartbeat, why);
 }
 
-static icms_err main_http_check(const struct conf_http *conf, struct err_why *why)
-{
-    struct ctl_http_opts opts = {.listen = NULL};
-
-    daemon_http(conf, &opts);
-    return conf->listen[0] == '\0' ? ICMS_OK : ctl_http_check(&opts, why);
-}
-
 static icms_err main_http(const struct conf_target *conf, struct target *target,
                           struct err_why *why, struct ctl_http **out_http)
 {
@@ -504,7 +496,7 @@ static int main_check(const struct daemon_opts *opts, const struct target_reload
     if (err == ICMS_OK)
         err = target_reload_check(reload, &target_opts, &why);
     if (err == ICMS_OK)
-        err = main_http_check(&conf->http, &why);
+        err = daemon_http_check(&conf->http, &why);
     free((void *)(uintptr_t)target_opts.hosts);
     target_opts.hosts = NULL;
     if (err != ICMS_OK)
@@ -530,7 +522,7 @@ static int main_run(const struct daemon_opts *opts, struct target_reload *reload
     if (err == ICMS_OK)
         err = target_reload_check(reload, &target_opts, &why);
     if (err == ICMS_OK)
-        err = main_http_check(&conf->http, &why);
+        err = daemon_http_check(&conf->http, &why);
     if (err == ICMS_OK)
         err = main_memory_check(opts, &target_opts, &why);
     if (err == ICMS_OK)

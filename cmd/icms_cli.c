@@ -569,6 +569,15 @@ void cli_json_print(const json_t *root)
     (void)putchar('\n');
 }
 
+void cli_difference(const struct cli *cli, json_t *list, const char *key, const char *was,
+                    const char *is)
+{
+    (void)json_array_append_new(list,
+                                json_pack("{s:s, s:s, s:s}", "key", key, "was", was, "is", is));
+    if (!cli->json && !cli->quiet)
+        (void)printf("%s: %s -> %s\n", key, was, is);
+}
+
 struct icms_request_options cli_options(const struct cli *cli)
 {
     struct icms_request_options options;

@@ -130,6 +130,10 @@ json_t *cli_ask(const struct cli *cli, bool trace, const struct icms_key *key, i
 /* Prints it as one line. */
 void cli_json_print(const json_t *root);
 
+/* A difference that a change makes: into the list of the answer, and as a line of text. */
+void cli_difference(const struct cli *cli, json_t *list, const char *key, const char *was,
+                    const char *is);
+
 /* The options of a request. */
 struct icms_request_options cli_options(const struct cli *cli);
 

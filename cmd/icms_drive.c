@@ -65,10 +65,7 @@ static void plan_visit(void *arg, const char *key, const char *was, const char *
 {
     struct plan *plan = arg;
 
-    (void)json_array_append_new(plan->list,
-                                json_pack("{s:s, s:s, s:s}", "key", key, "was", was, "is", is));
-    if (!plan->cli->json && !plan->cli->quiet)
-        (void)printf("%s: %s -> %s\n", key, was, is);
+    cli_difference(plan->cli, plan->list, key, was, is);
 }
 
 static const struct conf_drive *drive_find(const struct conf_target *conf, const char *path)

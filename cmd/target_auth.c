@@ -35,16 +35,10 @@ struct auth_budget {
     uint64_t missed;  /* since the last that was said */
 };
 
-static bool auth_is_pass(enum nvmf_target_auth_result result)
-{
-    return result == NVMF_TARGET_AUTH_PASSED || result == NVMF_TARGET_AUTH_MUTUAL ||
-           result == NVMF_TARGET_AUTH_TLS;
-}
-
 bool target_auth_said(const struct nvmf_target_auth *auth, uint64_t now_ns, uint64_t *out_missed)
 {
     static struct auth_budget budgets[2] = {{.lines = AUTH_LINES}, {.lines = AUTH_LINES}};
-    struct auth_budget *budget = &budgets[auth_is_pass(auth->result)];
+    struct auth_budget *budget = &budgets[nvmf_target_auth_is_pass(auth->result)];
     struct auth_kept *oldest = &budget->kept[0];
 
     if (now_ns >= budget->line_ns + AUTH_NS) {
@@ -97,7 +91,7 @@ static void auth_tell(const struct nvmf_target_auth *auth, uint64_t missed,
                                .queue = auth->qid,
                                .missed = missed,
                            });
-    if (!auth_is_pass(auth->result))
+    if (!nvmf_target_auth_is_pass(auth->result))
         log_line(LOG_WARN, "host %s: %s: %s%s%s; peer=%s queue=%u unlogged=%llu", host,
                  method != NULL ? "not authenticated" : "refused", what,
                  auth->why[0] != '\0' ? ": " : "", auth->why, peer[0] != '\0' ? peer : "unknown",

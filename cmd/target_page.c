@@ -38,13 +38,6 @@ static struct target_page_pod pod_now(void)
     return pod;
 }
 
-static void page_one(struct ctl_page *page, const char *name, const char *kind, const char *help,
-                     double value)
-{
-    ctl_family(page, name, kind, help);
-    ctl_sample(page, name, "", value);
-}
-
 static void page_ops(struct ctl_page *page)
 {
     const struct nvmf_target_stats *nvmf = &stats.nvmf;
@@ -73,11 +66,11 @@ static void page_ops(struct ctl_page *page)
         snprintf(labels, sizeof(labels), "reason=\"%s\"", icms_miss_name((enum icms_miss)reason));
         ctl_sample(page, "icms_target_misses_total", labels, (double)nvmf->misses[reason]);
     }
-    page_one(page, "icms_target_sheds_total", "counter",
-             "Stores refused because too much was waiting for memory.", (double)nvmf->sheds);
-    page_one(page, "icms_target_quota_errors_total", "counter",
-             "Stores refused because the quota or the drive has no room for the value.",
-             (double)stats.quota_errors);
+    ctl_metric(page, "icms_target_sheds_total", "counter",
+               "Stores refused because too much was waiting for memory.", (double)nvmf->sheds);
+    ctl_metric(page, "icms_target_quota_errors_total", "counter",
+               "Stores refused because the quota or the drive has no room for the value.",
+               (double)stats.quota_errors);
 }
 
 static void page_volumes(struct ctl_page *page)
@@ -303,9 +296,9 @@ static void page_tls(struct ctl_page *page)
                (double)nvmf->tls_timeouts);
     ctl_sample(page, "icms_target_tls_handshakes_total", "result=\"evicted\"",
                (double)nvmf->tls_evicted);
-    page_one(page, "icms_target_tls_plain_refused_total", "counter",
-             "Connections refused because they did not begin with TLS, which is required.",
-             (double)nvmf->tls_plain);
+    ctl_metric(page, "icms_target_tls_plain_refused_total", "counter",
+               "Connections refused because they did not begin with TLS, which is required.",
+               (double)nvmf->tls_plain);
 }
 
 static void page_auth(struct ctl_page *page)
@@ -317,9 +310,9 @@ static void page_auth(struct ctl_page *page)
                "broken protocol, not in time).");
     ctl_sample(page, "icms_target_auths_total", "result=\"passed\"", (double)nvmf->auths_passed);
     ctl_sample(page, "icms_target_auths_total", "result=\"failed\"", (double)nvmf->auths_failed);
-    page_one(page, "icms_target_auths_wanted_total", "counter",
-             "Commands refused because their host has to authenticate first.",
-             (double)nvmf->auths_wanted);
+    ctl_metric(page, "icms_target_auths_wanted_total", "counter",
+               "Commands refused because their host has to authenticate first.",
+               (double)nvmf->auths_wanted);
 }
 
 static void page_portals(struct ctl_page *page)
@@ -349,45 +342,47 @@ static void page_nvmf(struct ctl_page *page)
 {
     const struct nvmf_target_stats *nvmf = &stats.nvmf;
 
-    page_one(page, "icms_target_connections", "gauge", "Queue pairs, each a TCP connection.",
-             (double)nvmf->connections);
-    page_one(page, "icms_target_connections_total", "counter", "Connections ever accepted.",
-             (double)nvmf->connections_total);
-    page_one(page, "icms_target_connections_max", "gauge", "connections_max of the configuration.",
-             (double)nvmf->connections_max);
-    page_one(page, "icms_target_connections_full_total", "counter",
-             "Times that the last connection was taken: hosts that connect then wait.",
-             (double)nvmf->connections_full);
+    ctl_metric(page, "icms_target_connections", "gauge", "Queue pairs, each a TCP connection.",
+               (double)nvmf->connections);
+    ctl_metric(page, "icms_target_connections_total", "counter", "Connections ever accepted.",
+               (double)nvmf->connections_total);
+    ctl_metric(page, "icms_target_connections_max", "gauge",
+               "connections_max of the configuration.", (double)nvmf->connections_max);
+    ctl_metric(page, "icms_target_connections_full_total", "counter",
+               "Times that the last connection was taken: hosts that connect then wait.",
+               (double)nvmf->connections_full);
     page_portals(page);
-    page_one(page, "icms_target_nvmf_controllers", "gauge", "Connected NVMe controllers.",
-             (double)nvmf->controllers);
-    page_one(page, "icms_target_nvmf_connects_refused_total", "counter",
-             "Connect commands refused.", (double)nvmf->connects_refused);
-    page_one(page, "icms_target_nvmf_keepalive_timeouts_total", "counter",
-             "Controllers ended because their host went silent.", (double)nvmf->keepalive_timeouts);
-    page_one(page, "icms_target_nvmf_protocol_errors_total", "counter",
-             "Connections ended because the peer broke the protocol.",
-             (double)nvmf->protocol_errors);
-    page_one(page, "icms_target_nvmf_timeouts_total", "counter",
-             "Connections ended because the peer stalled.", (double)nvmf->timeouts);
-    page_one(page, "icms_target_nvmf_slow_hosts_total", "counter",
-             "Connections ended because their host moved data too slowly.",
-             (double)nvmf->slow_hosts);
-    page_one(page, "icms_target_nvmf_settings_differ_total", "counter",
-             "Controllers whose host has other enclosures, weights or run_blocks than other hosts.",
-             (double)nvmf->settings_differ);
-    page_one(page, "icms_target_nvmf_digest_errors_total", "counter", "Digests that did not match.",
-             (double)nvmf->digest_errors);
-    page_one(page, "icms_target_nvmf_admin_commands_total", "counter",
-             "Admin and fabrics commands.", (double)nvmf->admin_commands);
-    page_one(page, "icms_target_buffers_bytes", "gauge", "Memory for data buffers.",
-             (double)nvmf->buffers_bytes);
-    page_one(page, "icms_target_buffers_used_bytes", "gauge", "Data buffers in use.",
-             (double)nvmf->buffers_used_bytes);
-    page_one(page, "icms_target_buffers_parked", "gauge", "Commands that wait for a buffer.",
-             (double)nvmf->buffers_parked);
-    page_one(page, "icms_target_buffers_parks_total", "counter",
-             "Commands that had to wait for a buffer.", (double)nvmf->buffers_parks);
+    ctl_metric(page, "icms_target_nvmf_controllers", "gauge", "Connected NVMe controllers.",
+               (double)nvmf->controllers);
+    ctl_metric(page, "icms_target_nvmf_connects_refused_total", "counter",
+               "Connect commands refused.", (double)nvmf->connects_refused);
+    ctl_metric(page, "icms_target_nvmf_keepalive_timeouts_total", "counter",
+               "Controllers ended because their host went silent.",
+               (double)nvmf->keepalive_timeouts);
+    ctl_metric(page, "icms_target_nvmf_protocol_errors_total", "counter",
+               "Connections ended because the peer broke the protocol.",
+               (double)nvmf->protocol_errors);
+    ctl_metric(page, "icms_target_nvmf_timeouts_total", "counter",
+               "Connections ended because the peer stalled.", (double)nvmf->timeouts);
+    ctl_metric(page, "icms_target_nvmf_slow_hosts_total", "counter",
+               "Connections ended because their host moved data too slowly.",
+               (double)nvmf->slow_hosts);
+    ctl_metric(
+        page, "icms_target_nvmf_settings_differ_total", "counter",
+        "Controllers whose host has other enclosures, weights or run_blocks than other hosts.",
+        (double)nvmf->settings_differ);
+    ctl_metric(page, "icms_target_nvmf_digest_errors_total", "counter",
+               "Digests that did not match.", (double)nvmf->digest_errors);
+    ctl_metric(page, "icms_target_nvmf_admin_commands_total", "counter",
+               "Admin and fabrics commands.", (double)nvmf->admin_commands);
+    ctl_metric(page, "icms_target_buffers_bytes", "gauge", "Memory for data buffers.",
+               (double)nvmf->buffers_bytes);
+    ctl_metric(page, "icms_target_buffers_used_bytes", "gauge", "Data buffers in use.",
+               (double)nvmf->buffers_used_bytes);
+    ctl_metric(page, "icms_target_buffers_parked", "gauge", "Commands that wait for a buffer.",
+               (double)nvmf->buffers_parked);
+    ctl_metric(page, "icms_target_buffers_parks_total", "counter",
+               "Commands that had to wait for a buffer.", (double)nvmf->buffers_parks);
 }
 
 void target_page_metrics(void *arg, struct ctl_page *page)
@@ -396,19 +391,20 @@ void target_page_metrics(void *arg, struct ctl_page *page)
     struct err_why why = {""};
 
     target_stats(arg, &stats);
-    page_one(page, "icms_target_ready", "gauge", "1: /readyz answers 200, 0: it answers 503.",
-             target_page_ready(arg, &why));
-    page_one(page, "icms_target_epoch", "gauge",
-             "Epoch of the pod map that is in use; 0: the target has none.", pod.epoch);
-    page_one(page, "icms_target_map_refused", "gauge",
-             "1: the map in the file of `pod` is refused, and not in use.", pod.refused[0] != '\0');
-    page_one(page, "icms_target_capacity_bytes", "gauge", "Capacity of the drives in service.",
-             (double)stats.capacity_bytes);
-    page_one(page, "icms_target_last_load_age_seconds", "gauge",
-             "Since the last load of a whole block by a host, or since the start.",
-             (double)u64_min(stats.loaded_age_ns, stats.up_ns) / 1e9);
-    page_one(page, "kv_cache_usage_perc", "gauge",
-             "Share of the capacity that live blocks hold; 1 is all of it.", page_usage());
+    ctl_metric(page, "icms_target_ready", "gauge", "1: /readyz answers 200, 0: it answers 503.",
+               target_page_ready(arg, &why));
+    ctl_metric(page, "icms_target_epoch", "gauge",
+               "Epoch of the pod map that is in use; 0: the target has none.", pod.epoch);
+    ctl_metric(page, "icms_target_map_refused", "gauge",
+               "1: the map in the file of `pod` is refused, and not in use.",
+               pod.refused[0] != '\0');
+    ctl_metric(page, "icms_target_capacity_bytes", "gauge", "Capacity of the drives in service.",
+               (double)stats.capacity_bytes);
+    ctl_metric(page, "icms_target_last_load_age_seconds", "gauge",
+               "Since the last load of a whole block by a host, or since the start.",
+               (double)u64_min(stats.loaded_age_ns, stats.up_ns) / 1e9);
+    ctl_metric(page, "kv_cache_usage_perc", "gauge",
+               "Share of the capacity that live blocks hold; 1 is all of it.", page_usage());
     page_ops(page);
     page_states(page, stats.states, TARGET_STATS_STATES,
                 (struct page_states_names){"icms_target_commands_in_state_total",

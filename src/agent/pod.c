@@ -49,11 +49,6 @@ void agent_map_refused_set(struct agent *agent, const char *sentence)
 
 /* ---- what is possible ----------------------------------------------------------------------- */
 
-static bool addr_equal(const struct loop_addr *a, const struct loop_addr *b)
-{
-    return a->port == b->port && strcmp(a->host, b->host) == 0;
-}
-
 /* Whether a place in a list of them is used. Port 0 is used: it is that of a name that is not
  * resolved, where nothing listens. */
 static bool addr_is(const struct loop_addr *addr)
@@ -67,7 +62,7 @@ static uint32_t addr_find(const struct loop_addr *addrs, uint32_t count,
 {
     uint32_t i = 0;
 
-    while (i < count && !addr_equal(&addrs[i], addr))
+    while (i < count && !loop_addr_equal(&addrs[i], addr))
         i++;
     return i;
 }
@@ -496,7 +491,8 @@ static void draft_addrs(struct pod_draft *draft, const struct agent *agent, uint
         addrs[at] = enclosure->addrs[a];
     }
     for (uint32_t l = 0; l < LIMIT_LINKS; l++)
-        if (!addr_equal(&addrs[l], before[l]) || (draft->keys[i] != NULL && addr_is(&addrs[l])))
+        if (!loop_addr_equal(&addrs[l], before[l]) ||
+            (draft->keys[i] != NULL && addr_is(&addrs[l])))
             draft->relinks[i] |= (uint8_t)(1u << l);
 }
 

@@ -27,6 +27,10 @@ struct ctl_page;
 void ctl_family(struct ctl_page *page, const char *name, const char *kind, const char *help);
 void ctl_sample(struct ctl_page *page, const char *name, const char *labels, double value);
 
+/* A family of one sample without labels. */
+void ctl_metric(struct ctl_page *page, const char *name, const char *kind, const char *help,
+                double value);
+
 /* A histogram of nanoseconds as seconds, with cumulative buckets: of latencies, from a microsecond
  * to a minute, and of ages, from a second to a year; family kind "histogram". */
 void ctl_histogram(struct ctl_page *page, const char *name, const char *labels,

@@ -192,6 +192,13 @@ void ctl_sample(struct ctl_page *page, const char *name, const char *labels, dou
         ctl_text(page, "%s{%s} %s\n", name, labels, number_text(value, number));
 }
 
+void ctl_metric(struct ctl_page *page, const char *name, const char *kind, const char *help,
+                double value)
+{
+    ctl_family(page, name, kind, help);
+    ctl_sample(page, name, "", value);
+}
+
 /* Exponents of the buckets that are shown of latencies: 2^10 ns is a microsecond, 2^36 ns over a
  * minute; of ages: 2^30 ns is a second, 2^55 ns more than a year. */
 #define LATENCY_FIRST 10
@@ -352,17 +359,14 @@ void ctl_process(struct ctl_page *page, const char *program, const char *version
     (void)snprintf(labels, sizeof(labels), "program=\"%s\",version=\"%s\"", program, version);
     ctl_family(page, "icms_build_info", "gauge", "Program and version; always 1.");
     ctl_sample(page, "icms_build_info", labels, 1);
-    ctl_family(page, "process_cpu_seconds_total", "counter", "User and system CPU time.");
-    ctl_sample(page, "process_cpu_seconds_total", "",
+    ctl_metric(page, "process_cpu_seconds_total", "counter", "User and system CPU time.",
                (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                    (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
-    ctl_family(page, "process_start_time_seconds", "gauge",
-               "When the process started, since the epoch.");
-    ctl_sample(page, "process_start_time_seconds", "", process_start());
-    ctl_family(page, "process_resident_memory_bytes", "gauge", "Resident memory.");
-    ctl_sample(page, "process_resident_memory_bytes", "", (double)process_resident());
-    ctl_family(page, "process_open_fds", "gauge", "Open file descriptors.");
-    ctl_sample(page, "process_open_fds", "", process_fds());
-    ctl_family(page, "process_max_fds", "gauge", "Most file descriptors that may be open.");
-    ctl_sample(page, "process_max_fds", "", (double)files.rlim_cur);
+    ctl_metric(page, "process_start_time_seconds", "gauge",
+               "When the process started, since the epoch.", process_start());
+    ctl_metric(page, "process_resident_memory_bytes", "gauge", "Resident memory.",
+               (double)process_resident());
+    ctl_metric(page, "process_open_fds", "gauge", "Open file descriptors.", process_fds());
+    ctl_metric(page, "process_max_fds", "gauge", "Most file descriptors that may be open.",
+               (double)files.rlim_cur);
 }

@@ -8,7 +8,6 @@
 #include "inprocess/names.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "inprocess/resolve.h"
@@ -66,8 +65,7 @@ static void names_wait(struct name *names, uint32_t count)
 
 static bool leads_to(const struct name *name, const struct loop_addr *addr)
 {
-    return name->answer.count == 1 && name->answer.addrs[0].port == addr->port &&
-           strcmp(name->answer.addrs[0].host, addr->host) == 0;
+    return name->answer.count == 1 && loop_addr_equal(&name->answer.addrs[0], addr);
 }
 
 /* Whom the agent does not use a name for, as it leads nowhere else: of two names the second. A name

@@ -129,11 +129,6 @@ static void place_init(struct pod_one *one, struct pod_at at)
         place->is_name = false;
 }
 
-static bool addr_equal(const struct loop_addr *a, const struct loop_addr *b)
-{
-    return a->port == b->port && strcmp(a->host, b->host) == 0;
-}
-
 static void places_fini(struct pod_one *one)
 {
     for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
@@ -185,7 +180,7 @@ static struct loop_addr place_pick(const struct pod_place *place,
                                    const struct resolve_answer *answer, bool is_down)
 {
     for (uint32_t i = 0; i < answer->count; i++)
-        if (addr_equal(&answer->addrs[i], &place->addr))
+        if (loop_addr_equal(&answer->addrs[i], &place->addr))
             return answer->addrs[is_down ? (i + 1) % answer->count : i];
     return answer->addrs[0];
 }
@@ -204,7 +199,7 @@ static bool addr_is_taken(struct pod_one *one, struct pod_at at, const struct lo
 
     do {
         if ((other.enclosure == at.enclosure && other.address == at.address) ||
-            !addr_equal(&place_of(one, other)->addr, addr))
+            !loop_addr_equal(&place_of(one, other)->addr, addr))
             continue;
         *out_other = other;
         return true;
@@ -257,7 +252,7 @@ static bool place_poll(struct pod_map *map, struct pod_one *one, struct pod_at a
     }
     place->is_unresolved = false;
     addr = place_pick(place, &answer, place_is_down(map, one, at));
-    if (one == map->used && map->is_started && !addr_equal(&addr, &place->addr))
+    if (one == map->used && map->is_started && !loop_addr_equal(&addr, &place->addr))
         place_moved(map, at, &addr);
     place->addr = addr;
     return true;

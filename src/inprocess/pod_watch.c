@@ -45,8 +45,7 @@ static bool link_is_down(const struct agent_enclosure_stats *enclosure,
                          const struct loop_addr *addr)
 {
     for (uint32_t i = 0; addr != NULL && i < enclosure->link_count; i++)
-        if (enclosure->links[i].addr.port == addr->port &&
-            strcmp(enclosure->links[i].addr.host, addr->host) == 0)
+        if (loop_addr_equal(&enclosure->links[i].addr, addr))
             return enclosure->links[i].state == AGENT_ENCLOSURE_EXCLUDED;
     return enclosure->state == AGENT_ENCLOSURE_EXCLUDED;
 }

@@ -331,6 +331,9 @@ icms_err loop_addr_parse(const char *text, struct err_why *why,
 /* The text of an address into out (64 bytes are enough); returns out. */
 char *loop_addr_format(const struct loop_addr *addr, char *out, size_t bytes);
 
+/* Whether host and port are the same. */
+bool loop_addr_equal(const struct loop_addr *a, const struct loop_addr *b);
+
 /* A listening TCP socket; port 0 picks one, loop_sock_addr tells which. Not bound to a loop. */
 icms_err loop_listen(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
                      struct loop_sock **out_sock) ICMS_MUST_CHECK;

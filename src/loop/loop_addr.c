@@ -73,3 +73,8 @@ char *loop_addr_format(const struct loop_addr *addr, char *out, size_t bytes)
     (void)snprintf(out, bytes, six ? "[%s]:%u" : "%s:%u", addr->host, addr->port);
     return out;
 }
+
+bool loop_addr_equal(const struct loop_addr *a, const struct loop_addr *b)
+{
+    return a->port == b->port && strcmp(a->host, b->host) == 0;
+}

@@ -717,12 +717,17 @@ static void addresses_parse_and_print(void **state)
                                            {"[::ffff:192.0.2.1]:1", "192.0.2.1:1"},
                                            {"[::ffff:c000:0201]:1", "192.0.2.1:1"}};
     struct err_why why = {""};
-    struct loop_addr addr;
+    struct loop_addr addr, other = {{0}, 0};
     char text[64];
 
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         assert_int_equal(loop_addr_parse(good[i], &why, &addr), ICMS_OK);
         assert_string_equal(loop_addr_format(&addr, text, sizeof(text)), good[i]);
+        assert_false(loop_addr_equal(&addr, &other));
+        other = addr;
+        assert_true(loop_addr_equal(&addr, &other));
+        other.port++;
+        assert_false(loop_addr_equal(&addr, &other));
     }
     for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
         assert_int_equal(loop_addr_parse(plain[i][0], &why, &addr), ICMS_OK);

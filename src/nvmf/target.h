@@ -355,6 +355,9 @@ enum nvmf_target_auth_result {
                                         controller                                                */
 };
 
+/* Whether it let the host in. */
+bool nvmf_target_auth_is_pass(enum nvmf_target_auth_result result);
+
 /* How it was to be proven: "chap" or "tls"; NULL: it is about what the host may use. */
 const char *nvmf_target_auth_method(enum nvmf_target_auth_result result);
 

@@ -67,7 +67,7 @@ bool nvmft_auth_passed(const struct nvmft_qpair *qpair)
     return qpair->ctrl != NULL && (!qpair->ctrl->is_auth_wanted || qpair->is_passed);
 }
 
-static bool auth_is_pass(enum nvmf_target_auth_result result)
+bool nvmf_target_auth_is_pass(enum nvmf_target_auth_result result)
 {
     return result == NVMF_TARGET_AUTH_PASSED || result == NVMF_TARGET_AUTH_MUTUAL ||
            result == NVMF_TARGET_AUTH_TLS;
@@ -83,7 +83,7 @@ static struct nvmf_target_auth *auth_event_place(struct nvmft_auth_events *event
     for (uint32_t i = events->count; is_pass && i-- > 0;) {
         struct nvmf_target_auth *at = &events->event[(events->first + i) % NVMFT_AUTH_EVENTS];
 
-        if (!auth_is_pass(at->result))
+        if (!nvmf_target_auth_is_pass(at->result))
             return at;
     }
     return NULL;
@@ -95,7 +95,7 @@ void nvmft_auth_event(struct nvmf_target *target, const struct nvmf_target_auth 
     struct nvmf_target_auth *place;
 
     check(pthread_mutex_lock(&events->lock) == 0);
-    place = auth_event_place(events, auth_is_pass(event->result));
+    place = auth_event_place(events, nvmf_target_auth_is_pass(event->result));
     if (place != NULL)
         *place = *event;
     check(pthread_mutex_unlock(&events->lock) == 0);
@@ -115,7 +115,7 @@ void nvmft_auth_say(const struct nvmft_qpair *qpair, const char *hostnqn,
 
 static void auth_event(struct nvmft_qpair *qpair, enum nvmf_target_auth_result result)
 {
-    if (auth_is_pass(result))
+    if (nvmf_target_auth_is_pass(result))
         counter_add(&qpair->shard->counters.auths_passed, 1);
     else
         counter_add(&qpair->shard->counters.auths_failed, 1);
