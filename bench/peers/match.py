@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import time
 
-from peers import icms_forms, peer, side, stats
+import pod
+from peers import icms_forms, peer, stats
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
 MODULES = [BENCH, BENCH.parent / "tools"]
@@ -38,7 +39,7 @@ class Player:
         self.process = subprocess.Popen(
             [str(python), "-m", "peers.worker", json.dumps(setting, default=str)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-            preexec_fn=side.die_with_parent)
+            preexec_fn=pod.die_with_parent)
 
     def ask(self, do, **more):
         """Sends a command and returns the answer; Failed when there is none in time."""

@@ -7,16 +7,14 @@ Life cycle: Side() -> start() -> put()... -> settle() -> reopen() -> get()... ->
 import ctypes
 import os
 import pathlib
-import signal
 import socket
 import subprocess
 import time
 
+import pod
+
 OK = "ok"
 MISS = "miss"
-
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None)
 
 
 class SideError(Exception):
@@ -84,11 +82,6 @@ class Side:
 
 # ---- for drivers --------------------------------------------------------------------------------
 
-def die_with_parent():
-    """In the child: a server must not outlive a worker that was killed."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def free_port():
     """A port of 127.0.0.1 that was free a moment ago."""
     with socket.socket() as probe:
@@ -111,7 +104,7 @@ class Server:
             self.process = subprocess.Popen(
                 [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 env={**os.environ, **(environment or {})}, cwd=self.log.parent,
-                preexec_fn=die_with_parent)
+                preexec_fn=pod.die_with_parent)
 
     def tail(self):
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-5:])
