@@ -261,6 +261,24 @@ class Connectors(unittest.TestCase):
             engine.half.finished(request)
             engine.idle()
 
+    def test_a_request_leaves_pins_alone(self):
+        engine = Engine(self, self.shared.where)
+        self.store(engine)
+        scheme = engine.half._link.schemes[0]
+        for is_read in (False, True):
+            request = engine.request(self.prompt)
+            pinned = scheme.keys(request.block_hashes)[:4]
+            self.assertEqual(scheme.volume.prestage(pinned, pin_seconds=600), 4)  # a gateway's: the same user
+            engine.half.queued(request)
+            engine.half._movers.wait_idle()  # the agent has the hints
+            if is_read:
+                found, _ = engine.matched(request)
+                self.assertEqual(found, BLOCKS * TOKENS)
+                engine.prefill(request, 0, found)
+            engine.half.finished(request)
+            engine.idle()
+            self.assertEqual(scheme.volume.prestage_cancel(pinned), 4)
+
     def test_a_request_without_room_is_asked_for_again(self):
         engine = Engine(self, self.shared.where)
         self.store(engine)

@@ -687,6 +687,8 @@ class Tiers(unittest.TestCase):
         wait_for(lambda: agent_hints(self.shared)["taken"] - before["taken"] == CHUNKS)
 
     def test_the_agent_learns_the_chunks_of_a_queued_request(self):
+        self.shared = Tier()  # no other test's hints end meanwhile
+        self.addCleanup(self.shared.end)
         self.stored()
         before = agent_hints(self.shared)
         engine = Engine(self, self.shared.where).wait_up()
@@ -698,17 +700,38 @@ class Tiers(unittest.TestCase):
         self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=True).success)
         engine.tier.on_request_finished(context)
         wait_for(lambda: sum(agent_hints(self.shared)[end] - before[end]
-                             for end in ("in_time", "late", "canceled")) == CHUNKS)
+                             for end in ("in_time", "late", "unused")) == CHUNKS)
         hints = {name[1]: number for name, number in engine.counters().items() if "hints" in name[0]}
         self.assertEqual(sum(hints.values()), CHUNKS)
-        # A request that ends before its turn takes its hints back.
+        # Those of a request that ends before its turn end by themselves.
+        short = Engine(self, self.shared.where, prestage_ms=1000).wait_up()
         before = agent_hints(self.shared)
-        context, names = engine.request(self.prompt)
-        engine.engine.queued[0](context)
-        engine.tier.on_request_finished(context)
-        wait_for(lambda: agent_hints(self.shared)["canceled"] - before["canceled"] == CHUNKS)
+        context, names = short.request(self.prompt)
+        short.engine.queued[0](context)
+        short.tier.on_request_finished(context)
+        wait_for(lambda: sum(agent_hints(self.shared)[end] - before[end]
+                             for end in ("unused", "dropped", "late")) == CHUNKS)
         silent = Engine(self, self.shared.where, prestage_ms=0).wait_up()
         self.assertEqual(silent.engine.queued, [])
+
+    def test_a_request_leaves_pins_alone(self):
+        engine = self.stored()
+        volume = engine.tier._link.schemes[0].volume
+        for is_read in (False, True):
+            context, names = engine.request(self.prompt)
+            engine.lookup(context, names)  # which names them
+            pinned = [engine.tier._requests[context.req_id].names[name] for name in names[:4]]
+            self.assertEqual(volume.prestage(pinned, pin_seconds=600), 4)  # a gateway's: the same user
+            before = agent_hints(self.shared)["pins"]
+            self.assertGreaterEqual(before, 4)
+            engine.engine.queued[0](context)
+            engine.tier.drain_jobs()  # the agent has the hints
+            if is_read:
+                self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=True).success)
+            engine.tier.on_request_finished(context)
+            engine.tier.drain_jobs()
+            self.assertEqual(agent_hints(self.shared)["pins"], before)
+            self.assertEqual(volume.prestage_cancel(pinned), 4)
 
     def test_a_request_says_that_its_prompt_is_read_once(self):
         engine = Engine(self, self.shared.where).wait_up()

@@ -23,7 +23,7 @@ stores, it says so (`Step.behind`), and they are stored first.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -119,12 +119,11 @@ class IcmsPromMetrics(KVConnectorPromMetrics):
 class _Request:
     """What the scheduler's half knows of a request of the engine."""
 
-    __slots__ = ("request", "names", "hinted", "match", "first", "blocks", "stored", "loads")
+    __slots__ = ("request", "names", "match", "first", "blocks", "stored", "loads")
 
     def __init__(self, request: Any) -> None:
         self.request = request
         self.names: Names | None = None  # None as long as there is no tier
-        self.hinted: Callable[[], list[bytes]] | None = None  # of blocks that the agent was told of
         self.match: Match | None = None
         self.first = 0  # the block from which on the engine asked last
         self.blocks: list[int] = []  # of the engine's KV cache
@@ -192,7 +191,7 @@ class _Scheduler:
             if state.match is not None:
                 state.match.drop()
                 state.match = None
-            state.names = state.hinted = None
+            state.names = None
 
     # ---- matching
 
@@ -205,15 +204,9 @@ class _Scheduler:
         state = self._requests.setdefault(request.request_id, _Request(request))
         names = state.names = state.names or Names(schemes)
         hashes = [bytes(name) for name in request.block_hashes[:count]]
-        state.hinted = lambda: [key for keys in names.of(hashes, 0) for key in keys]
-        self._movers.prestage(schemes[0].volume, state.hinted, self._prestage_ms)
-
-    def _hint_is_over(self, state: _Request) -> None:
-        """What was not asked for by now will not be."""
-        schemes = self._link.schemes
-        if state.hinted is not None and schemes:
-            self._movers.prestage_cancel(schemes[0].volume, state.hinted)
-        state.hinted = None
+        self._movers.prestage(schemes[0].volume,
+                              lambda: [key for keys in names.of(hashes, 0) for key in keys],
+                              self._prestage_ms)
 
     def matched(self, request: Any, computed: int) -> int | None:
         """How many tokens after those computed can be loaded; None: ask again."""
@@ -244,7 +237,6 @@ class _Scheduler:
         state = self._requests.setdefault(request.request_id, _Request(request))
         state.blocks = []  # they come with the step
         match, state.match = state.match, None
-        self._hint_is_over(state)
         if match is None:
             return
         count = tokens // self._block_tokens
@@ -361,7 +353,6 @@ class _Scheduler:
         state = self._requests.pop(request.request_id, None)
         if state is None:
             return
-        self._hint_is_over(state)
         if state.match is not None:
             state.match.drop()
         self._staging.give(slot for _, slots in state.loads for slot in slots)

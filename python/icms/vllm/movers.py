@@ -126,12 +126,9 @@ class Movers:
 
     def prestage(self, volume: Volume, names: Names, deadline_ms: int, once: bool = False) -> None:
         """Hints that the blocks will be asked for within deadline_ms; once: and never again. Nobody
-        waits for it."""
+        waits for it. A hint ends when its block is read, or a second after its deadline: it is not taken
+        back, because the agent could not tell it from hints and pins of others of the same user."""
         self._begin(self._asks, self._prestage, volume, names, deadline_ms, once, _nothing)
-
-    def prestage_cancel(self, volume: Volume, names: Names) -> None:
-        """They will not."""
-        self._begin(self._asks, self._prestage_cancel, volume, names, _nothing)
 
     # ---- on the threads
 
@@ -170,13 +167,6 @@ class Movers:
             pass  # the engine will see it when it asks for the blocks
         self.counts.add("hints", "taken", taken)
         self.counts.add("hints", "refused", len(names) - taken)
-        return []
-
-    def _prestage_cancel(self, volume: Volume, names: Sequence[bytes]) -> list[bool]:
-        try:
-            volume.prestage_cancel(names)
-        except Error:
-            pass  # they end by their deadline
         return []
 
     def _load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any],

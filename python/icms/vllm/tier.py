@@ -72,7 +72,7 @@ class _Question:
 class _Request:
     """What the tier knows of a request of the engine; the scheduler's thread alone."""
 
-    __slots__ = ("once", "questions", "names", "hinted", "load_seconds", "_prompts", "_ends", "_seen")
+    __slots__ = ("once", "questions", "names", "load_seconds", "_prompts", "_ends", "_seen")
 
     def __init__(self, once: bool) -> None:
         self.once = once  # nobody else asks for its prompt
@@ -83,7 +83,6 @@ class _Request:
         """All that is known of its chunks."""
         self.questions: dict[bytes, _Question] = {}
         self.names: dict[bytes, bytes] = {}  # vLLM's key of a chunk to the tier's
-        self.hinted: list[bytes] = []  # of chunks that the agent was told of
         self._prompts: dict[int, Prompt] = {}  # by KV cache group
         self._ends: dict[int, int] = {}  # tokens of each prompt so far
         self._seen = 0  # entries of the context's positions that were looked at
@@ -146,7 +145,8 @@ class IcmsTier(SecondaryTierManager):
     lookup_ms   until when it has to be known which chunks there are; 0: load_ms
     load_ms, store_ms  deadlines
     prestage_ms  a request that is queued is begun within this: the agent is told which chunks it has, and
-                brings those that the pod has into its memory meanwhile; 0: it is told nothing
+                brings those that the pod has into its memory meanwhile. Such a hint ends when its chunk is read,
+                or a second after this. 0: it is told nothing
     load_threads  threads that load
     events      endpoint of the agent's events (icms-agent.yaml(5)), for routers: with vLLM's KV events; "": none
     load        "faster": of what is there, what is faster to load than to compute; "always": all of it
@@ -215,18 +215,14 @@ class IcmsTier(SecondaryTierManager):
             return
         names = [request.name(key, context, schemes[0], self._chunk_tokens)
                  for key in _positions(context)]
-        request.hinted = [name for name in names if name is not None]
         for key, name in zip(_positions(context), names):
             self._know(key, name)
-        if request.hinted:
-            self._movers.prestage(schemes[0].volume, request.hinted, self._prestage_ms,
-                                  request.once)
+        hinted = [name for name in names if name is not None]
+        if hinted:
+            self._movers.prestage(schemes[0].volume, hinted, self._prestage_ms, request.once)
 
     def on_request_finished(self, req_context: ReqContext) -> None:
-        request = self._requests.pop(req_context.req_id, None)
-        schemes = self._link.schemes
-        if request is not None and request.hinted and schemes:
-            self._movers.prestage_cancel(schemes[0].volume, request.hinted)
+        self._requests.pop(req_context.req_id, None)
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
         self._take_answers()
