@@ -52,9 +52,9 @@ def secure_keys():
 
 
 class Tier:
-    """One enclosure and one agent, which start() of each makes anew."""
+    """One enclosure and one agent, which start() of each makes anew; more keys are the agent's."""
 
-    def __init__(self, volumes=(VOLUME, RAW)):
+    def __init__(self, volumes=(VOLUME, RAW), **more):
         asked, proofs = {}, {}
         if SECURE and volumes == (VOLUME, RAW):
             volumes = ({**VOLUME, "encrypted": "true"}, RAW)
@@ -67,7 +67,8 @@ class Tier:
                                           memory="32MiB", **asked)
         self.target.wait_ready()
         self.agent = self.pod.add_agent("server-a", [self.target], volumes,
-                                        load_deadline=f"{GRACE_S}s", store_deadline=f"{GRACE_S}s", **proofs)
+                                        load_deadline=f"{GRACE_S}s", store_deadline=f"{GRACE_S}s", **proofs,
+                                        **more)
         self.agent.wait_ready()
         if proofs:
             secure.wait_proven(self.agent)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import random
 import sys
+import tempfile
 import time
 import types
 import unittest
@@ -16,11 +17,11 @@ import unittest.mock
 
 import icms
 import vllm_stand_ins as stand_ins
+import zmq_stand_ins
 from support import EncryptedTier, Tier, VALUE_BYTES, gets_of_twins, puts_that_replace, tier, value
 
 stand_ins.install()
-from icms.vllm.events import Events, Near  # noqa: E402
-from icms.keys import event_hash  # noqa: E402
+zmq_stand_ins.install()
 from icms.vllm.identity import Facts  # noqa: E402
 from icms.vllm.link import WrongTier  # noqa: E402
 from icms.vllm.offloading import IcmsOffloadingConnector  # noqa: E402
@@ -53,15 +54,15 @@ def engine_of(model="m", **config):
 class Engine:
     """As much of vLLM's manager as the tier meets."""
 
-    def __init__(self, test, where, chunk_bytes=VALUE_BYTES, model="m", config=None, events=False,
-                 **options):
+    def __init__(self, test, where, chunk_bytes=VALUE_BYTES, model="m", config=None,
+                 kv_events=False, **options):
         self.memory = bytearray(CHUNKS * chunk_bytes)
         view = memoryview(self.memory).cast("B", (CHUNKS, chunk_bytes))
         self.chunk_bytes = chunk_bytes
         self.jobs = 0
         self.engine = engine_of(model, **config or {})
         with self.engine.making():
-            self.tier = IcmsTier(spec(model, events=events), view, "1",
+            self.tier = IcmsTier(spec(model, events=kv_events), view, "1",
                                  **{"where": where, "volume": "kv", "weights": "w", **options})
         test.addCleanup(self.end)
 
@@ -119,6 +120,11 @@ class Engine:
             self.memory[i * self.chunk_bytes:(i + 1) * self.chunk_bytes] = value(
                 f"{prompt} {i}", self.chunk_bytes)
 
+    def near(self):
+        """The keys of chunks that are said to be in the agent's tiers since the last time."""
+        return {key for event in self.tier.take_events() if event.locality.value == "LOCAL" and not event.removed
+                for key in event.keys}
+
     def events(self):
         """[(whether the chunks left, their keys)] since the last time."""
         return [(event.removed, list(event.keys)) for event in self.tier.take_events()]
@@ -150,78 +156,12 @@ def chunks(prompt, count=CHUNKS):
     return made
 
 
-class Nearby(unittest.TestCase):
-    """What routers learn of chunks in the agent's own tiers."""
-
-    NAMES = [bytes([i]) * 36 for i in range(4)]
-    KEYS = [bytes([i]) * 32 + b"\0\0\0\0" for i in range(4)]
-
-    def said(self, near):
-        events = near.take()
-        for event in events:
-            self.assertEqual((event.locality.value, event.medium.value, event.ownership),
-                             ("LOCAL", "STORAGE", None))
-            self.assertNotEqual(event.removed, event.removal_expected)
-        return [(event.removed, *event.keys) for event in events]
-
-    @staticmethod
-    def event(kind, medium, *names):
-        return {"type": kind, "medium": medium, "block_hashes": [event_hash(name) for name in names]}
-
-    def test_a_chunk_is_followed_through_the_tiers(self):
-        near, (one, two, *_), (key, other, *_) = Near(), self.NAMES, self.KEYS
-        near.know(key, one)
-        near.heard(self.event("BlockStored", "CPU", one, two))
-        self.assertEqual(self.said(near), [(False, key)])  # nobody knows the other one's name yet
-        near.know(other, two)
-        near.know(other, two)
-        self.assertEqual(self.said(near), [(False, other)])
-        near.heard(self.event("BlockStored", "STORAGE", one))
-        near.heard(self.event("BlockStored", "CPU", one))  # again
-        near.heard(self.event("BlockRemoved", "CPU", one))
-        near.heard(self.event("BlockRemoved", "CPU", one))
-        self.assertEqual(self.said(near), [])  # it moved, and is near as before
-        near.heard(self.event("BlockRemoved", "STORAGE", one))
-        near.heard(self.event("BlockRemoved", "STORAGE", one))
-        self.assertEqual(self.said(near), [(True, key)])
-
-    def test_what_was_missed_and_what_was_cleared_left(self):
-        for last in (None, {"type": "AllBlocksCleared"}):
-            near, (one, *_), (key, *_) = Near(), self.NAMES, self.KEYS
-            near.know(key, one)
-            near.heard(self.event("BlockStored", "CPU", one))
-            near.heard(self.event("BlockStored", "STORAGE", one))
-            near.heard(last)
-            near.heard(self.event("BlockRemoved", "CPU", one))
-            self.assertEqual(self.said(near), [(False, key), (True, key)])
-
-    def test_names_of_before_are_not_told(self):
-        near, (one, *_), (key, other, *_) = Near(), self.NAMES, self.KEYS
-        near.know(key, one)
-        near.heard(self.event("BlockStored", "CPU", one))
-        near.forget()
-        near.heard(self.event("BlockRemoved", "CPU", one))
-        self.assertEqual(self.said(near), [(False, key), (True, key)])
-        near.know(other, one)
-        self.assertEqual(self.said(near), [])
-
-    def test_what_is_remembered_is_bounded(self):
-        near, there = Near(keys_max=100), set()
-        for i in range(1000):
-            name = hashlib.sha256(bytes([i & 255, i >> 8])).digest() + b"more"
-            near.know(name[:32] + b"\0\0\0\0", name)
-            near.heard(self.event("BlockStored", "CPU", name))
-        for removed, key in self.said(near):
-            (there.remove if removed else there.add)(key)
-        self.assertTrue(90 < len(there) <= 100)
-
-
 class Told(unittest.TestCase):
     """What routers learn of chunks, by vLLM's own events."""
 
     def test_a_chunk_is_told_once_it_is_in_the_pod_and_when_it_left(self):
         shared, prompt = tier(), f"{random.random()}"
-        one = Engine(self, shared.where, events=True).wait_up()
+        one = Engine(self, shared.where, kv_events=True).wait_up()
         context, names = one.request(prompt)
         one.fill(prompt)
         self.assertEqual(one.lookup(context, names)[0], [MISS] * CHUNKS)
@@ -234,7 +174,7 @@ class Told(unittest.TestCase):
         again, _ = one.request(prompt)
         self.assertEqual(one.lookup(again, names)[0], [HIT] * 4 + [MISS] * (CHUNKS - 4))
         self.assertEqual(one.events(), [])  # nothing new
-        other = Engine(self, shared.where, events=True).wait_up()
+        other = Engine(self, shared.where, kv_events=True).wait_up()
         context, _ = other.request(prompt)
         other.lookup(context, names)
         self.assertEqual(other.events(), [(False, names[:4])])  # it did not store them, and found them
@@ -246,7 +186,7 @@ class Told(unittest.TestCase):
 
     def test_a_chunk_that_cannot_be_loaded_left(self):
         shared, prompt = tier(), f"{random.random()}"
-        one = Engine(self, shared.where, events=True).wait_up()
+        one = Engine(self, shared.where, kv_events=True).wait_up()
         context, names = one.request(prompt)
         one.fill(prompt)
         self.assertTrue(one.job(context, names[:3], [0, 1, 2], load=False).success)
@@ -257,7 +197,7 @@ class Told(unittest.TestCase):
 
     def test_after_a_reset_nothing_that_was_told_holds(self):
         shared, prompt = tier(), f"{random.random()}"
-        one = Engine(self, shared.where, events=True).wait_up()
+        one = Engine(self, shared.where, kv_events=True).wait_up()
         context, names = one.request(prompt)
         one.fill(prompt)
         self.assertTrue(one.job(context, names[:2], [0, 1], load=False).success)
@@ -272,22 +212,62 @@ class Told(unittest.TestCase):
         self.assertTrue(one.job(context, names, list(range(CHUNKS)), load=False).success)
         self.assertEqual(one.events(), [])
 
-    def test_what_is_remembered_is_bounded(self):
-        events = Events(keys_max=1000)
-        keys = [bytes([i & 255, i >> 8]) for i in range(2500)]
-        for at in range(0, 2500, 100):
-            events.stored(keys[at:at + 100])
-        there = set()
-        for event in events.take():
-            (there.difference_update if event.removed else there.update)(event.keys)
-        self.assertEqual(there, set(keys[1500:]))
-        events.stored(keys)  # in one event more than are remembered
-        events.clear()
-        for event in events.take():
-            (there.difference_update if event.removed else there.update)(event.keys)
-        self.assertEqual(there, set())
-        events.removed(keys)
-        self.assertEqual(events.take(), [])
+
+class NearTiers(unittest.TestCase):
+    """What routers learn of what a real agent has itself."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="icms-events-")
+        self.addCleanup(folder.cleanup)
+        self.endpoint, self.replay = (f"ipc://{folder.name}/{name}" for name in ("events", "replay"))
+        self.shared = Tier(events=f"[{{volume: kv, endpoint: '{self.endpoint}', replay: '{self.replay}'}}]")
+        self.addCleanup(self.shared.end)
+        self.prompt = f"{random.random()}"
+        before = Engine(self, self.shared.where).wait_up()  # its chunks are published, and nobody listens
+        context, names = before.request(self.prompt)
+        before.fill(self.prompt)
+        self.assertTrue(before.job(context, names, list(range(CHUNKS)), load=False).success)
+        before.end()
+        wait_for(lambda: self.shared.agent.metrics()['icms_agent_events_total{volume="kv"}'] >= CHUNKS)
+
+    def late(self, **options):
+        """(an engine that starts after that, the context and chunks of its request for them)"""
+        engine = Engine(self, self.shared.where, kv_events=True, events=self.endpoint, **options).wait_up()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+        return engine, context, names
+
+    def wait_near(self, engine, names):
+        near = set()
+        wait_for(lambda: near.update(engine.near()) or near == set(names))
+
+    def test_an_engine_learns_what_the_agent_had_before_it(self):
+        self.wait_near(*self.late(events_replay=self.replay)[::2])
+
+    def test_without_a_replay_it_learns_that_from_its_loads(self):
+        engine, context, names = self.late()
+        self.assertEqual(engine.near(), set())
+        self.assertTrue(engine.job(context, names[:5], list(range(5)), load=True).success)
+        self.wait_near(engine, names[:5])
+
+    def test_after_a_restart_of_the_agent_nothing_of_before_is_near(self):
+        engine, _, names = self.late(events_replay=self.replay, store_ms=2000)
+        self.wait_near(engine, names)
+        left = set()
+
+        def store():  # a batch is published
+            context, more = engine.request(f"{random.random()}", 1)
+            engine.job(context, more, [0], load=False)
+            left.update(key for event in engine.tier.take_events()
+                        if event.locality.value == "LOCAL" and event.removed for key in event.keys)
+
+        wait_for(lambda: store() or engine.tier._feed._next > 20)
+        self.shared.agent.kill()
+        self.shared.agent.start()
+        self.shared.agent.wait_ready()
+        wait_for(lambda: self.shared.agent.metrics()['icms_agent_event_subscribers{volume="kv"}'] > 0)
+        self.assertFalse(left.intersection(names))
+        wait_for(lambda: store() or left.issuperset(names))
 
 
 class EncryptedTiers(unittest.TestCase):

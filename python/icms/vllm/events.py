@@ -13,20 +13,23 @@ What the agent of this server has itself it publishes (`events` in icms-agent.ya
 router knows. `Near` turns these into vLLM's, for chunks whose names this engine has made: STORAGE and
 LOCAL while the agent has them, in its memory or on its own drive. They have no owner, because Dynamo's
 router ignores events of owners it does not know, and are not CPU, which is vLLM's own memory: a chunk that
-left one of the two would have left the other for a router. `Feed` reads the agent's socket.
+left one of the two would have left the other for a router. `Feed` reads the agent's sockets.
 
-All but Feed's thread is used on the scheduler's thread alone.
+All but Feed's thread and `Feed.loaded` is used on the scheduler's thread alone.
 """
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm.v1.kv_offload.base import Locality, Medium, OffloadingEvent
 
+from ..client import Source
 from ..keys import event_hash
+from .link import WrongTier
 
 OWNER = "icms"
 KEYS_MAX = 1 << 18  # chunks that are known to be announced; of the oldest it is said that they left
@@ -145,24 +148,43 @@ class Near:
 
 
 class Feed:
-    """Events of the agent as its socket has them, read by a thread; what finds no space is missed, and
-    so is what a gap in the sequence stands for."""
+    """What the agent has, by its events, in their order and none twice. A thread reads them.
+
+    Batches have numbers without gaps. What is missing (it was published before the subscription, ZeroMQ
+    dropped it, or there was no space for it here) is asked for at the replay endpoint. What the agent has
+    not kept, or nobody can be asked for, is missed: then all that was known is over.
+
+    Life of a batch: published -> [_catch_up: those before it] -> _hear -> take. Those that come again,
+    published and replayed, have an older time than the last one that was heard; those of an agent that was
+    restarted have smaller numbers and a later time.
+    """
 
     WAITING_MAX = 1 << 16
     LOOK_MS = 200
+    #: Until when a replay is over: the agent gives it up after as long.
+    REPLAY_SECONDS = 5.0
 
-    def __init__(self, endpoint: str, log: Any) -> None:
-        import zmq  # vLLM needs both for its own events
+    _MEDIA = {Source.DRAM: "CPU", Source.LOCAL: "STORAGE"}
 
-        self._socket = zmq.Context.instance().socket(zmq.SUB)
-        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVTIMEO, self.LOOK_MS)
-        self._socket.connect(endpoint)
-        self._again = zmq.Again
+    def __init__(self, endpoint: str, replay: str, log: Any) -> None:
+        """replay: "": nobody is asked. WrongTier: one of the two cannot be an endpoint."""
+        import msgspec  # vLLM needs both for its own events
+        import zmq
+
+        self._zmq = zmq
+        self._decode = msgspec.msgpack.decode
+        self._replay = replay
         self._log = log
         self._waiting: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
+        # Of the thread alone:
+        self._next = 0  # the number of the batch that is heard next
+        self._seconds = 0.0  # when the agent made the last one that was heard
+        self._is_warned = False  # of a replay that did not come
+        if replay:  # so that a mistake in it ends the start, and not the thread
+            self._connect(zmq.DEALER, "events_replay", replay).close()
+        self._socket = self._connect(zmq.SUB, "events", endpoint)
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
         self._thread = threading.Thread(target=self._run, name="icms-events", daemon=True)
         self._thread.start()
 
@@ -170,34 +192,98 @@ class Feed:
         while not self._waiting.empty():
             near.heard(self._waiting.get())
 
+    def loaded(self, name: bytes, source: Source) -> None:
+        """A load found the chunk there; any thread. So a chunk is known of which the agent told before
+        anybody listened."""
+        medium = self._MEDIA.get(source)
+        if medium is not None and self._thread.is_alive() and not self._is_full():
+            self._waiting.put({"type": "BlockStored", "medium": medium,
+                               "block_hashes": [event_hash(name)]})
+
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
 
-    def _run(self) -> None:
-        import msgspec
+    def _is_full(self) -> bool:
+        return self._waiting.qsize() > self.WAITING_MAX
 
-        last: int | None = None
-        missed = False
-        while not self._closing.is_set():
-            try:
-                _, number, payload = self._socket.recv_multipart()
-                events = msgspec.msgpack.decode(payload)[1]
-            except self._again:
-                continue
-            except Exception as error:  # whatever is published there
-                self._log.warning("icms: cannot read the events of the agent: %s", error)
-                break
-            seq = int.from_bytes(number, "big")
-            missed |= last is not None and seq != last + 1
-            last = seq
-            if self._waiting.qsize() > self.WAITING_MAX:
-                missed = True
-                continue
-            if missed:
-                self._waiting.put(None)
-                missed = False
-            for event in events:
-                self._waiting.put(event)
+    def _connect(self, kind: int, option: str, endpoint: str) -> Any:
+        socket = self._zmq.Context.instance().socket(kind)
+        socket.setsockopt(self._zmq.LINGER, 0)
+        try:
+            socket.connect(endpoint)
+        except self._zmq.ZMQError as error:
+            socket.close()
+            raise WrongTier(f"icms: cannot connect to {endpoint!r}, the option {option}: {error}; set it "
+                            "as it is in events in icms-agent.yaml(5)") from error
+        return socket
+
+    # ---- on the thread
+
+    def _run(self) -> None:
+        try:
+            if self._replay:
+                self._catch_up()
+            while not self._closing.is_set():
+                if self._socket.poll(self.LOOK_MS):
+                    _, number, payload = self._socket.recv_multipart()
+                    self._published(number, payload)
+        except Exception as error:  # whatever is published there
+            self._log.warning("icms: cannot read the events of the agent: %s", error)
         self._waiting.put(None)
         self._socket.close()
+
+    def _published(self, number: bytes, payload: bytes) -> None:
+        if self._is_full():
+            return  # a gap is before the next one
+        seq = int.from_bytes(number, "big")
+        seconds, events, *_ = self._decode(payload)
+        if self._replay and seq != self._next:
+            if seq < self._next:
+                if seconds <= self._seconds:
+                    return  # it came with a replay
+                self._next = 0  # the agent is another process, which tells all from its beginning
+            self._catch_up()
+            if seq < self._next:
+                return
+        self._hear(seq, seconds, events)
+
+    def _hear(self, seq: int, seconds: float, events: Iterable[Mapping[str, Any]]) -> None:
+        if seq != self._next:
+            self._waiting.put(None)
+        for event in events:
+            self._waiting.put(event)
+        self._next, self._seconds = seq + 1, seconds
+
+    def _catch_up(self) -> None:
+        """Hears what the agent has kept of the batches from the next one on. The last one that was heard is
+        asked for as well: where another batch has its number, the agent was restarted."""
+        last = self._next - 1
+        give_up = time.monotonic() + self.REPLAY_SECONDS
+        socket = self._connect(self._zmq.DEALER, "events_replay", self._replay)
+        try:
+            socket.send_multipart([b"", max(last, 0).to_bytes(8, "big")])
+            while not self._closing.is_set() and not self._is_full():
+                if time.monotonic() >= give_up:
+                    self._warn_once()
+                    return
+                if not socket.poll(self.LOOK_MS):
+                    continue
+                _, number, payload = socket.recv_multipart()
+                if not payload:
+                    self._is_warned = False
+                    return
+                seq = int.from_bytes(number, "big")
+                seconds, events, *_ = self._decode(payload)
+                if seq != last or seconds != self._seconds:
+                    self._hear(seq, seconds, events)
+        finally:
+            socket.close()
+
+    def _warn_once(self) -> None:
+        if not self._is_warned:
+            self._is_warned = True
+            self._log.warning("icms: cannot read from %s what the agent has published: no complete answer "
+                              "within %g s; going on with what it publishes now; compare the option "
+                              "events_replay with replay in icms-agent.yaml(5)", self._replay,
+                              self.REPLAY_SECONDS)

@@ -97,9 +97,10 @@ class Movers:
         self._begin(self._asks, run, volume, names, deadline, done)
 
     def load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any], deadline: float,
-             done: Callable[[list[bool]], None], once: bool = False) -> None:
+             done: Callable[[list[bool]], None], once: bool = False,
+             came: Callable[[bytes, Source], None] | None = None) -> None:
         """Fills each room exactly; done gets for which of them that succeeded, in order. once: nobody
-        reads them again."""
+        reads them again. came is told before, on the threads, where each of those was."""
         pieces = min(self._load_threads, max(1, len(names) // _PIECE_BLOCKS))
         per_piece = -(-len(names) // pieces)
         loaded = [False] * len(names)
@@ -116,7 +117,7 @@ class Movers:
         for i in range(pieces):
             first, last = i * per_piece, (i + 1) * per_piece
             self._begin(self._loads, self._load, volume, names[first:last], rooms[first:last],
-                        deadline, once, lambda found, first=first: piece_done(first, found))
+                        deadline, once, came, lambda found, first=first: piece_done(first, found))
 
     def store(self, volume: Volume, names: Names, rooms: Sequence[Any],
               deadline: float, done: Callable[[list[bool]], None], once: bool = False) -> None:
@@ -170,7 +171,8 @@ class Movers:
         return []
 
     def _load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any],
-              deadline: float, once: bool) -> list[bool]:
+              deadline: float, once: bool,
+              came: Callable[[bytes, Source], None] | None) -> list[bool]:
         def get(part: slice, ms: int) -> list[str]:
             results = volume.get(names[part], rooms[part], deadline_ms=ms, once=once)
             whys = _good(results)
@@ -178,8 +180,10 @@ class Movers:
                 if not whys[i] and result.nbytes != memoryview(room).nbytes:
                     whys[i] = "size"  # a value of another layout: its beginning is in the room
                 elif not whys[i]:
-                    self.counts.add("loaded_bytes", Source(result.source).name.lower(),
-                                    result.nbytes)
+                    source = Source(result.source)
+                    self.counts.add("loaded_bytes", source.name.lower(), result.nbytes)
+                    if came is not None:
+                        came(names[part.start + i], source)
             return whys
 
         return self._calls("load", len(names), deadline, get)

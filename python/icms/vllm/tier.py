@@ -149,6 +149,8 @@ class IcmsTier(SecondaryTierManager):
                 or a second after this. 0: it is told nothing
     load_threads  threads that load
     events      endpoint of the agent's events (icms-agent.yaml(5)), for routers: with vLLM's KV events; "": none
+    events_replay  their replay, which tells what was published before the engine started, and what was missed
+                later; "": none
     load        "faster": of what is there, what is faster to load than to compute; "always": all of it
     """
 
@@ -159,7 +161,7 @@ class IcmsTier(SecondaryTierManager):
                  weights: str = "", variant: str = "", adapters: str = "", lookup_ms: int = 0,
                  load_ms: int = 5000, store_ms: int = 10000, prestage_ms: int = 5000,
                  load_threads: int = 2, load: str = FASTER, events: str = "",
-                 backpressure_detector: Any = None) -> None:
+                 events_replay: str = "", backpressure_detector: Any = None) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if not hasattr(ReqContext(req_id=""), "_offload_key_positions"):
             raise WrongTier("icms: this vLLM does not say in which order a request's chunks come; "
@@ -178,7 +180,7 @@ class IcmsTier(SecondaryTierManager):
         # None: nobody would take them
         self._events = Events() if offloading_spec.kv_events_config.enable_kv_cache_events else None
         self._near = Near() if self._events is not None and events else None
-        self._feed = Feed(events, logger) if self._near is not None else None
+        self._feed = Feed(events, events_replay, logger) if self._near is not None else None
         self._memory = primary_kv_view.cast("B")
         self._requests: dict[str, _Request] = {}
         self._up_told: bool | None = None  # what the metric said last
@@ -366,7 +368,8 @@ class IcmsTier(SecondaryTierManager):
         if is_store:
             self._movers.store(schemes[0].volume, names, rooms, soon(store_ms), done, request.once)
         else:
-            self._movers.load(schemes[0].volume, names, rooms, soon(load_ms), done, request.once)
+            self._movers.load(schemes[0].volume, names, rooms, soon(load_ms), done, request.once,
+                              self._feed.loaded if self._feed is not None else None)
 
     def _room(self, chunk: int) -> memoryview:
         begin = chunk * self.block_size_bytes
