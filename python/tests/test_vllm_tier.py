@@ -10,6 +10,7 @@ import logging
 import random
 import sys
 import tempfile
+import threading
 import time
 import types
 import unittest
@@ -22,6 +23,7 @@ from support import EncryptedTier, Tier, VALUE_BYTES, gets_of_twins, puts_that_r
 
 stand_ins.install()
 zmq_stand_ins.install()
+from icms.vllm.events import Feed  # noqa: E402
 from icms.vllm.identity import Facts  # noqa: E402
 from icms.vllm.link import WrongTier  # noqa: E402
 from icms.vllm.offloading import IcmsOffloadingConnector  # noqa: E402
@@ -268,6 +270,65 @@ class NearTiers(unittest.TestCase):
         wait_for(lambda: self.shared.agent.metrics()['icms_agent_event_subscribers{volume="kv"}'] > 0)
         self.assertFalse(left.intersection(names))
         wait_for(lambda: store() or left.issuperset(names))
+
+
+class EventOptions(unittest.TestCase):
+    """What operators write as events and events_replay."""
+
+    def setUp(self):
+        self.where = tier().where
+
+    def refused(self, **options):
+        with self.assertRaises(WrongTier) as refused:
+            Engine(self, self.where, kv_events=True, **options)
+        self.assertEqual([thread for thread in threading.enumerate() if thread.name == "icms-events"], [])
+        return str(refused.exception)
+
+    def test_what_can_be_no_endpoint_ends_the_start(self):
+        for wrong in ("kv-events", "ipc://", "ipc://kv-events", "/run/icms/kv-events", "tcp://host", "tcp://host:",
+                      "tcp://host:0", "tcp://host:65536", "http://host:80", "unix:/run/icms/agent.sock", None, 5,
+                      ["ipc:///run/icms/kv-events"]):
+            for option, others in (("events", {}), ("events_replay", {"events": "ipc:///run/a"})):
+                with self.subTest(wrong=wrong, option=option):
+                    said = self.refused(**{**others, option: wrong})
+                    self.assertIn(f"the option {option} is ipc:// with an absolute path or tcp:// with a host "
+                                  "and a port", said)
+                    self.assertIn(f"not {wrong!r}", said)
+
+    def test_what_zeromq_refuses_ends_the_start(self):
+        for wrong in ("tcp://a host:5557", "ipc:///" + "long" * 40):
+            for option, others in (("events", {}), ("events_replay", {"events": "ipc:///run/a"})):
+                with self.subTest(wrong=wrong, option=option):
+                    self.assertRegex(self.refused(**{**others, option: wrong}),
+                                     f"cannot connect to '{wrong}', the option {option}: .+; set it")
+
+    def test_one_endpoint_for_both_and_a_replay_alone_end_the_start(self):
+        self.assertIn("without events", self.refused(events_replay="ipc:///run/a"))
+        self.assertIn("both", self.refused(events="ipc:///run/a", events_replay="ipc:///run/a"))
+
+    def test_a_tier_that_is_refused_later_leaves_no_thread_and_no_socket(self):
+        made = []
+
+        class Noted(Feed):
+            def __init__(self, *arguments):
+                super().__init__(*arguments)
+                made.append(self)
+
+        with unittest.mock.patch("icms.vllm.tier.Feed", Noted):
+            self.assertIn("nothing", self.refused(events="ipc:///nowhere", events_replay="ipc:///nowhere-replay",
+                                                  volume="nothing"))
+        self.assertEqual([feed._socket.closed for feed in made], [True])
+
+    def test_without_kv_events_of_vllm_they_are_ignored_and_the_log_says_so(self):
+        with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
+            engine = Engine(self, self.where, events="ipc:///run/a", events_replay="ipc:///run/b").wait_up()
+            context, names = engine.request("a prompt")
+            engine.lookup(context, names)
+        about = [line for line in said.output if "the option events is ignored" in line]
+        self.assertEqual(len(about), 1, said.output)
+        self.assertIn("--kv-events-config", about[0])
+        self.assertEqual(engine.events(), [])
+        self.assertIsNone(engine.tier._feed)
 
 
 class EncryptedTiers(unittest.TestCase):

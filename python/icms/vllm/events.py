@@ -20,6 +20,7 @@ All but Feed's thread and `Feed.loaded` is used on the scheduler's thread alone.
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,7 @@ from ..keys import event_hash
 from .link import WrongTier
 
 OWNER = "icms"
+_ENDPOINT = re.compile(r"ipc:///.+|tcp://.+:([1-9]\d{0,4})")  # ZeroMQ checks the rest
 KEYS_MAX = 1 << 18  # chunks that are known to be announced; of the oldest it is said that they left
 
 
@@ -145,6 +147,21 @@ class Near:
         if key is not None:  # vLLM keeps the tokens of what will be removed
             self._waiting.append(OffloadingEvent(keys=[key], medium=Medium.STORAGE, removed=removed,
                                                  locality=Locality.LOCAL, removal_expected=not removed))
+
+
+def check_endpoints(events: str, replay: str) -> None:
+    """WrongTier where the options events and events_replay cannot be endpoints of an agent; "": not given."""
+    for option, endpoint in (("events", events), ("events_replay", replay)):
+        found = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
+        if endpoint != "" and (found is None or int(found[1] or 0) > 65535):
+            raise WrongTier(f"icms: the option {option} is ipc:// with an absolute path or tcp:// with a host "
+                            f"and a port, as in events in icms-agent.yaml(5), not {endpoint!r}")
+    if replay and not events:
+        raise WrongTier("icms: the option events_replay is given without events: set events to the endpoint "
+                        "and events_replay to the replay of the same entry in icms-agent.yaml(5)")
+    if replay and replay == events:
+        raise WrongTier(f"icms: the options events and events_replay are both {events!r}: set them to "
+                        "endpoint and replay of the same entry of events in icms-agent.yaml(5)")
 
 
 class Feed:

@@ -46,7 +46,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from ..keys import Prompt, Scheme
 from .choice import FASTER, PROBE_MS, Prefill, choose, compares, patience
-from .events import Events, Feed, Near
+from .events import Events, Feed, Near, check_endpoints
 from .identity import Engine, Identity, Options, Shape
 from .link import Link, WrongTier
 from .metrics import COUNTERS, UP, UP_TEXT
@@ -166,6 +166,7 @@ class IcmsTier(SecondaryTierManager):
         if not hasattr(ReqContext(req_id=""), "_offload_key_positions"):
             raise WrongTier("icms: this vLLM does not say in which order a request's chunks come; "
                             "IcmsTier was made for vLLM 0.32")
+        check_endpoints(events, events_replay)
         config = offloading_spec.config
         self._chunk_tokens = {group.group_id: group.tokens_per_block * config.cache.blocks_per_chunk
                               for group in config.groups}
@@ -180,7 +181,10 @@ class IcmsTier(SecondaryTierManager):
         # None: nobody would take them
         self._events = Events() if offloading_spec.kv_events_config.enable_kv_cache_events else None
         self._near = Near() if self._events is not None and events else None
-        self._feed = Feed(events, events_replay, logger) if self._near is not None else None
+        self._feed: Feed | None = None
+        if events and self._near is None:
+            logger.warning("icms: the option events is ignored: vLLM's KV events are off; set "
+                           "enable_kv_cache_events in --kv-events-config, or remove the option")
         self._memory = primary_kv_view.cast("B")
         self._requests: dict[str, _Request] = {}
         self._up_told: bool | None = None  # what the metric said last
@@ -191,6 +195,8 @@ class IcmsTier(SecondaryTierManager):
             queue.SimpleQueue())
         self._movers = Movers(load_threads, Counts(), logger)
         try:
+            if self._near is not None:
+                self._feed = Feed(events, events_replay, logger)
             identity = Identity(engine, Options(tenant, weights, variant, adapters),
                                 _shape(config, self.block_size_bytes),
                                 is_idle=lambda: not self._requests, forget=self._forget)
@@ -199,6 +205,8 @@ class IcmsTier(SecondaryTierManager):
             if prestage_ms > 0:
                 engine.queued.append(self._queued)
         except Exception:
+            if self._feed is not None:
+                self._feed.close()
             self._movers.close()
             self._memory.release()
             raise
