@@ -245,15 +245,46 @@ class Feeds(unittest.TestCase):
             self.expect(1004, 1005, None, 1011)
 
     def test_what_is_no_batch_ends_the_feed_and_is_told(self):
+        stored = {"type": "BlockStored", "medium": "CPU"}
+        for wrong in (b"\xc1", b"", *map(msgspec.msgpack.encode, (
+                1, [1.0], [1.0, 5, 0], [1.0, ["x"], 0], [1.0, [{}], 0], [1.0, [stored], 0],
+                [1.0, [{**stored, "block_hashes": 5}], 0], [1.0, [{**stored, "block_hashes": [[5]]}], 0]))):
+            with self.subTest(wrong):
+                self.setUp()
+                self.followed()
+                with self.assertLogs(logger) as said:
+                    self.agent.pub.send_multipart([b"kv@a@kv", (4).to_bytes(8, "big"), wrong])
+                    self.expect(None)
+                self.assertIn("cannot read the events of the agent", said.output[0])
+                self.of._thread.join(GRACE_S)
+                self.of.loaded(b"name" * 9, Source.DRAM)  # nobody would hear that it left
+                self.of.take(self.to)
+                self.assertEqual(self.to.blocks, [])
+
+    def test_an_event_of_another_kind_is_left_out(self):
         self.followed()
-        with self.assertLogs(logger) as said:
-            self.agent.pub.send_multipart([b"kv@a@kv", (4).to_bytes(8, "big"), b"\xc1"])
-            self.expect(None)
-        self.assertIn("cannot read the events of the agent", said.output[0])
-        self.of._thread.join(GRACE_S)
-        self.of.loaded(b"name" * 9, Source.DRAM)  # nobody would hear that it left
-        self.of.take(self.to)
-        self.assertEqual(self.to.blocks, [])
+        payload = msgspec.msgpack.encode([2000.0, [
+            {"type": "BlockMoved"}, {"type": "BlockStored", "medium": "CPU", "block_hashes": [7], "more": 1}], 0])
+        self.agent.pub.send_multipart([b"kv@a@kv", (4).to_bytes(8, "big"), payload])
+        self.expect(7)
+
+    def test_of_a_large_batch_a_part_is_taken_at_a_time(self):
+        self.followed()
+        event = {"type": "BlockStored", "medium": "CPU", "block_hashes": list(range(1000))}
+        near, found = Near(), []
+        for number in range(1000):
+            near.know(number.to_bytes(16, "big"), number.to_bytes(16, "big"))
+        self.agent.pub.send_multipart([b"kv@a@kv", (4).to_bytes(8, "big"),
+                                       msgspec.msgpack.encode([2000.0, [event], 0])])
+        wait_for(lambda: self.of._waiting.qsize() == -(-1000 // Feed.HASHES_MAX))
+        with unittest.mock.patch.object(Feed, "TAKE_MAX", 2):
+            self.of.take(near)
+            found += near.take()
+            self.assertEqual(len(found), 2 * Feed.HASHES_MAX)
+        self.of.take(near)
+        found += near.take()
+        self.assertEqual([int.from_bytes(key, "big") for event in found for key in event.keys],
+                         list(range(1000)))
 
     def test_what_a_load_found_in_the_agents_tiers_is_near(self):
         self.feed(replay=False)

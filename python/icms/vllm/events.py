@@ -176,7 +176,10 @@ class Feed:
     restarted have smaller numbers and a later time.
     """
 
+    #: Events that wait to be taken, of so many blocks each at most; and how many are taken at a time.
     WAITING_MAX = 1 << 16
+    HASHES_MAX = 16
+    TAKE_MAX = 1024
     LOOK_MS = 200
     #: Until when a replay is over: the agent gives it up after as long.
     REPLAY_SECONDS = 5.0
@@ -206,7 +209,10 @@ class Feed:
         self._thread.start()
 
     def take(self, near: Near) -> None:
-        while not self._waiting.empty():
+        """Tells near what has come; of much a part, so that no step of the scheduler waits for it."""
+        for _ in range(self.TAKE_MAX):
+            if self._waiting.empty():
+                return
             near.heard(self._waiting.get())
 
     def loaded(self, name: bytes, source: Source) -> None:
@@ -214,12 +220,14 @@ class Feed:
         anybody listened."""
         medium = self._MEDIA.get(source)
         if medium is not None and self._thread.is_alive() and not self._is_full():
-            self._waiting.put({"type": "BlockStored", "medium": medium,
-                               "block_hashes": [event_hash(name)]})
+            self._put("BlockStored", medium, [event_hash(name)])
 
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
+
+    def _put(self, kind: str, medium: str, hashes: list[int]) -> None:
+        self._waiting.put({"type": kind, "medium": medium, "block_hashes": hashes})
 
     def _is_full(self) -> bool:
         return self._waiting.qsize() > self.WAITING_MAX
@@ -266,10 +274,17 @@ class Feed:
         self._hear(seq, seconds, events)
 
     def _hear(self, seq: int, seconds: float, events: Iterable[Mapping[str, Any]]) -> None:
+        """An exception where an event is none; one of a kind that is not known here is left out."""
         if seq != self._next:
             self._waiting.put(None)
         for event in events:
-            self._waiting.put(event)
+            kind = event["type"]
+            if kind == "AllBlocksCleared":
+                self._waiting.put({"type": kind})
+            elif kind in ("BlockStored", "BlockRemoved"):
+                hashes = [int(one) for one in event["block_hashes"]]
+                for i in range(0, len(hashes), self.HASHES_MAX):
+                    self._put(kind, str(event["medium"]), hashes[i:i + self.HASHES_MAX])
         self._next, self._seconds = seq + 1, seconds
 
     def _catch_up(self) -> None:
