@@ -311,8 +311,8 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
     gone = (uint32_t)__builtin_popcountll(*out_gone);
     (void)err_set(why, ICMS_CONFIG,
                   "%s: epoch %u lacks %u of %u enclosures, %s%s, which %s not drained: it waits "
-                  "until %s not answer; if it is right, write 'shrink_epoch: %u' (icms pod reload "
-                  "--yes)",
+                  "until %s not answer and one that stays does; if it is right, write "
+                  "'shrink_epoch: %u' (icms pod reload --yes)",
                   file, after->epoch, gone, before->enclosure_count,
                   before->enclosures[__builtin_ctzll(*out_gone)].name,
                   gone > 1 ? " among them" : "", gone > 1 ? "were" : "was",

@@ -45,7 +45,8 @@ struct pod_map {
     struct pod_one *used, *next, *offered; /* offered: scratch                                */
     bool is_started; /* the agent has `used`                                        */
     bool has_next;
-    bool is_shrunken;             /* next is believed when all of `gone` are down                 */
+    bool is_shrunken;             /* next is believed when all of `gone` are down, and one that
+                                     stays answers                                               */
     uint64_t gone;                /* bit i: enclosure i of used is not in next                   */
     struct err_why shrunken;      /* says so                                                     */
     uint64_t resolve_until_ns;    /* of next; 0: not set yet                                     */
@@ -534,7 +535,18 @@ void pod_map_again(struct pod_map *map)
             map->used->places[i][k].is_unresolved = map->next->places[i][k].is_unresolved = false;
 }
 
-/* Whether what the next map lacks is down, all of it. */
+/* Whether an enclosure answers that the next map goes on with: an agent that reaches nobody learns
+ * nothing from who is down. */
+static bool next_answers(struct pod_map *map)
+{
+    for (uint32_t i = 0; i < map->next->pod.enclosure_count; i++)
+        if (!is_out(map->next, i) &&
+            map->opts.answers(map->opts.arg, &map->next->pod.enclosures[i].uuid))
+            return true;
+    return false;
+}
+
+/* Whether what the next map lacks is down, all of it, and the agent is not cut off itself. */
 static bool next_is_believed(struct pod_map *map)
 {
     if (!map->is_shrunken)
@@ -543,7 +555,7 @@ static bool next_is_believed(struct pod_map *map)
         if ((map->gone >> i & 1) != 0 &&
             !map->opts.is_down(map->opts.arg, &map->used->pod.enclosures[i].uuid, NULL))
             return false;
-    return true;
+    return next_answers(map);
 }
 
 static void next_taken(struct pod_map *map)

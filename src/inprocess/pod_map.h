@@ -31,9 +31,11 @@ struct pod_map_opts {
                       uint32_t count, const struct agent_identity *volumes, struct err_why *why);
     /* Whether the enclosure does not answer, by this address, or (NULL) by any. */
     bool (*is_down)(void *arg, const struct uuid *uuid, const struct loop_addr *addr);
+    /* Whether it answers; one that the agent does not use does not. */
+    bool (*answers)(void *arg, const struct uuid *uuid);
     /* One sentence without an end, for a log; not twice in a row. */
     void (*say)(void *arg, enum pod_map_say how, const char *sentence);
-    void *arg; /* of all three */
+    void *arg; /* of all four */
 };
 
 /* With the map that the agent starts with. NO_MEMORY; CONFIG: the agent's file says other things of

@@ -31,7 +31,8 @@ static struct {
     const char *lacks; /* what it says with OK; NULL: nothing */
     struct uuid down[LIMIT_ENCLOSURES];
     uint32_t down_count;
-    uint16_t down_port; /* the address with this port; 0: none */
+    uint16_t down_port;      /* the address with this port; 0: none */
+    bool are_all_connecting; /* those that are not down do not answer yet */
     uint32_t said;
     enum pod_map_say how;
     char sentence[1024];
@@ -68,6 +69,14 @@ static bool fake_is_down(void *arg, const struct uuid *uuid, const struct loop_a
     return false;
 }
 
+static bool fake_answers(void *arg, const struct uuid *uuid)
+{
+    for (uint32_t i = 0; i < fake.count; i++)
+        if (uuid_equal(&fake.enclosures[i].uuid, uuid))
+            return !fake.are_all_connecting && !fake_is_down(arg, uuid, NULL);
+    return false;
+}
+
 static void fake_say(void *arg, enum pod_map_say how, const char *sentence)
 {
     fake.said++;
@@ -91,8 +100,11 @@ static const char *ended(const char *text)
 
 static void begin_with(const char *agent, const char *text)
 {
-    const struct pod_map_opts opts = {
-        .conf = &conf, .apply = fake_apply, .is_down = fake_is_down, .say = fake_say};
+    const struct pod_map_opts opts = {.conf = &conf,
+                                      .apply = fake_apply,
+                                      .is_down = fake_is_down,
+                                      .answers = fake_answers,
+                                      .say = fake_say};
     const struct agent_enclosure_opts *enclosures;
     static struct conf_pod pod;
     struct err_why why = {""};
@@ -248,6 +260,35 @@ static void test_a_shrunken_map_waits_until_nobody_answers(void **state)
     begin(EPOCH(4) E0 E1 E2);
     offer("shrink_epoch: 5\n" EPOCH(5) E0); /* the operator says so */
     assert_int_equal(fake.epoch, 5);
+}
+
+/* An agent whose own network is gone finds everybody down, and knows nothing of what left. */
+static void test_an_agent_that_is_cut_off_believes_no_shrunken_map(void **state)
+{
+    begin(EPOCH(4) E0 E1 E2);
+    offer(EPOCH(5) E0 E1);
+    for (uint32_t i = 0; i < 3; i++)
+        fake_down(i == 0 ? "e0" : i == 1 ? "e1" : "e2");
+    turn();
+    assert_int_equal(fake.applied, 0);
+    said(1, POD_MAP_WAITS, "it waits until it does not answer and one that stays does");
+    fake.are_all_connecting = true; /* e0 and e1 are not known to be up yet */
+    fake.down_count = 0;
+    fake_down("e2");
+    turn();
+    assert_int_equal(fake.applied, 0);
+    fake.are_all_connecting = false;
+    turn();
+    assert_int_equal(fake.epoch, 5);
+    begin(EPOCH(4) E0 E1 E2);
+    fake_down("e2");
+    offer(EPOCH(5) "- {name: e0, address: 10.0.0.1:4420, state: out}\n"
+                   "- {name: e7, address: 10.0.0.7:4420}\n");
+    assert_int_equal(fake.applied, 0); /* e0 and e1 answer */
+    fake_down("e1");
+    fake_down("e0");
+    turn();
+    assert_int_equal(fake.applied, 0); /* nobody that it knows stays */
 }
 
 #define AS(state, n) "- {name: e" #n ", address: 10.0.0.1" #n ":4420, state: " state "}\n"
@@ -622,6 +663,7 @@ int main(void)
         cmocka_unit_test_teardown(test_what_is_wrong_changes_nothing_and_is_said_once, end),
         cmocka_unit_test_teardown(test_what_is_not_in_use_is_told_until_it_is, end),
         cmocka_unit_test_teardown(test_a_shrunken_map_waits_until_nobody_answers, end),
+        cmocka_unit_test_teardown(test_an_agent_that_is_cut_off_believes_no_shrunken_map, end),
         cmocka_unit_test_teardown(test_one_that_is_out_is_not_used, end),
         cmocka_unit_test_teardown(test_a_wrong_map_takes_the_place_of_one_that_waits, end),
         cmocka_unit_test_teardown(test_a_map_that_waits_ends_with_its_file, end),

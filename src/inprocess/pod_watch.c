@@ -24,7 +24,7 @@ struct pod_watch {
     struct conf_pod_file *file;
     struct agent *agent;
     struct pod_map *map;
-    struct agent_stats *stats; /* of watch_is_down        */
+    struct agent_stats *stats; /* of watch_enclosure      */
     uint64_t stats_ns;         /* when they were taken    */
     const struct conf_agent *conf;
     const struct pod_watch_told *told;
@@ -50,21 +50,37 @@ static bool link_is_down(const struct agent_enclosure_stats *enclosure,
     return enclosure->state == AGENT_ENCLOSURE_EXCLUDED;
 }
 
-static bool watch_is_down(void *arg, const struct uuid *uuid, const struct loop_addr *addr)
+/* What the agent knows of an enclosure; NULL: it does not use it. */
+static const struct agent_enclosure_stats *watch_enclosure(struct pod_watch *watch,
+                                                           const struct uuid *uuid)
 {
-    struct pod_watch *watch = arg;
     uint64_t now_ns = loop_env_now_ns(loop_env_uring());
 
     if (watch->agent == NULL)
-        return false;
+        return NULL;
     if (now_ns >= watch->stats_ns + WATCH_STATS_NS) {
         agent_stats(watch->agent, watch->stats);
         watch->stats_ns = now_ns;
     }
     for (uint32_t i = 0; i < watch->stats->enclosure_count; i++)
         if (uuid_equal(&watch->stats->enclosures[i].uuid, uuid))
-            return link_is_down(&watch->stats->enclosures[i], addr);
-    return false;
+            return &watch->stats->enclosures[i];
+    return NULL;
+}
+
+static bool watch_is_down(void *arg, const struct uuid *uuid, const struct loop_addr *addr)
+{
+    const struct agent_enclosure_stats *enclosure = watch_enclosure(arg, uuid);
+
+    return enclosure != NULL && link_is_down(enclosure, addr);
+}
+
+static bool watch_answers(void *arg, const struct uuid *uuid)
+{
+    const struct agent_enclosure_stats *enclosure = watch_enclosure(arg, uuid);
+
+    return enclosure != NULL &&
+           (enclosure->state == AGENT_ENCLOSURE_UP || enclosure->state == AGENT_ENCLOSURE_SLOW);
 }
 
 static void watch_say(void *arg, enum pod_map_say how, const char *sentence)
@@ -140,6 +156,7 @@ static icms_err watch_first(struct pod_watch *watch, const struct conf_agent *co
     const struct pod_map_opts opts = {.conf = conf,
                                       .apply = watch_apply,
                                       .is_down = watch_is_down,
+                                      .answers = watch_answers,
                                       .say = watch_say,
                                       .arg = watch};
     const struct conf_pod_file_opts file = {.path = conf->pod,
