@@ -126,11 +126,11 @@ static const char *plan_note(enum conf_pod_what what)
                "meanwhile is asked of the enclosures that have it";
     case CONF_POD_OUT:
         return "agents do not use it; blocks that it alone has are misses until it is back "
-               "(undrain)";
+               "(undrain); remove asks nothing more";
     case CONF_POD_REMOVE:
         return "blocks that it alone has are misses from now on";
     case CONF_POD_SHRINK:
-        return "agents believe this epoch without asking the enclosures that it lacks";
+        return "daemons take this epoch although it lacks enclosures or volumes, or lowers quotas";
     case CONF_POD_VOLUME_CREATE:
         return "targets with `pod` begin it, and agents serve it that list it in their own files; "
                "give other targets the same volume";
@@ -164,7 +164,7 @@ static const char *plan_more(const struct pod *pod, const struct conf_pod_change
 {
     if (asked->what == CONF_POD_VOLUME_DELETE)
         return cli_volume_deleted(asked->name, generation_before(pod, asked->name), note);
-    return asked->what == CONF_POD_REMOVE ? asked->read : NULL;
+    return asked->read;
 }
 
 static void plan_json(const struct pod *pod, const struct conf_pod_change *asked,
@@ -250,11 +250,12 @@ int pod_change(struct pod *pod, const struct conf_pod_change *asked)
     return CLI_DONE;
 }
 
-/* ---- remove --------------------------------------------------------------------------------- */
+/* ---- out and remove ------------------------------------------------------------------------- */
 
-/* The enclosure that is to be removed, if its target is worth asking: it drains, or leaves whatever
- * it says, and is not out, where nothing is read. NULL: none; conf_pod_change() says why. */
-static const struct conf_enclosure *remove_asks(const struct pod *pod)
+/* The enclosure that is to be used no more, if its target is worth asking: it drains, or leaves
+ * whatever it says, and is not out, where nothing is read. NULL: none; conf_pod_change() says why.
+ */
+static const struct conf_enclosure *leave_asks(const struct pod *pod)
 {
     struct err_why why;
 
@@ -271,11 +272,11 @@ static const struct conf_enclosure *remove_asks(const struct pod *pod)
     return NULL;
 }
 
-static int pod_remove(struct pod *pod)
+static int pod_leave(struct pod *pod, enum conf_pod_what what)
 {
     const struct cli *cli = pod->cli;
-    struct conf_pod_change asked = {.what = CONF_POD_REMOVE, .name = cli->argv[1], .yes = cli->yes};
-    const struct conf_enclosure *enclosure = remove_asks(pod);
+    struct conf_pod_change asked = {.what = what, .name = cli->argv[1], .yes = cli->yes};
+    const struct conf_enclosure *enclosure = leave_asks(pod);
     struct status_proof proof = {.token = NULL};
     struct err_why why = {""};
     struct pod_read read;
@@ -297,6 +298,16 @@ static int pod_remove(struct pod *pod)
     status_proof_fini(&proof);
     conf_pod_fini(pod->before);
     return pod_change(pod, &asked);
+}
+
+static int pod_out(struct pod *pod)
+{
+    return pod_leave(pod, CONF_POD_OUT);
+}
+
+static int pod_remove(struct pod *pod)
+{
+    return pod_leave(pod, CONF_POD_REMOVE);
 }
 
 /* ---- volumes -------------------------------------------------------------------------------- */
@@ -403,7 +414,7 @@ static const struct pod_word {
     {"weight", 2, CONF_POD_WEIGHT, NULL},
     {"drain", 1, CONF_POD_DRAIN, NULL},
     {"undrain", 1, CONF_POD_UNDRAIN, NULL},
-    {"out", 1, CONF_POD_OUT, NULL},
+    {"out", 1, CONF_POD_OUT, pod_out},
     {"remove", 1, CONF_POD_REMOVE, pod_remove},
     {"volume", -1, CONF_POD_ADD, pod_volume},
 };
@@ -424,9 +435,9 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
                     cli->uuid != NULL || cli->nqn != NULL || cli->http != NULL))
         return cli_usage(cli,
                          "--address, --capacity, --weight, --uuid, --nqn and --http are for add");
-    if (word->run != pod_status && word->run != pod_remove &&
+    if (word->run != pod_status && word->run != pod_out && word->run != pod_remove &&
         (cli->token != NULL || cli->ca != NULL || cli->cert != NULL))
-        return cli_usage(cli, "--token, --ca, --cert and --key are for status and remove");
+        return cli_usage(cli, "--token, --ca, --cert and --key are for status, out and remove");
     if (cli->yes && (word->run == pod_status || word->what == CONF_POD_SETTLE))
         return cli_usage(cli, "--yes is for add, weight, drain, undrain, out, remove and reload");
     if (cli->dry_run && word->run == pod_status)
@@ -501,7 +512,7 @@ const struct cli_command cli_pod = {
         "  settle   a joining enclosure is up, a weight that changes has changed\n"
         "  drain    it is read and takes no new blocks\n"
         "  undrain  it takes blocks again, joining; also one that is out\n"
-        "  out      it stays listed and is not used; --yes unless it is draining\n"
+        "  out      a drained enclosure stays listed and is not used; --yes as for remove\n"
         "  remove   a drained enclosure leaves; --yes if its target says that it was read\n"
         "           within 10 minutes, or cannot be asked\n"
         "  volume   what all daemons agree about of each volume: list it; create NAME with\n"
@@ -524,14 +535,15 @@ const struct cli_command cli_pod = {
         "      --yes            add, weight, drain, undrain: although another one joins or\n"
         "                       drains, or a weight is changing; remove, out: although it is not\n"
         "                       drained, or may still be read; reload: also what was not\n"
-        "                       drained, and volumes, may leave; volume reset, delete, set:\n"
-        "                       although blocks are lost, or more or fewer hosts may use it\n"
+        "                       drained, and volumes, may leave, and quotas become lower;\n"
+        "                       volume reset, delete, set: although blocks are lost, or more or\n"
+        "                       fewer hosts may use it\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
-        "  -d, --deadline TIME  reload: how long it waits; default 10s. status, remove: for the\n"
-        "                       targets and agents; default 2s\n"
-        "      --token FILE     status, remove: the token of http ports; sent over https, and\n"
-        "                       over http to a loopback address alone\n"
+        "  -d, --deadline TIME  reload: how long it waits; default 10s. status, out, remove:\n"
+        "                       for the targets and agents; default 2s\n"
+        "      --token FILE     status, out, remove: the token of http ports; sent over https,\n"
+        "                       and over http to a loopback address alone\n"
         "      --ca FILE        authorities of their certificates; default those of this machine\n"
         "      --cert FILE      the certificate of a client that http ports take\n"
         "      --key FILE       the private key of --cert\n"

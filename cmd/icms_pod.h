@@ -6,8 +6,8 @@
 #include "conf/pod.h"
 #include "icms_cli.h"
 
-/* How long status and remove wait for daemons without --deadline; they are asked at the same time.
- */
+/* How long status, out and remove wait for daemons without --deadline; they are asked at the same
+ * time. */
 #define POD_STATUS_MS 2000
 
 /* One call of the command. */

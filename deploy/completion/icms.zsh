@@ -135,7 +135,7 @@ _icms() {
                 '--nqn[of the new enclosure]:NQN:' '--http[where the new enclosure shows its status]:URL:' \
                 '--dry-run[show, and change nothing]' \
                 '--yes[also what loses blocks]' '(-o --open)'{-o,--open}'[the agent]:where:' \
-                '(-d --deadline)'{-d,--deadline}'[how long status, remove and reload wait]:time:' \
+                '(-d --deadline)'{-d,--deadline}'[how long status, out, remove and reload wait]:time:' \
                 '--token[of http ports]:file:_files' '--ca[authorities of their certificates]:file:_files' \
                 '--cert[a certificate of a client]:file:_files' '--key[of --cert]:file:_files' \
                 '--json[answer with JSON]' '(-q --quiet)'{-q,--quiet}'[no answer but the exit status]' \

@@ -396,6 +396,9 @@ struct conf_volume_step {
 const char *conf_volume_refusal(const struct conf_volume_step *step,
                                 char text[CONF_VOLUME_REFUSAL_BYTES]);
 
+/* Whether blocks that a volume holds may be above its next quota; 0 is none. */
+bool conf_quota_is_lower(uint64_t was_bytes, uint64_t is_bytes);
+
 /* A volume of a map as targets have it; its list of hosts stays the map's. */
 void conf_pod_volume_spec(const struct conf_pod_volume *from, struct volume_spec *to);
 

@@ -911,13 +911,14 @@ static const struct conf_key pod_keys[] = {
     {"shrink_epoch", CONF_COUNT, false, AT(struct conf_pod, shrink_epoch), .min = 0,
      .max = UINT32_MAX, .fallback = "0",
      .doc =
-         "The last epoch in which enclosures that were not drained, or volumes, were to leave. A "
-         "daemon whose map has a lower epoch than that takes a map that lacks them. Otherwise "
-         "agents wait until the enclosures that are missing in the map do not answer any more, "
-         "targets refuse such a map, and both refuse one that lacks a volume. It is not above "
-         "epoch, and stays in later maps, for daemons that missed some. "
-         "icms pod remove, icms pod volume delete and, for maps edited by hand, icms pod reload "
-         "--yes write it."},
+         "The last epoch in which enclosures that were not drained, or volumes, were to leave, or "
+         "a quota was to become lower. A daemon whose map has a lower epoch than that takes a map "
+         "that lacks them, has them out, or has such a quota. Otherwise agents wait until the "
+         "enclosures that are missing in the map, or out, do not answer any more and one that "
+         "stays does, targets and icms-etcd refuse such a map, and all refuse one that lacks a "
+         "volume or lowers a quota. It is not above epoch, and stays in later maps, for daemons "
+         "that missed some. icms pod out, icms pod remove, icms pod volume delete, icms pod volume "
+         "set of a lower quota and, for maps edited by hand, icms pod reload --yes write it."},
     {"enclosures", CONF_MAPS, true, LIST_AT(struct conf_pod, enclosures, enclosure_count), .min = 1,
      .max = LIMIT_ENCLOSURES, .table = &pod_enclosure_table,
      .example = "[{name: enclosure0, address: 192.0.2.10:4420}]",

@@ -38,7 +38,7 @@ struct conf_pod_volume {
 struct conf_pod {
     char name[LIMIT_NAME_BYTES]; /* of the pod                                             */
     uint32_t epoch;
-    uint32_t shrink_epoch; /* until which what is in use may leave; 0: none          */
+    uint32_t shrink_epoch; /* until which what is in use may leave, or shrink; 0: none */
     uint32_t enclosure_count;
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
     uint32_t tenant_count;
@@ -96,14 +96,14 @@ icms_err conf_pod_volumes(const struct conf_agent *agent, const struct conf_pod 
 enum conf_pod_verdict {
     CONF_POD_NEW,      /* a later epoch                                                      */
     CONF_POD_SAME,     /* the same epoch, and nothing differs                                */
-    CONF_POD_SHRUNKEN, /* a later epoch that lacks an enclosure which was not drained: to be
-                          believed when that does not answer                                 */
+    CONF_POD_SHRUNKEN, /* a later epoch that lacks an enclosure, or has one out, which was not
+                          drained: to be believed when that does not answer and another does */
     CONF_POD_REFUSED,  /* of another pod, older, different under the same epoch, with a former
-                          generation, or without a volume                                    */
+                          generation, without a volume, or with a lower quota                */
 };
 
 /* REFUSED and SHRUNKEN come with a sentence. out_gone: bit i: enclosure i of `before` is not in
- * `after`, and was neither draining nor out. file: for the sentence. */
+ * `after`, or out there, and was neither draining nor out. file: for the sentence. */
 enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const struct conf_pod *after,
                                        const char *file, struct err_why *why, uint64_t *out_gone);
 
@@ -126,14 +126,15 @@ enum conf_pod_what {
     CONF_POD_WEIGHT,  /* of one that is up; its former weight is kept until it is settled */
     CONF_POD_DRAIN,   /* to draining                                           */
     CONF_POD_UNDRAIN, /* draining or out to joining: it lacks what was written meanwhile */
-    CONF_POD_OUT,     /* to out; from up or joining with yes           */
-    CONF_POD_REMOVE,  /* with yes, or drained and unread: it may be the only one that has some
+    CONF_POD_OUT,     /* to out; with yes, or drained and unread; sets shrink_epoch */
+    CONF_POD_REMOVE,  /* with yes, out, or drained and unread: it may be the only one that has some
                          blocks; sets shrink_epoch */
-    CONF_POD_SHRINK,  /* nothing but that what the file lacks may leave        */
+    CONF_POD_SHRINK,  /* nothing but that what the file lacks may leave, and quotas be lower */
     /* Of volumes; name: of one. */
     CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
     CONF_POD_VOLUME_SET,    /* other values: agents take those of blocks at their start; what
-                               loses blocks, or lets more hosts in, or some out, with yes    */
+                               loses blocks, or lets more hosts in, or some out, with yes; a
+                               lower quota sets shrink_epoch                                 */
     CONF_POD_VOLUME_RESET,  /* the next generation; with yes                                 */
     CONF_POD_VOLUME_DELETE, /* with yes; sets shrink_epoch                                   */
 };
@@ -149,7 +150,7 @@ struct conf_pod_change {
     const char *const *values;     /* CREATE, SET: "quota=4GiB"; "quota=": not written */
                                    /* CREATE alone: "generation=3"   */
     uint32_t value_count;
-    /* REMOVE of one that drains: when it was last read, as a clause; NULL: nobody asked; and
+    /* OUT, REMOVE of one that drains: when it was last read, as a clause; NULL: nobody asked; and
      * whether that is long enough ago */
     const char *read;
     bool is_unread;

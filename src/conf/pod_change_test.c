@@ -200,7 +200,7 @@ static void test_a_weight_changes_with_its_former_one(void **state)
     changed(changes, ((struct conf_pod_change){CONF_POD_DRAIN, .name = "e0", .yes = true}),
             EPOCH(5) "- name: e0\n  state: draining\n  address: 10.0.0.1:4420\n  weight: 2.5\n" E1);
     changed(changes, OUT("e0", .yes = true),
-            EPOCH(5) "- name: e0\n  state: out\n  address: 10.0.0.1:4420\n  weight: 2.5\n" E1);
+            SHRUNK(5) "- name: e0\n  state: out\n  address: 10.0.0.1:4420\n  weight: 2.5\n" E1);
     not_changed(HEAD E0 E1 "  state: joining\n", WEIGHT("e0", "3"), ICMS_INVALID,
                 "another one is joining");
     not_changed(HEAD E0 E1 "  state: draining\n", WEIGHT("e0", "3"), ICMS_INVALID,
@@ -256,10 +256,9 @@ static void test_one_that_is_out_stays_listed(void **state)
     uint64_t gone;
     char text[256];
 
-    changed(HEAD E0 "  state: draining\n" E1, OUT("e0"), EPOCH(5) E0 "  state: out\n" E1);
     not_changed(HEAD E0 E1, OUT("e0"), ICMS_INVALID, "it is not drained: the blocks that it has");
     not_changed(HEAD E0 "  state: joining\n" E1, OUT("e0"), ICMS_INVALID, "not drained");
-    changed(HEAD E0 "  state: up\n" E1, OUT("e0", .yes = true), EPOCH(5) E0 "  state: out\n" E1);
+    changed(HEAD E0 "  state: up\n" E1, OUT("e0", .yes = true), SHRUNK(5) E0 "  state: out\n" E1);
     not_changed(HEAD E0 E1 "  state: joining\n", OUT("e0", .yes = true), ICMS_INVALID,
                 "no other one is up");
     not_changed(out, OUT("e1", .yes = true), ICMS_INVALID, "no other one is up");
@@ -279,10 +278,7 @@ static void test_one_that_is_out_stays_listed(void **state)
     refused(ended(HEAD E0 "  state: outt\n" E1), "p.yaml:6: ", "state");
     accepted(out, &pod);
     assert_true(conf_pod_share(&pod, 0) == 0.0 && conf_pod_share(&pod, 1) == 1.0);
-    /* who writes that means it, and one that is out may leave the map */
-    assert_int_equal(
-        compare(HEAD E0 E1 E2, EPOCH(5) E0 "  state: out\n" E1 "  state: out\n" E2, &gone),
-        CONF_POD_NEW);
+    /* one that is out may leave the map */
     assert_int_equal(compare(HEAD E0 "  state: out\n" E1 E2, EPOCH(5) E1 E2, &gone), CONF_POD_NEW);
     assert_int_equal(compare(HEAD E0 "  state: out\n" E1 E2, EPOCH(5) E2, &gone),
                      CONF_POD_SHRUNKEN);
@@ -291,6 +287,47 @@ static void test_one_that_is_out_stays_listed(void **state)
     accepted(HEAD E0 E1, &other);
     assert_string_equal(conf_pod_differs(&other, &pod, text, sizeof(text)), "e0 out");
     assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)), "e0 up");
+}
+
+/* `remove` of one that is out asks nothing, so `out` asks what `remove` would. */
+static void test_what_is_set_to_out_is_asked_for(void **state)
+{
+    const char *drains = HEAD E0 "  state: draining\n" E1;
+    const char *out = SHRUNK(5) E0 "  state: out\n" E1;
+
+    not_changed(drains, OUT("e0"), ICMS_INVALID,
+                "e0: nobody asked its icms-target when it was read: blocks that no other enclosure "
+                "has are misses while it is out; set it to out when it was not read for 10 min, or "
+                "add --yes; nothing was");
+    not_changed(drains, OUT("e0", .read = "last read: 3 s ago"), ICMS_INVALID,
+                "e0: last read: 3 s ago: blocks that no other");
+    changed(drains, OUT("e0", .read = "last read: 2 h ago", .is_unread = true), out);
+    changed(drains, OUT("e0", .yes = true), out);
+    not_changed(HEAD E0 E1, OUT("e0", .is_unread = true), ICMS_INVALID, "not drained");
+    changed(out, MAKE(REMOVE, "e0"), "name: pod0\nepoch: 6\nshrink_epoch: 6\nenclosures:\n" E1);
+}
+
+static void test_one_that_is_set_to_out_leaves(void **state)
+{
+    const char *out = "  state: out\n";
+    char next[512];
+    uint64_t gone;
+
+    (void)snprintf(next, sizeof(next), EPOCH(5) E0 "%s" E1 "%s" E2, out, out);
+    assert_int_equal(compare(HEAD E0 E1 "  state: joining\n" E2, next, &gone), CONF_POD_SHRUNKEN);
+    assert_int_equal(gone, 3);
+    assert_non_null(
+        strstr(why.text, "epoch 5 sets to out 2 of 3 enclosures, e0 among them, which"));
+    assert_non_null(strstr(why.text, "shrink_epoch: 5"));
+    assert_int_equal(compare(HEAD E0 "  state: draining\n" E1 "  state: out\n" E2, next, &gone),
+                     CONF_POD_NEW);
+    assert_int_equal(gone, 0);
+    (void)snprintf(next, sizeof(next), "shrink_epoch: 5\n" EPOCH(5) E0 "%s" E1 "%s" E2, out, out);
+    assert_int_equal(compare(HEAD E0 E1 E2, next, &gone), CONF_POD_NEW);
+    assert_int_equal(compare(HEAD E0 E1 E2, EPOCH(5) E0 "  state: out\n" E2, &gone),
+                     CONF_POD_SHRUNKEN);
+    assert_int_equal(gone, 3);
+    assert_non_null(strstr(why.text, "epoch 5 lacks or sets to out 2 of 3 enclosures"));
 }
 
 static void test_one_at_a_time_joins_or_drains(void **state)
@@ -499,6 +536,8 @@ int main(void)
         cmocka_unit_test(test_a_weight_changes_with_its_former_one),
         cmocka_unit_test(test_states_are_changed_in_their_line),
         cmocka_unit_test(test_one_that_is_out_stays_listed),
+        cmocka_unit_test(test_what_is_set_to_out_is_asked_for),
+        cmocka_unit_test(test_one_that_is_set_to_out_leaves),
         cmocka_unit_test(test_one_at_a_time_joins_or_drains),
         cmocka_unit_test(test_what_is_removed_is_asked_for),
         cmocka_unit_test(test_what_an_editor_saved_meanwhile_stays),

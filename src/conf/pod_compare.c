@@ -199,17 +199,38 @@ char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *aft
     return out;
 }
 
-/* The enclosures that `after` lacks although they were neither draining nor out. */
+/* The enclosures that agents do not use any more, neither draining nor out before: `after` lacks
+ * them, or has them out. */
 static uint64_t enclosures_gone(const struct conf_pod *before, const struct conf_pod *after)
 {
     uint64_t gone = 0;
 
-    for (uint32_t i = 0; i < before->enclosure_count; i++)
-        if (before->enclosures[i].state != CONF_ENCLOSURE_DRAINING &&
-            before->enclosures[i].state != CONF_ENCLOSURE_OUT &&
-            conf_pod_enclosure_find(after, &before->enclosures[i].uuid) == NULL)
+    for (uint32_t i = 0; i < before->enclosure_count; i++) {
+        const struct conf_enclosure *was = &before->enclosures[i];
+        const struct conf_enclosure *is = conf_pod_enclosure_find(after, &was->uuid);
+
+        if (was->state != CONF_ENCLOSURE_DRAINING && was->state != CONF_ENCLOSURE_OUT &&
+            (is == NULL || is->state == CONF_ENCLOSURE_OUT))
             gone |= (uint64_t)1 << i;
+    }
     return gone;
+}
+
+/* What `after` does with those that are gone. */
+static const char *gone_how(const struct conf_pod *before, const struct conf_pod *after,
+                            uint64_t gone)
+{
+    bool is_any_out = false, is_any_missing = false;
+
+    for (uint32_t i = 0; i < before->enclosure_count; i++) {
+        if ((gone >> i & 1) == 0)
+            continue;
+        if (conf_pod_enclosure_find(after, &before->enclosures[i].uuid) == NULL)
+            is_any_missing = true;
+        else
+            is_any_out = true;
+    }
+    return !is_any_out ? "lacks" : is_any_missing ? "lacks or sets to out" : "sets to out";
 }
 
 /* A volume with a former generation: what a reset had made unreachable would be found again. */
@@ -261,6 +282,33 @@ static bool volumes_shrink(const struct conf_pod *before, const struct conf_pod 
     return true;
 }
 
+/* A lower quota: targets would evict what is above it at once. */
+static bool quotas_shrink(const struct conf_pod *before, const struct conf_pod *after,
+                          const char *file, struct err_why *why)
+{
+    char was_text[32] = "none", is_text[32];
+
+    if (may_shrink(before, after))
+        return false;
+    for (uint32_t i = 0; i < after->volume_count; i++) {
+        const struct conf_pod_volume *is = &after->volumes[i];
+        const struct conf_pod_volume *was = conf_pod_volume_find(before, is->name);
+
+        if (was == NULL || !conf_quota_is_lower(was->quota_bytes, is->quota_bytes))
+            continue;
+        if (was->quota_bytes > 0)
+            (void)conf_bytes_format(was->quota_bytes, was_text);
+        (void)err_set(why, ICMS_CONFIG,
+                      "%s: epoch %u lowers the quota of volume %s, %s -> %s, and blocks above it "
+                      "would be evicted: if it is right, write 'shrink_epoch: %u' (icms pod reload "
+                      "--yes)",
+                      file, after->epoch, is->name, was_text,
+                      conf_bytes_format(is->quota_bytes, is_text), after->epoch);
+        return true;
+    }
+    return false;
+}
+
 enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const struct conf_pod *after,
                                        const char *file, struct err_why *why, uint64_t *out_gone)
 {
@@ -303,18 +351,19 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
                       file);
         return CONF_POD_REFUSED;
     }
-    if (volume_goes_back(before, after, file, why) || volumes_shrink(before, after, file, why))
+    if (volume_goes_back(before, after, file, why) || volumes_shrink(before, after, file, why) ||
+        quotas_shrink(before, after, file, why))
         return CONF_POD_REFUSED;
     *out_gone = enclosures_gone(before, after);
     if (*out_gone == 0 || may_shrink(before, after))
         return CONF_POD_NEW;
     gone = (uint32_t)__builtin_popcountll(*out_gone);
     (void)err_set(why, ICMS_CONFIG,
-                  "%s: epoch %u lacks %u of %u enclosures, %s%s, which %s not drained: it waits "
-                  "until %s not answer and one that stays does; if it is right, write "
-                  "'shrink_epoch: %u' (icms pod reload --yes)",
-                  file, after->epoch, gone, before->enclosure_count,
-                  before->enclosures[__builtin_ctzll(*out_gone)].name,
+                  "%s: epoch %u %s %u of %u enclosures, %s%s, which %s not drained: it waits until "
+                  "%s not answer and one that stays does; if it is right, write 'shrink_epoch: %u' "
+                  "(icms pod reload --yes)",
+                  file, after->epoch, gone_how(before, after, *out_gone), gone,
+                  before->enclosure_count, before->enclosures[__builtin_ctzll(*out_gone)].name,
                   gone > 1 ? " among them" : "", gone > 1 ? "were" : "was",
                   gone > 1 ? "they do" : "it does", after->epoch);
     return CONF_POD_SHRUNKEN;

@@ -141,12 +141,28 @@ static icms_err weight_check(const struct change *change, const struct conf_encl
 }
 
 /* One that drains may be the only one that has a block, for as long as nobody asked for it: it is
- * copied when it is read. Once nobody reads anything there, removing it costs no hit that is
+ * copied when it is read. Once nobody reads anything there, using it no more costs no hit that is
  * missed. */
-static icms_err remove_check(const struct change *change, enum conf_enclosure_state state)
+static icms_err unread_check(const struct change *change)
 {
+    bool is_out = change->asked->what == CONF_POD_OUT;
     char sentence[ERR_WHY_BYTES_MAX];
 
+    if (change->asked->yes || change->asked->is_unread)
+        return ICMS_OK;
+    (void)snprintf(sentence, sizeof(sentence),
+                   "%s: blocks that no other enclosure has %s when it was not read for 10 min, or "
+                   "add --yes",
+                   change->asked->read != NULL ? change->asked->read
+                                               : "nobody asked its icms-target when it was read",
+                   is_out ? "are misses while it is out; set it to out"
+                          : "become misses; remove it");
+    return refuse(change, ICMS_INVALID, sentence);
+}
+
+/* Of one that is out nobody reads anything, and what it alone has was asked about then. */
+static icms_err remove_check(const struct change *change, enum conf_enclosure_state state)
+{
     if (change->before->enclosure_count == 1)
         return refuse(change, ICMS_INVALID,
                       "it is the last one of the pod: stop the agents instead");
@@ -160,23 +176,15 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
         return refuse(change, ICMS_INVALID,
                       "it is not drained, and another one is: is that the one? Else undrain or "
                       "remove that one first");
-    if (change->asked->yes)
-        return ICMS_OK;
-    if (state != CONF_ENCLOSURE_DRAINING)
-        return refuse(change, ICMS_INVALID,
-                      "it is not drained: the blocks that it has become misses; drain it first, "
-                      "or add --yes");
-    if (change->asked->is_unread)
-        return ICMS_OK;
-    (void)snprintf(sentence, sizeof(sentence),
-                   "%s: blocks that no other enclosure has become misses; remove it when it was "
-                   "not read for 10 min, or add --yes",
-                   change->asked->read != NULL ? change->asked->read
-                                               : "nobody asked its icms-target when it was read");
-    return refuse(change, ICMS_INVALID, sentence);
+    if (state == CONF_ENCLOSURE_DRAINING || change->asked->yes)
+        return unread_check(change);
+    return refuse(change, ICMS_INVALID,
+                  "it is not drained: the blocks that it has become misses; drain it first, or "
+                  "add --yes");
 }
 
-/* One that drains can come back with all that it has. */
+/* It can come back with all that it has, and can be removed without a question: that is asked
+ * here. */
 static icms_err out_check(const struct change *change, enum conf_enclosure_state state)
 {
     if (state == CONF_ENCLOSURE_OUT)
@@ -185,8 +193,8 @@ static icms_err out_check(const struct change *change, enum conf_enclosure_state
         return refuse(change, ICMS_INVALID,
                       "no other one is up, so no enclosure would take blocks; settle another one "
                       "first");
-    if (change->asked->yes || state == CONF_ENCLOSURE_DRAINING)
-        return ICMS_OK;
+    if (state == CONF_ENCLOSURE_DRAINING || change->asked->yes)
+        return unread_check(change);
     return refuse(change, ICMS_INVALID,
                   "it is not drained: the blocks that it has are misses while it is out; drain it "
                   "first, or add --yes");
@@ -453,12 +461,40 @@ static icms_err volume_reset(const struct change *change, struct conf_edit_text 
     return conf_edit_key_set(edit, edit->entry, "generation", text, "name", by_hand);
 }
 
-/* Whether something leaves, which the operator has confirmed: daemons that miss several such
- * changes see all of them at once. */
-static bool is_shrinking(const struct conf_pod_change *asked)
+/* Of a volume that is set, by values that volume_values_check has looked at. */
+static bool is_quota_lowered(const struct change *change)
 {
-    return asked->what == CONF_POD_REMOVE || asked->what == CONF_POD_SHRINK ||
-           asked->what == CONF_POD_VOLUME_DELETE;
+    uint64_t was_bytes = change->before->volumes[change->index].quota_bytes;
+    struct conf_pod_volume volume = {.quota_bytes = was_bytes};
+    struct err_why reason;
+    char key[LIMIT_NAME_BYTES];
+
+    for (uint32_t i = 0; i < change->asked->value_count; i++) {
+        const char *value = value_split(change->asked->values[i], key);
+
+        if (strcmp(key, "quota") != 0)
+            continue;
+        volume.quota_bytes = 0; /* "quota=" */
+        (void)!conf_pod_volume_set(key, value, &reason, &volume);
+    }
+    return conf_quota_is_lower(was_bytes, volume.quota_bytes);
+}
+
+/* Whether something leaves or shrinks, which the operator has confirmed: daemons that miss several
+ * such changes, or that one drained first, see all of them at once. */
+static bool is_shrinking(const struct change *change)
+{
+    switch (change->asked->what) {
+    case CONF_POD_OUT:
+    case CONF_POD_REMOVE:
+    case CONF_POD_SHRINK:
+    case CONF_POD_VOLUME_DELETE:
+        return true;
+    case CONF_POD_VOLUME_SET:
+        return is_quota_lowered(change);
+    default:
+        return false;
+    }
 }
 
 static icms_err change_make(const struct change *change, struct conf_edit_text *edit)
@@ -466,7 +502,7 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
     uint32_t epoch = change->before->epoch + 1;
     icms_err err = number_set(edit, "epoch", epoch);
 
-    if (err == ICMS_OK && is_shrinking(change->asked))
+    if (err == ICMS_OK && is_shrinking(change))
         err = number_set(edit, "shrink_epoch", epoch);
     if (err != ICMS_OK)
         return err;
@@ -644,7 +680,7 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
     struct conf_enclosure *at = &wanted->enclosures[change->index];
 
     wanted->epoch++;
-    if (is_shrinking(asked))
+    if (is_shrinking(change))
         wanted->shrink_epoch = wanted->epoch;
     if (is_of_volume(asked))
         return volume_is_right(change, wanted) && conf_pod_equal(wanted, after);

@@ -27,6 +27,10 @@ static char path[64];
 #define HOST   "nqn.2026-01.io.icms:a"
 #define TARGET "name: e0\ndrives: [{path: /d0, size: 1GiB}]\npod: /p.yaml\n"
 
+/* NEXT, in which something may shrink */
+#define CONFIRMED                                                                                  \
+    "name: pod0\nepoch: 5\nshrink_epoch: 5\nenclosures:\n- name: e0\n  address: 10.0.0.1:4420\n"
+
 static int forget(void **state)
 {
     (void)state;
@@ -329,6 +333,28 @@ static void test_a_map_without_a_volume_is_not_believed(void **state)
     assert_non_null(strstr(why.text, "it lists no volumes"));
 }
 
+/* It would evict blocks at every target, at once. */
+static void test_a_lower_quota_is_not_believed(void **state)
+{
+    const char *quota = HEAD VOLUME "  quota: 2GiB\n- name: b\n";
+
+    assert_int_equal(compare(quota, NEXT VOLUME "  quota: 1GiB\n- name: b\n"), CONF_POD_REFUSED);
+    assert_non_null(strstr(why.text, "p.yaml: epoch 5 lowers the quota of volume kv, 2GiB -> 1GiB, "
+                                     "and blocks above it would be evicted: if it is right, write "
+                                     "'shrink_epoch: 5' (icms pod reload --yes)"));
+    assert_int_equal(compare(quota, NEXT VOLUME "  quota: 2GiB\n- name: b\n  quota: 9GiB\n"),
+                     CONF_POD_REFUSED);
+    assert_non_null(strstr(why.text, "lowers the quota of volume b, none -> 9GiB"));
+    assert_int_equal(compare(quota, "shrink_epoch: 5\n" NEXT VOLUME "  quota: 1GiB\n- name: b\n"),
+                     CONF_POD_NEW);
+    assert_int_equal(compare(quota, "shrink_epoch: 4\n" NEXT VOLUME "  quota: 1GiB\n- name: b\n"),
+                     CONF_POD_REFUSED); /* what has epoch 4 has seen that */
+    assert_int_equal(compare(quota, NEXT VOLUME "  quota: 3GiB\n- name: b\n- name: c\n"
+                                                "  quota: 1GiB\n"),
+                     CONF_POD_NEW);
+    assert_int_equal(compare(quota, NEXT VOLUME "- name: b\n"), CONF_POD_NEW);
+}
+
 static void test_a_copy_has_lists_of_its_own(void **state)
 {
     accepted(HEAD VOLUME "  hosts: [" HOST "]\n- name: b\n", &pod);
@@ -391,6 +417,20 @@ static void test_keys_of_targets_are_set_in_their_line(void **state)
     change(HEAD "tenants:\n- name: a # ours\n" VOLUME, set, false, "tenant=a",
            NEXT "tenants:\n- name: a # ours\n" VOLUME "  tenant: a\n", NULL);
     change(HEAD VOLUME, set, false, "require=chap", NEXT VOLUME "  require: chap\n", NULL);
+}
+
+/* Daemons believe what was confirmed here, and nothing else: the line says which epoch that was. */
+static void test_a_lower_quota_is_confirmed_in_the_map(void **state)
+{
+    const enum conf_pod_what set = CONF_POD_VOLUME_SET;
+    const char *quota = HEAD VOLUME "  quota: 2GiB\n";
+
+    change(quota, set, true, "quota=1GiB", CONFIRMED VOLUME "  quota: 1GiB\n", NULL);
+    assert_int_equal(compare(quota, CONFIRMED VOLUME "  quota: 1GiB\n"), CONF_POD_NEW);
+    change(HEAD VOLUME, set, true, "quota=1GiB", CONFIRMED VOLUME "  quota: 1GiB\n", NULL);
+    change(quota, set, true, "quota=3GiB", NEXT VOLUME "  quota: 3GiB\n", NULL);
+    change(quota, set, true, "quota=", NEXT VOLUME, NULL);
+    change(quota, set, true, "quota=2GiB", NULL, "it is so already");
 }
 
 static void test_what_loses_blocks_or_lets_hosts_in_asks(void **state)
@@ -460,7 +500,7 @@ static void test_hosts_that_nobody_has_are_refused(void **state)
            "  hosts: [nqn.2014-08.org.nvmexpress:uuid:70000000-0000-4000-8000-000000000007]\n",
            NULL);
     change(HEAD VOLUME "  hosts: [" HOST ", " HOST "]\n", CONF_POD_VOLUME_SET, true, "quota=1GiB",
-           NEXT VOLUME "  quota: 1GiB\n  hosts: [" HOST ", " HOST "]\n", NULL); /* as it was */
+           CONFIRMED VOLUME "  quota: 1GiB\n  hosts: [" HOST ", " HOST "]\n", NULL); /* as it was */
 }
 
 static void test_what_is_no_value_is_refused(void **state)
@@ -531,8 +571,10 @@ int main(void)
         cmocka_unit_test(test_another_file_of_the_map_needs_a_restart),
         cmocka_unit_test_teardown(test_all_that_differs_needs_another_epoch, forget),
         cmocka_unit_test_teardown(test_a_map_without_a_volume_is_not_believed, forget),
+        cmocka_unit_test_teardown(test_a_lower_quota_is_not_believed, forget),
         cmocka_unit_test_teardown(test_a_copy_has_lists_of_its_own, forget),
         cmocka_unit_test_teardown(test_keys_of_targets_are_set_in_their_line, forget),
+        cmocka_unit_test_teardown(test_a_lower_quota_is_confirmed_in_the_map, forget),
         cmocka_unit_test_teardown(test_what_loses_blocks_or_lets_hosts_in_asks, forget),
         cmocka_unit_test_teardown(test_what_is_so_already_is_no_change, forget),
         cmocka_unit_test_teardown(test_hosts_that_nobody_has_are_refused, forget),

@@ -42,10 +42,15 @@ static const char *format_refusal(const struct volume_spec *was, const struct vo
     return NULL;
 }
 
+bool conf_quota_is_lower(uint64_t was_bytes, uint64_t is_bytes)
+{
+    return is_bytes != 0 && (was_bytes == 0 || is_bytes < was_bytes);
+}
+
 /* What loses blocks, or lets more hosts in, or some out. NULL: nothing. */
 static const char *loss_of(const struct volume_spec *was, const struct volume_spec *is)
 {
-    if (is->quota_bytes != 0 && (was->quota_bytes == 0 || is->quota_bytes < was->quota_bytes))
+    if (conf_quota_is_lower(was->quota_bytes, is->quota_bytes))
         return "its quota becomes lower: blocks that it holds beyond it are evicted; add --yes";
     if (is->host_count == 0 && was->host_count > 0)
         return "hosts: none are listed, so any host may use it then; add --yes";

@@ -47,7 +47,7 @@ struct pod_map {
     bool has_next;
     bool is_shrunken;             /* next is believed when all of `gone` are down, and one that
                                      stays answers                                               */
-    uint64_t gone;                /* bit i: enclosure i of used is not in next                   */
+    uint64_t gone;                /* bit i: enclosure i of used is not in next, or out           */
     struct err_why shrunken;      /* says so                                                     */
     uint64_t resolve_until_ns;    /* of next; 0: not set yet                                     */
     uint64_t again_ns;            /* of the map in use nothing is done before                    */

@@ -307,7 +307,7 @@ static void test_one_that_is_out_is_not_used(void **state)
     offer(text);
     said(1, POD_MAP_TAKEN, "epoch 3 -> 4: e7 added (out), e8 added (out)");
     assert_int_equal(fake.count, 1);
-    begin(EPOCH(4) E0 E1 E2);
+    begin(EPOCH(4) AS("draining", 0) E1 E2);
     offer(EPOCH(5) AS("out", 0) E1 E2);
     said(1, POD_MAP_TAKEN, "e0 out");
     assert_int_equal(fake.count, 2);
@@ -319,9 +319,24 @@ static void test_one_that_is_out_is_not_used(void **state)
     assert_int_equal(fake.count, 3);
     assert_int_equal(fake.enclosures[0].state, AGENT_POD_JOINING);
     assert_true(fake.enclosures[0].addrs[0].port != 0);
-    offer(EPOCH(7) AS("out", 0) AS("out", 1) E2); /* also of those that answer */
+}
+
+/* To be out is to leave: of one that has not drained it is believed as that is. */
+static void test_one_that_did_not_drain_is_not_out_at_once(void **state)
+{
+    begin(EPOCH(6) AS("joining", 0) E1 E2);
+    offer(EPOCH(7) AS("out", 0) AS("out", 1) E2);
+    said(1, POD_MAP_WAITS, "epoch 7 sets to out 2 of 3 enclosures, e0 among them");
+    fake_down("e0");
+    turn();
+    assert_int_equal(fake.applied, 0);
+    fake_down("e1");
+    turn();
     assert_int_equal(fake.epoch, 7);
     assert_int_equal(fake.count, 1);
+    begin(EPOCH(6) AS("joining", 0) E1 E2);
+    offer("shrink_epoch: 7\n" EPOCH(7) AS("out", 0) AS("out", 1) E2); /* the operator says so */
+    assert_int_equal(fake.epoch, 7);
 }
 
 static void test_a_wrong_map_takes_the_place_of_one_that_waits(void **state)
@@ -665,6 +680,7 @@ int main(void)
         cmocka_unit_test_teardown(test_a_shrunken_map_waits_until_nobody_answers, end),
         cmocka_unit_test_teardown(test_an_agent_that_is_cut_off_believes_no_shrunken_map, end),
         cmocka_unit_test_teardown(test_one_that_is_out_is_not_used, end),
+        cmocka_unit_test_teardown(test_one_that_did_not_drain_is_not_out_at_once, end),
         cmocka_unit_test_teardown(test_a_wrong_map_takes_the_place_of_one_that_waits, end),
         cmocka_unit_test_teardown(test_a_map_that_waits_ends_with_its_file, end),
         cmocka_unit_test_teardown(test_names_are_resolved_while_another_map_waits, end),

@@ -245,7 +245,13 @@ def out(s):
     s.until("three", lambda: s.epoch() == 11)
     refused = s.pod("out", "e3")
     expect("one that is not drained needs --yes", refused.returncode == 1 and b"not drained" in refused.stderr, refused)
-    for words in (("drain", "e3"), ("out", "e3")):
+    for words in (("drain", "e3"), ("out", "e3", "--yes")):
+        if words[0] == "out":
+            refused, text = s.pod("out", "e3"), s.file.read_text()
+            expect("when a drained one was read is asked for, as by remove, which asks nothing afterwards",
+                   refused.returncode == 1 and b"the map has no http of it" in refused.stderr and
+                   "state: draining" in text and s.pod("remove", "e3").returncode == 1 and
+                   s.file.read_text() == text, refused)
         done = s.pod(*words)
         expect(" ".join(words), done.returncode == 0 and s.pod("reload").returncode == 0, done)
         s.all_hits("every block is a hit")

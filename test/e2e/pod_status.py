@@ -7,7 +7,7 @@ with an older map, or without one, is marked, and the exit status is 1. Who does
 enclosure or answers nonsense is named, within a bound, however many they are. The token of --token reaches who has
 proven a certificate, or a loopback address, and nobody else; wrong tokens, authorities and files have their own
 errors. A drained enclosure is removed without --yes when its target says that it was not read for 10 minutes, and not
-otherwise.
+otherwise; nor is it set to out, after which nothing more would be asked.
 Method: two targets, one with TLS, a token and certificates of clients on an address that is not loopback, in a
 network namespace of this test, and agents with maps of their own; sockets of this test that are silent, remember
 what comes, or lie.
@@ -356,8 +356,8 @@ def hostile(s):
 
 def removed(s):
     """When the target of a drained enclosure was last read decides whether it leaves without --yes."""
-    def remove(file, *words, proof=()):
-        return icms("pod", "remove", "e0", "--dry-run", "--file", file, *proof, *words)
+    def remove(file, *words, proof=(), word="remove"):
+        return icms("pod", word, "e0", "--dry-run", "--file", file, *proof, *words)
 
     def drains(path, urls):
         s.write(path, 2, urls)
@@ -388,6 +388,9 @@ def removed(s):
     one = icms("status", "--target", s.http[0], *s.proof)
     expect("icms status of a target says it", "last read: " in one.stdout and " ago\n" in one.stdout and
            "LAST READ" in one.stdout, one)
+    done = remove(real, *PATIENT, proof=s.proof, word="out")
+    expect("one that was just read is not set to out, either", done.returncode == 1 and "last read: " in done.stderr and
+           "misses while it is out" in done.stderr, done)
     done = remove(real, *PATIENT, proof=s.proof)
     expect("one that was just read stays", done.returncode == 1 and "last read: " in done.stderr and
            " ago: blocks that no other enclosure has become misses" in done.stderr, done)
@@ -423,9 +426,10 @@ def removed(s):
             (1, "an older version", {"last_load_age_seconds": None, "uptime_seconds": 1e300}),
             (1, "leads to another target", {"last_load_age_seconds": 900, "nqn": "nqn.2026-01.io.icms:\x1b[2J"})):
         server.answer = json.dumps({"drives": [], "nqn": s.targets[0].nqn, "ready": True, **keys}).encode()
-        done = remove(file, *PATIENT)
-        expect(f"{keys}: {words}", done.returncode == status and words in done.stdout + done.stderr and
-               "\x1b" not in done.stdout + done.stderr, done)
+        for word in ("remove", "out"):
+            done = remove(file, *PATIENT, word=word)
+            expect(f"{word}: {keys}: {words}", done.returncode == status and words in done.stdout + done.stderr and
+                   "\x1b" not in done.stdout + done.stderr, done)
         shown = s.status(*PATIENT, file=file)
         expect("is shown", "\x1b" not in shown.stdout and (
             words == "leads to another target" or f"\ne0: draining, last read: " in shown.stdout), shown)

@@ -41,6 +41,13 @@ def unshrunk(text):
     return "".join(line for line in text.splitlines(True) if not line.startswith("shrink_epoch: "))
 
 
+def confirmed(text):
+    """A map in which things may leave and quotas be lower."""
+    text = unshrunk(text)
+    epoch = text.split("epoch: ")[1].split("\n")[0]
+    return text.replace(f"epoch: {epoch}\n", f"epoch: {epoch}\nshrink_epoch: {epoch}\n", 1)
+
+
 class Scene:
     def __init__(self, folder, p):
         self.folder = pathlib.Path(folder)
@@ -244,8 +251,10 @@ def refusals(s):
     refused(s, "a map of other enclosures", new.replace("name: e", "name: f").replace("icms:e", "icms:f"),
             "lacks 2 of 2 enclosures")
     # an agent has no drives: it takes the epoch
-    right = refused(s, "a quota beyond the drives", new.replace("  - name: kv\n", "  - name: kv\n    quota: 1TiB\n"),
-                    f"{s.file}:{at + 1}: quota", by_all=False)
+    beyond = new.replace("  - name: kv\n", "  - name: kv\n    quota: 1TiB\n")
+    refused(s, "a quota where there was none", beyond.replace("1TiB", "32MiB"),
+            "lowers the quota of volume kv, none -> 32MiB")
+    right = refused(s, "a quota beyond the drives", confirmed(beyond), f"{s.file}:{at + 1}: quota", by_all=False)
     s.until("the agent took it", lambda: s.epochs()[2] == s.epochs()[0] + 1)
     s.replace(s.raised(right, by=2))
     s.until("the next epoch is used by all", lambda: len(set(s.epochs())) == 1)
@@ -267,7 +276,7 @@ def missed(s):
     for n in range(6):
         answer = run("pod", "volume", "delete", f"some{n}", "--yes", "--file", beside)
         expect(f"deleted some{n}", answer.returncode == 0, answer)
-    answer = run("pod", "volume", "set", "kv", "quota=16MiB", "--file", beside, "--yes")
+    answer = run("pod", "volume", "set", "kv", "tenant=team", "--file", beside)
     expect("a change that takes nothing away", answer.returncode == 0, answer)
     cut = unshrunk(beside.read_text())
     refused(s, "the same map by hand", cut, "lacks 6 of 8 volumes")
@@ -276,7 +285,7 @@ def missed(s):
             [int(beside.read_text().split("epoch: ")[1].split("\n")[0])] * 3)
     for target in s.targets:
         expect("those are gone", set(s.volumes(target)) == {"kv", "other"}, s.volumes(target))
-    s.volume("set", "kv", "quota=", "--yes")
+    s.volume("set", "kv", "tenant=")
 
 
 def storm(s):
@@ -287,7 +296,7 @@ def storm(s):
         new = s.raised(right, by=turn + 1)
         more = "".join(pod.volume_lines({"name": f"v{n}", "value_max": "64KiB", "quota": f"{pick.randrange(1, 9)}MiB"}) +
                        "\n" for n in range(4) if pick.random() < 0.5)
-        new = "shrink_epoch: " + new.split("epoch: ")[1].split("\n")[0] + "\n" + new.replace("...\n", more + "...\n")
+        new = confirmed(new.replace("...\n", more + "...\n"))
         if turn % 5 == 0:
             new = new[:pick.randrange(len(new))]
         if turn % 7 == 0:
@@ -299,7 +308,7 @@ def storm(s):
                 daemon.signal(signal.SIGHUP)
         time.sleep(pick.random() / 20)
     last = s.raised(right, by=200)
-    s.replace("shrink_epoch: " + last.split("epoch: ")[1].split("\n")[0] + "\n" + last)
+    s.replace(confirmed(last))
     s.until("after a storm the last map counts", lambda: len(set(s.epochs())) == 1 and
             f"epoch: {s.epochs()[0]}\n" in last and all(set(s.volumes(t)) == {"kv", "other"} for t in s.targets))
     s.replace(s.raised(right, by=201))
@@ -344,17 +353,26 @@ def together(s):
 
 
 def config_map(s):
-    """A folder whose files are links to a folder that is a link, which is swapped."""
-    text = s.text()
-    for name in ("a", "b"):
+    """A folder whose files are links to a folder that is a link, which is swapped. A typo in a quota evicts nothing."""
+    lower = s.raised().replace("value_max: 64KiB", "value_max: 64KiB\n    quota: 8MiB", 1)
+    for name, text in (("a", s.text()), ("b", lower), ("c", confirmed(lower))):
         (s.folder / name).mkdir()
-    (s.folder / "a/pod.yaml").write_text(text)
-    (s.folder / "b/pod.yaml").write_text(s.raised().replace("value_max: 64KiB", "value_max: 64KiB\n    quota: 8MiB", 1))
+        (s.folder / name / "pod.yaml").write_text(text)
     (s.folder / "data").symlink_to("a")
     (s.folder / "link").symlink_to("data/pod.yaml")
     (s.folder / "link").rename(s.file)
-    (s.folder / "data.new").symlink_to("b")
-    (s.folder / "data.new").rename(s.folder / "data")
+
+    def swap(name):
+        (s.folder / "data.new").symlink_to(name)
+        (s.folder / "data.new").rename(s.folder / "data")
+
+    before = s.epochs()
+    swap("b")
+    s.until("a lower quota that nobody confirmed is refused by all", lambda: all(
+        "lowers the quota of volume kv, none -> 8MiB" in s.status(d)["map_refused"] for d in s.daemons))
+    expect("and changes nothing", s.epochs() == before and
+           all(s.volumes(t)["kv"]["quota_bytes"] != 8 << 20 for t in s.targets), s.epochs())
+    swap("c")
     s.until("a link that is swapped is a new epoch", lambda: all(
         s.volumes(t)["kv"]["quota_bytes"] == 8 << 20 for t in s.targets) and len(set(s.epochs())) == 1)
 
@@ -387,7 +405,7 @@ def lacking(s):
     less = less[:less.index("  - name: other")] + "...\n"
     refused(s, "a volume that is left out by a slip", less, "lacks 1 of 2 volumes, other, whose blocks would be lost")
     e1.stop()
-    s.replace("shrink_epoch: " + less.split("epoch: ")[1].split("\n")[0] + "\n" + unshrunk(less))
+    s.replace(confirmed(less))
     s.until("the others use it", lambda: [s.status(d)["epoch"] for d in (e0, s.agent)] == [s.status(e0)["epoch"]] * 2 and
             set(s.volumes(e0)) == {"kv"})
     e1.start()
