@@ -6,7 +6,8 @@
  * a target says of itself, for as long as it lives. `follow` keeps a file like the map; agents know
  * the file alone, so that etcd is on no path of theirs: while it is away, the file stays. What is
  * written into the file has passed the same rules as an agent's: a map that is wrong, of another
- * pod or of an earlier epoch is refused, and said once.
+ * pod or of an earlier epoch is refused, and said once. So is one that lost an enclosure, in the
+ * file and in etcd alike: who starts believes what the file has.
  */
 #include "icms_etcd.h"
 
@@ -64,8 +65,7 @@ static const char usage_text[] =
     "                             $ETCDCTL_USER, else $ETCDCTL_PASSWORD\n"
     "      --timeout TIME         for each question to one of the addresses; default 2s\n"
     "      --dry-run              push, pull: say what would change, and change nothing\n"
-    "      --yes                  push: although an enclosure leaves that was not drained, or\n"
-    "                             the map in etcd cannot be read\n"
+    "      --yes                  push: although the map in etcd cannot be read\n"
     "      --json                 status: answer with JSON\n"
     "  -V, --version              print the version\n"
     "  -h, --help                 print this\n"
@@ -185,19 +185,24 @@ static icms_err maps_fetch(const struct etcd_run *run, struct maps *maps, struct
     return ICMS_OK;
 }
 
-/* What the map `is` is to the one that was, when there was one. */
-static icms_err maps_compare(const struct maps *maps, const char *name, bool has_was, bool yes,
+/* What the map `is` is to the one that was, when there was one. One that shrank waits for the line
+ * that allows it: there is nobody here who knows whether an enclosure answers, and what was put
+ * without the line nobody would pull. */
+static icms_err maps_compare(const struct maps *maps, const char *name, bool has_was,
                              bool *out_is_new, struct err_why *why)
 {
     enum conf_pod_verdict verdict = CONF_POD_NEW;
+    struct err_why cause = {""};
     uint64_t gone;
 
     if (has_was)
-        verdict = conf_pod_compare(maps->was, maps->is, name, why, &gone);
-    *out_is_new = verdict == CONF_POD_NEW || verdict == CONF_POD_SHRUNKEN;
-    if (verdict == CONF_POD_REFUSED || (verdict == CONF_POD_SHRUNKEN && !yes))
-        return ICMS_INVALID;
-    return ICMS_OK;
+        verdict = conf_pod_compare(maps->was, maps->is, name, &cause, &gone);
+    *out_is_new = verdict == CONF_POD_NEW;
+    if (verdict == CONF_POD_SHRUNKEN)
+        return err_set(why, ICMS_INVALID,
+                       "%.400s; icms-etcd, which asks no enclosure, waits for that line",
+                       cause.text);
+    return verdict == CONF_POD_REFUSED ? err_set(why, ICMS_INVALID, "%s", cause.text) : ICMS_OK;
 }
 
 static void maps_say(const struct maps *maps, bool has_was, const char *where, char *out,
@@ -259,7 +264,7 @@ static icms_err push(const struct etcd_run *run, struct maps *maps, struct err_w
         err = run->yes ? ICMS_OK : ICMS_CONFIG;
     }
     if (err == ICMS_OK)
-        err = maps_compare(maps, run->file, has_was, run->yes, &is_new, why);
+        err = maps_compare(maps, run->file, has_was, &is_new, why);
     if (err == ICMS_OK && !is_new && maps->value.bytes == bytes &&
         memcmp(maps->value.text, text, bytes) == 0)
         (void)printf("%s: epoch %u is there already\n", maps->name, maps->is->epoch);
@@ -300,13 +305,12 @@ static icms_err pull(const struct etcd_run *run, struct maps *maps, char *out_se
     err = conf_pod_parse(maps->value.text, maps->value.bytes, maps->name, why, maps->is);
     if (err != ICMS_OK)
         return err;
-    /* What shrank is passed on: an agent asks the enclosures whether to believe it. */
     had = conf_pod_read(run->file, &old, maps->was);
     if (had != ICMS_OK && had != ICMS_NOT_FOUND)
         return err_set(why, had, "%s: repair the file, or remove it to have the map of etcd",
                        old.text);
     has_was = had == ICMS_OK;
-    err = maps_compare(maps, maps->name, has_was, true, &is_new, why);
+    err = maps_compare(maps, maps->name, has_was, &is_new, why);
     if (err == ICMS_OK && !run->dry_run)
         err = conf_file_put(run->file, maps->value.text, maps->value.bytes, why);
     if (err == ICMS_OK)
@@ -412,7 +416,7 @@ static icms_err pod_words_check(const struct etcd_run *run, struct err_why *why)
         return err_set(why, ICMS_INVALID,
                        "pod: reload waits for an agent that follows a file: icms pod reload --file "
                        "FILE on its server; with --yes it changes that file, which icms-etcd push "
-                       "--yes FILE then puts into etcd");
+                       "FILE then puts into etcd");
     return ICMS_OK;
 }
 
@@ -465,8 +469,8 @@ static icms_err pod_put(const struct etcd_run *run, struct maps *maps, const cha
     err = conf_pod_text(file, why, &text, &bytes);
     if (err == ICMS_OK)
         err = conf_pod_parse(text, bytes, "the changed map", why, maps->is);
-    if (err == ICMS_OK) /* icms pod has asked what there is to ask */
-        err = maps_compare(maps, "the changed map", true, true, &is_new, why);
+    if (err == ICMS_OK)
+        err = maps_compare(maps, "the changed map", true, &is_new, why);
     if (err == ICMS_OK)
         err = map_put(run, maps, true, text, bytes, why);
     free(text);
@@ -559,7 +563,36 @@ static bool map_has(const struct conf_pod *map, const char *name)
     return false;
 }
 
-/* What a person reads of targets that the map does not have, and of enclosures without a target. */
+static bool targets_have(const json_t *targets, const char *name)
+{
+    const json_t *one;
+    size_t i;
+
+    json_array_foreach(targets, i, one)
+    {
+        if (strcmp(json_string_value(json_object_get(one, "name")), name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The enclosures that agents use and whose targets are not registered, as an array of names. None
+ * where no target is registered at all: then the pod does not use that. */
+static json_t *status_missing(const struct conf_pod *map, const json_t *targets)
+{
+    json_t *missing = json_array();
+
+    for (uint32_t i = 0; i < map->enclosure_count && json_array_size(targets) > 0; i++) {
+        const struct conf_enclosure *enclosure = &map->enclosures[i];
+
+        if (enclosure->state != CONF_ENCLOSURE_OUT && !targets_have(targets, enclosure->name))
+            (void)json_array_append_new(missing, json_string(enclosure->name));
+    }
+    return missing;
+}
+
+/* What a person reads of targets, those that the map does not have among them; how many these are.
+ */
 static uint32_t status_targets(const struct conf_pod *map, const json_t *targets, bool is_said)
 {
     uint32_t differs = 0;
@@ -581,25 +614,52 @@ static uint32_t status_targets(const struct conf_pod *map, const json_t *targets
 }
 
 static void status_json(const struct etcd_run *run, const struct maps *maps, bool is_same,
-                        json_t *targets)
+                        json_t *targets, json_t *missing)
 {
-    json_t *root =
-        json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:b, s:O}", "endpoint", etcd_endpoint(run->etcd),
-                  "prefix", run->prefix, "revision", (json_int_t)maps->value.revision, "pod",
-                  maps->is->name, "epoch", (json_int_t)maps->is->epoch, "file", run->file,
-                  "file_is_same", is_same, "targets", targets);
+    json_t *root = json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:b, s:O, s:O}", "endpoint",
+                             etcd_endpoint(run->etcd), "prefix", run->prefix, "revision",
+                             (json_int_t)maps->value.revision, "pod", maps->is->name, "epoch",
+                             (json_int_t)maps->is->epoch, "file", run->file, "file_is_same",
+                             is_same, "targets", targets, "targets_missing", missing);
 
     (void)json_dumpf(root, stdout, JSON_COMPACT);
     (void)printf("\n");
     json_decref(root);
 }
 
+/* The same for a person. */
+static void status_print(const struct etcd_run *run, struct maps *maps, bool is_same,
+                         const json_t *missing)
+{
+    char sentence[2 * ERR_WHY_BYTES_MAX];
+    struct err_why old = {""};
+    const json_t *name;
+    size_t i;
+
+    (void)printf("%s at %s: pod %s, epoch %u, %u enclosures\n", maps->name,
+                 etcd_endpoint(run->etcd), maps->is->name, maps->is->epoch,
+                 maps->is->enclosure_count);
+    if (is_same)
+        (void)printf("%s: the same\n", run->file);
+    else if (conf_pod_read(run->file, &old, maps->was) != ICMS_OK)
+        (void)printf("%s\n", old.text);
+    else {
+        maps_say(maps, true, run->file, sentence, sizeof(sentence));
+        (void)printf("%s, as etcd has it\n", sentence);
+    }
+    json_array_foreach(missing, i, name)
+    {
+        (void)printf("enclosure %s: no target of this name is registered: it does not answer, or "
+                     "nobody runs icms-etcd register there\n",
+                     json_string_value(name));
+    }
+}
+
 static icms_err status(const struct etcd_run *run, struct maps *maps, struct err_why *why)
 {
-    char prefix[ETCD_KEY_BYTES], sentence[2 * ERR_WHY_BYTES_MAX];
-    json_t *targets = json_array();
-    struct err_why old = {""};
-    uint32_t differs = 0;
+    json_t *targets = json_array(), *missing;
+    char prefix[ETCD_KEY_BYTES];
+    size_t differs;
     bool is_same;
     icms_err err = maps_fetch(run, maps, why);
 
@@ -610,24 +670,15 @@ static icms_err status(const struct etcd_run *run, struct maps *maps, struct err
         err = etcd_list(run->etcd, prefix, status_visit, targets, why);
     if (err == ICMS_OK) {
         is_same = file_is(run->file, maps->value.text, maps->value.bytes);
-        if (run->json) {
-            status_json(run, maps, is_same, targets);
-        } else {
-            (void)printf("%s at %s: pod %s, epoch %u, %u enclosures\n", maps->name,
-                         etcd_endpoint(run->etcd), maps->is->name, maps->is->epoch,
-                         maps->is->enclosure_count);
-            if (is_same)
-                (void)printf("%s: the same\n", run->file);
-            else if (conf_pod_read(run->file, &old, maps->was) != ICMS_OK)
-                (void)printf("%s\n", old.text);
-            else {
-                maps_say(maps, true, run->file, sentence, sizeof(sentence));
-                (void)printf("%s, as etcd has it\n", sentence);
-            }
-        }
-        differs = !is_same + status_targets(maps->is, targets, !run->json);
-        if (differs > 0)
+        missing = status_missing(maps->is, targets);
+        if (run->json)
+            status_json(run, maps, is_same, targets, missing);
+        else
+            status_print(run, maps, is_same, missing);
+        differs = status_targets(maps->is, targets, !run->json) + json_array_size(missing);
+        if (!is_same || differs > 0)
             err = err_set(why, ICMS_MISS, "%s", "");
+        json_decref(missing);
     }
     json_decref(targets);
     return err;

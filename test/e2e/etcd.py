@@ -3,8 +3,8 @@
 """The pod map in etcd.
 
 Goal: what is pushed reaches the agents of each server, and nothing that happens to etcd concerns them: while it is
-down, late, wiped, restored from an older day, or holds what is no map, the file stays and loads go on; afterwards
-changes come again. Targets are registered while they answer.
+down, late, wiped, restored from an older day, or holds what is no map, or half of one, the file stays, loads go on, and
+an agent that starts finds all; afterwards changes come again. Targets are registered while they answer.
 Method: a real etcd on loopback, one real agent whose file icms-etcd follows, real targets; and TLS and users as
 etcd has them.
 
@@ -123,10 +123,21 @@ class Scene:
         return subprocess.run([BUILD / "cmd/icms-etcd", word, "--prefix", PREFIX, *more], env=self.env,
                               capture_output=True, text=True, timeout=60, check=False)
 
-    def epoch(self):
+    def status(self):
         status = subprocess.run([BUILD / "cmd/icms", "status", *self.tier, "--json"], capture_output=True,
                                 timeout=60, check=True)
-        return json.loads(status.stdout)["epoch"]
+        return json.loads(status.stdout)
+
+    def epoch(self):
+        return self.status()["epoch"]
+
+    def enclosures(self):
+        return [one["name"] for one in self.status()["enclosures"]]
+
+    def restart(self):
+        self.agent.kill()
+        self.agent.start()
+        self.agent.wait_ready()
 
     def blocks(self, what):
         """Blocks that are put come back."""
@@ -282,9 +293,7 @@ def survives(scene):
     scene.etcd.kill()
     wait_until("an etcd that is down is said", lambda: "connections" in scene.log().splitlines()[-1], seen=scene.log)
     scene.blocks("down")
-    scene.agent.kill()
-    scene.agent.start()
-    scene.agent.wait_ready()
+    scene.restart()
     expect("an agent that starts meanwhile has its map", scene.epoch() == 13)
     scene.etcd.start()
     wait_until("it comes back", lambda: scene.follow.said("etcd answers") > answers, seen=scene.log)
@@ -297,15 +306,51 @@ def survives(scene):
     scene.own.write_text(scene.text(14, 2))
     expect("what is pushed then", scene.run("push", scene.own).returncode == 0)
     wait_until("is used", lambda: scene.epoch() == 14, seen=scene.log)
+
+
+def shrinks(scene):
+    """Half a map: an agent that runs would ask the enclosures, and one that starts could not."""
+    right = scene.file.read_text()
+    lacks, waits = "lacks 1 of 2 enclosures, e1, which was not drained", "icms-etcd, which asks no enclosure, waits"
     scene.own.write_text(scene.text(15))
-    refused = scene.run("push", scene.own)
-    expect("one of two that was not drained may not leave", refused.returncode != 0 and
-           "lacks 1 of 2 enclosures, e1, which was not drained" in refused.stderr, refused)
-    pushed = scene.run("push", scene.own, "--yes")
-    expect("but may when it is asked for", pushed.returncode == 0, pushed)
+    for words in ((), ("--yes",), ("--dry-run",)):
+        refused = scene.run("push", scene.own, *words)
+        expect(f"one of two that was not drained may not leave {words}", refused.returncode == 1 and
+               lacks in refused.stderr and "write 'shrink_epoch: 15'" in refused.stderr and waits in refused.stderr and
+               scene.etcd.keys(MAP)[MAP] == right, refused)
+    scene.etcd.put(MAP, scene.text(15))  # by other means
+    wait_until("it is not pulled, either", lambda: scene.follow.said(lacks) == 1, seen=scene.log)
+    pulled = scene.run("pull", scene.file)
+    expect("nor at a start", pulled.returncode == 1 and "write 'shrink_epoch: 15'" in pulled.stderr, pulled)
+    scene.restart()
+    expect("an agent that starts has both", scene.epoch() == 14 and scene.enclosures() == ["e0", "e1"],
+           scene.enclosures())
     scene.targets[1].stop()
-    wait_until("and does", lambda: scene.epoch() == 15, seen=scene.log)
+    time.sleep(2.5)
+    expect("also while one does not answer", scene.epoch() == 14 and scene.file.read_text() == right, scene.log())
+    expect("which is said once", scene.follow.said(lacks) == 1, scene.log())
     scene.targets[1].start()
+    scene.targets[1].wait_ready()
+    scene.etcd.put(MAP, scene.text(15, 2).replace("    nqn: " + scene.targets[1].nqn + "\n",
+                                                  "    nqn: " + scene.targets[1].nqn + "\n    state: out\n"))
+    wait_until("one that is out is missing, too", lambda: scene.follow.said("sets to out 1 of 2 enclosures, e1") == 1,
+               seen=scene.log)
+    expect("and the file stays", scene.file.read_text() == right)
+    scene.etcd.put(MAP, scene.text(15))
+    scene.own.write_text(scene.text(15).replace("epoch: 15\n", "epoch: 15\nshrink_epoch: 15\n"))
+    pushed = scene.run("push", scene.own)
+    expect("with the line it may leave", pushed.returncode == 0, pushed)
+    wait_until("and does", lambda: scene.epoch() == 15 and scene.enclosures() == ["e0"], seen=scene.log)
+    added = scene.run("pod", "--", "add", "e1", "--address", f"127.0.0.1:{scene.targets[1].port}", "--nqn",
+                      scene.targets[1].nqn)
+    expect("it comes back", added.returncode == 0, added)
+    wait_until("and is used", lambda: scene.epoch() == 16, seen=scene.log)
+    out = scene.run("pod", "--", "out", "e1", "--yes")
+    expect("icms pod writes the line", out.returncode == 0 and "shrink_epoch: 17\n" in scene.etcd.keys(MAP)[MAP], out)
+    wait_until("so that it is pulled", lambda: scene.epoch() == 17 and scene.enclosures() == ["e0"], seen=scene.log)
+    removed = scene.run("pod", "--", "remove", "e1")
+    expect("one that is out is removed", removed.returncode == 0, removed)
+    wait_until("everywhere", lambda: scene.epoch() == 18, seen=scene.log)
 
 
 def splits(scene):
@@ -356,6 +401,9 @@ def registers(scene):
            told["nqn"] == target.nqn, told)
     status = scene.run("status", scene.file)
     expect("status shows that the map lacks it", status.returncode == 1 and "not in the map" in status.stdout, status)
+    expect("and that the one of the map is not registered",
+           "enclosure e0: no target of this name is registered" in status.stdout and
+           json.loads(scene.run("status", "--json", scene.file).stdout)["targets_missing"] == ["e0"], status)
     other = scene.folder / "other.yaml"
     other.write_text(re.sub(r"(?m)^advertise: .*$", "advertise: 127.0.0.1:1", target.config_path.read_text()))
     second = Following(scene.folder, "register", "--prefix", PREFIX, other, env=scene.env)
@@ -405,6 +453,24 @@ def registers(scene):
     wait_until("a new one", lambda: key in scene.etcd.keys(PREFIX + "/targets/"))
     register.end()
     expect("who ends takes its key along", key not in scene.etcd.keys(PREFIX + "/targets/"))
+    status = scene.run("status", scene.file)
+    expect("where nobody registers, nobody is missing", status.returncode == 0 and "no target" not in status.stdout,
+           status)
+    first = Following(scene.folder, "register", "--prefix", PREFIX, scene.targets[0].config_path, env=scene.env)
+    wait_until("the one of the map", lambda: f"{PREFIX}/targets/e0" in scene.etcd.keys(PREFIX + "/targets/"))
+    status = scene.run("status", scene.file)
+    expect("is all that the map wants", status.returncode == 0 and "target e0: " in status.stdout and
+           "no target" not in status.stdout, status)
+    add = scene.run("pod", "--", "add", "e1", "--address", f"127.0.0.1:{target.port}", "--nqn", target.nqn)
+    wait_until("another enclosure", lambda: add.returncode == 0 and scene.epoch() == 19, seen=scene.log)
+    status = scene.run("status", scene.file)
+    expect("is missing", status.returncode == 1 and "enclosure e1: no target" in status.stdout and
+           "enclosure e0" not in status.stdout and "not in the map" not in status.stdout, status)
+    out = scene.run("pod", "--", "out", "e1", "--yes")
+    wait_until("one that is out", lambda: out.returncode == 0 and scene.epoch() == 20, seen=scene.log)
+    status = scene.run("status", scene.file)
+    expect("is not", status.returncode == 0, status)
+    first.end()
 
 
 def certificates(folder):
@@ -466,6 +532,7 @@ def main():
             changes(scene)
             refuses(scene)
             survives(scene)
+            shrinks(scene)
             splits(scene)
             registers(scene)
             proves(scene)
