@@ -49,6 +49,7 @@ struct pod_map {
                                      stays answers                                               */
     uint64_t gone;                /* bit i: enclosure i of used is not in next, or out           */
     struct err_why shrunken;      /* says so                                                     */
+    uint64_t seen_ns;             /* since when that is so; 0: it is not                         */
     uint64_t resolve_until_ns;    /* of next; 0: not set yet                                     */
     uint64_t again_ns;            /* of the map in use nothing is done before                    */
     uint64_t next_again_ns;       /* the next one is not offered to the agent before             */
@@ -515,6 +516,7 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
     map->is_shrunken = verdict == CONF_POD_SHRUNKEN;
     map->shrunken = why;
     map->gone = gone;
+    map->seen_ns = 0;
     map->resolve_until_ns = 0;
     map->next_again_ns = 0;
     next_places(map);
@@ -547,15 +549,32 @@ static bool next_answers(struct pod_map *map)
 }
 
 /* Whether what the next map lacks is down, all of it, and the agent is not cut off itself. */
-static bool next_is_believed(struct pod_map *map)
+static bool next_is_seen(struct pod_map *map)
 {
-    if (!map->is_shrunken)
-        return true;
     for (uint32_t i = 0; i < map->used->pod.enclosure_count; i++)
         if ((map->gone >> i & 1) != 0 &&
             !map->opts.is_down(map->opts.arg, &map->used->pod.enclosures[i].uuid, NULL))
             return false;
     return next_answers(map);
+}
+
+/* Who is cut off notices it at one enclosure after the other: by a keep-alive, twice in its time,
+ * to which there is silence. An enclosure that is up when that time has passed has answered since
+ * the others were down. */
+static bool next_is_believed(struct pod_map *map, uint64_t now_ns)
+{
+    const struct conf_agent *conf = map->opts.conf;
+    uint64_t notice_ns = ((uint64_t)conf->keep_alive_ms + conf->silence_ms) * 1000000;
+
+    if (!map->is_shrunken)
+        return true;
+    if (!next_is_seen(map)) {
+        map->seen_ns = 0;
+        return false;
+    }
+    if (map->seen_ns == 0)
+        map->seen_ns = now_ns;
+    return now_ns - map->seen_ns >= notice_ns;
 }
 
 static void next_taken(struct pod_map *map)
@@ -579,7 +598,7 @@ static void next_taken(struct pod_map *map)
 
 static bool next_turn(struct pod_map *map, uint64_t now_ns)
 {
-    if (!next_is_believed(map)) {
+    if (!next_is_believed(map, now_ns)) {
         map_refuse(map, POD_MAP_WAITS, map->shrunken.text);
         return false;
     }

@@ -143,6 +143,14 @@ static void turn(void)
         usleep(10000);
 }
 
+/* When an agent that is cut off would have noticed it: keep_alive and silence. */
+static void turn_later(void)
+{
+    turn();
+    now_ns += 6 * SECOND;
+    turn();
+}
+
 static void offer(const char *text)
 {
     text = ended(text);
@@ -245,11 +253,13 @@ static void test_a_shrunken_map_waits_until_nobody_answers(void **state)
     offer(EPOCH(5) E0);
     said(1, POD_MAP_WAITS, "lacks 2 of 3 enclosures");
     fake_down("e1");
-    turn();
+    turn_later();
     assert_int_equal(fake.applied, 0);
     said(1, POD_MAP_WAITS, "");
     fake_down("e2");
     turn();
+    assert_int_equal(fake.applied, 0); /* e0 has not answered since */
+    turn_later();
     assert_int_equal(fake.epoch, 5);
     assert_int_equal(fake.count, 1);
     begin(EPOCH(4) E0 E1 E2);
@@ -269,16 +279,16 @@ static void test_an_agent_that_is_cut_off_believes_no_shrunken_map(void **state)
     offer(EPOCH(5) E0 E1);
     for (uint32_t i = 0; i < 3; i++)
         fake_down(i == 0 ? "e0" : i == 1 ? "e1" : "e2");
-    turn();
+    turn_later();
     assert_int_equal(fake.applied, 0);
     said(1, POD_MAP_WAITS, "it waits until it does not answer and one that stays does");
     fake.are_all_connecting = true; /* e0 and e1 are not known to be up yet */
     fake.down_count = 0;
     fake_down("e2");
-    turn();
+    turn_later();
     assert_int_equal(fake.applied, 0);
     fake.are_all_connecting = false;
-    turn();
+    turn_later();
     assert_int_equal(fake.epoch, 5);
     begin(EPOCH(4) E0 E1 E2);
     fake_down("e2");
@@ -287,8 +297,31 @@ static void test_an_agent_that_is_cut_off_believes_no_shrunken_map(void **state)
     assert_int_equal(fake.applied, 0); /* e0 and e1 answer */
     fake_down("e1");
     fake_down("e0");
-    turn();
+    turn_later();
     assert_int_equal(fake.applied, 0); /* nobody that it knows stays */
+}
+
+/* It notices that at one enclosure after the other. */
+static void test_an_agent_that_is_being_cut_off_believes_none(void **state)
+{
+    begin(EPOCH(4) E0 E1 E2);
+    offer(EPOCH(5) E0 E1);
+    fake_down("e2");
+    turn();
+    now_ns += 4 * SECOND;
+    turn();
+    assert_int_equal(fake.applied, 0);
+    fake_down("e0");
+    fake_down("e1");
+    turn_later();
+    assert_int_equal(fake.applied, 0);
+    fake.down_count = 1; /* e2 alone: from here on */
+    turn();
+    now_ns += 4 * SECOND;
+    turn();
+    assert_int_equal(fake.applied, 0);
+    turn_later();
+    assert_int_equal(fake.epoch, 5);
 }
 
 #define AS(state, n) "- {name: e" #n ", address: 10.0.0.1" #n ":4420, state: " state "}\n"
@@ -328,10 +361,10 @@ static void test_one_that_did_not_drain_is_not_out_at_once(void **state)
     offer(EPOCH(7) AS("out", 0) AS("out", 1) E2);
     said(1, POD_MAP_WAITS, "epoch 7 sets to out 2 of 3 enclosures, e0 among them");
     fake_down("e0");
-    turn();
+    turn_later();
     assert_int_equal(fake.applied, 0);
     fake_down("e1");
-    turn();
+    turn_later();
     assert_int_equal(fake.epoch, 7);
     assert_int_equal(fake.count, 1);
     begin(EPOCH(6) AS("joining", 0) E1 E2);
@@ -346,7 +379,7 @@ static void test_a_wrong_map_takes_the_place_of_one_that_waits(void **state)
     offer(EPOCH(4) E0 E1 E2);
     fake_down("e1");
     fake_down("e2");
-    turn();
+    turn_later();
     assert_int_equal(fake.applied, 0);
 }
 
@@ -358,7 +391,7 @@ static void test_a_map_that_waits_ends_with_its_file(void **state)
     said(2, POD_MAP_REFUSED, "it is gone");
     fake_down("e1");
     fake_down("e2");
-    turn();
+    turn_later();
     assert_int_equal(fake.applied, 0);
 }
 
@@ -679,6 +712,7 @@ int main(void)
         cmocka_unit_test_teardown(test_what_is_not_in_use_is_told_until_it_is, end),
         cmocka_unit_test_teardown(test_a_shrunken_map_waits_until_nobody_answers, end),
         cmocka_unit_test_teardown(test_an_agent_that_is_cut_off_believes_no_shrunken_map, end),
+        cmocka_unit_test_teardown(test_an_agent_that_is_being_cut_off_believes_none, end),
         cmocka_unit_test_teardown(test_one_that_is_out_is_not_used, end),
         cmocka_unit_test_teardown(test_one_that_did_not_drain_is_not_out_at_once, end),
         cmocka_unit_test_teardown(test_a_wrong_map_takes_the_place_of_one_that_waits, end),

@@ -78,7 +78,7 @@ class Scene:
         return self.agent.log_path.read_text().count(words)
 
     def until(self, what, truth):
-        wait_until(what, truth, 20, lambda: f"{self.agent.log_path.read_text()}\n{self.pod('status').stdout.decode()}")
+        wait_until(what, truth, 60, lambda: f"{self.agent.log_path.read_text()}\n{self.pod('status').stdout.decode()}")
 
     def all_hits(self, what):
         """Loads all of them, twice: what was found at a former owner is with its owner the second time."""
