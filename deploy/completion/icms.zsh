@@ -156,7 +156,7 @@ _icms_etcd() {
         '--cacert[who signs its certificates]:file:_files' '--cert[certificate for it]:file:_files' \
         '--key[the key of that]:file:_files' '--user[of etcd]:name:' \
         '--password-file[one line]:file:_files' '--timeout[for each address]:time:' \
-        '--dry-run[say, and change nothing]' '--yes[push: although much leaves]' \
+        '--dry-run[say, and change nothing]' '--yes[push: although the map in etcd cannot be read]' \
         '--json[status: answer with JSON]' '(-V --version)'{-V,--version}'[print the version]' \
         '(-h --help)'{-h,--help}'[print the options]' \
         ':what:(push pull follow pod status register)' ':file:_files'
