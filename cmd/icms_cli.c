@@ -157,9 +157,10 @@ static unsigned option_taken_by(int code)
         return CLI_TAKES_POD;
     case OPTION_TOKEN:
     case OPTION_CA:
+        return CLI_TAKES_PROOF;
     case OPTION_CERT:
     case OPTION_CERT_KEY:
-        return CLI_TAKES_PROOF;
+        return CLI_TAKES_PROOF | CLI_TAKES_DRIVES;
     case OPTION_TARGET:
         return CLI_TAKES_TARGET;
     case OPTION_PRIORITY:

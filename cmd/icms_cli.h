@@ -38,7 +38,7 @@ enum cli_takes {
     CLI_TAKES_JSON = 256,      /* --json --quiet                            */
     CLI_TAKES_VOLUMES = 512,   /* --file --dry-run                       */
     CLI_TAKES_TARGET = 1024,   /* --target, instead of --open                 */
-    CLI_TAKES_DRIVES = 2048,   /* --format --yes                         */
+    CLI_TAKES_DRIVES = 2048,   /* --format --yes --cert --key            */
     CLI_TAKES_HINT = 4096,     /* --priority --tier --cancel --pin --once   */
     CLI_TAKES_ESTIMATE = 8192, /* --estimate                               */
     CLI_TAKES_PROOF = 16384,   /* --token --ca --cert --key               */

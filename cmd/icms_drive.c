@@ -3,8 +3,9 @@
  * cmd/icms_drive.c: icms drive list, add, drain, undrain, remove and replace: the drives of a
  * target's file. A change is planned and shown before it is written, and with --dry-run it is not
  * written. icms-target reads the file again at SIGHUP. With --format a drive that comes is erased
- * first, unless a process has it open.
+ * first, unless a process has it open. The icms-target is asked what a drive that leaves holds.
  */
+#include <curl/curl.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@
 
 #include "conf/conf.h"
 #include "icms_cli.h"
+#include "icms_status.h"
+#include "status_place.h"
 #include "store/store.h"
 
 #define TARGET_FILE "/etc/icms/target.yaml"
@@ -203,6 +206,82 @@ static int drive_check(const struct plan *plan, const char *drive)
     return status;
 }
 
+/* What the target says of a drive; NULL: nothing, so that it has no blocks there. */
+static const json_t *drive_told(const json_t *status, const char *path)
+{
+    const json_t *drive;
+    size_t i;
+
+    json_array_foreach(json_object_get(status, "drives"), i, drive)
+    {
+        if (strcmp(status_text(drive, "path"), path) == 0)
+            return drive;
+    }
+    return NULL;
+}
+
+/* Whether a drive that leaves holds blocks, by the status of its target. BUSY: it does; PROTOCOL:
+ * the status does not say. */
+static icms_err blocks_check(const struct conf_target *conf, const json_t *status, const char *path,
+                             struct err_why *why)
+{
+    const json_t *drive = drive_told(status, path), *blocks = json_object_get(drive, "blocks");
+    const char *state = status_text(drive, "state"), *first = "";
+
+    if (strcmp(status_text(status, "nqn"), conf->nqn) != 0)
+        return err_set(why, ICMS_PROTOCOL,
+                       "another one answers at %s, with the NQN %.100s, and the file has %.100s: "
+                       "start the target of the file",
+                       conf->http.listen, status_text(status, "nqn"), conf->nqn);
+    if (!json_is_array(json_object_get(status, "drives")) ||
+        (drive != NULL && !json_is_integer(blocks)))
+        return err_set(why, ICMS_PROTOCOL, "what answers at %s does not say it", conf->http.listen);
+    if (drive == NULL || strcmp(state, "out of service") == 0 ||
+        (strcmp(state, "draining") == 0 && json_integer_value(blocks) == 0))
+        return ICMS_OK;
+    if (strncmp(state, "draining", strlen("draining")) != 0)
+        first = ", and its target does not drain it yet: send SIGHUP to that";
+    else if (strcmp(state, "draining") != 0)
+        first = ", and the others are full: add a drive";
+    return err_set(why, ICMS_BUSY, "it still holds %lld blocks%s",
+                   (long long)json_integer_value(blocks), first);
+}
+
+/* Whether a drive may leave: without --yes its target is asked how many blocks it holds. */
+static int drive_leaves(const struct plan *plan, const struct conf_target *conf, const char *path)
+{
+    const struct cli *cli = plan->cli;
+    struct status_answer answer = {.where = plan->path};
+    struct status_proof proof = {.token = NULL};
+    struct err_why why = {""};
+    icms_err err = status_proof_read(&proof, NULL, NULL, cli->cert, cli->cert_key, &why);
+
+    if (err != ICMS_OK) {
+        (void)cli_fail(cli, ICMS_CONFIG, "%s; nothing was changed", why.text);
+        return CLI_USAGE;
+    }
+    (void)err_set(&answer.why, ICMS_NO_MEMORY, "libcurl does not start");
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
+        status_ask_all(&answer, 1, &proof, STATUS_ASK_MS, NULL);
+        curl_global_cleanup();
+    }
+    err = answer.status != NULL ? blocks_check(conf, answer.status, path, &answer.why)
+                                : ICMS_PEER_DOWN;
+    json_decref(answer.status);
+    status_proof_fini(&proof);
+    if (err == ICMS_OK)
+        return -1;
+    if (err == ICMS_BUSY)
+        return cli_fail(cli, ICMS_INVALID,
+                        "%s: drive %s: %s; wait until it holds none (`icms status --target %s`), "
+                        "or add --yes to lose them; nothing was changed",
+                        plan->path, path, answer.why.text, plan->path);
+    return cli_fail(cli, ICMS_INVALID,
+                    "%s: drive %s: its target cannot be asked how many blocks it holds: %s; or add "
+                    "--yes to lose them; nothing was changed",
+                    plan->path, path, answer.why.text);
+}
+
 static int change_answer(const struct plan *plan, const struct conf_drive_change *asked)
 {
     const struct cli *cli = plan->cli;
@@ -229,6 +308,7 @@ static int drives_change(struct plan *plan, const struct conf_drive_change *aske
 {
     const struct cli *cli = plan->cli;
     const char *comes = asked->what == CONF_DRIVE_REPLACE ? asked->other : asked->path;
+    bool is_leaving = asked->what == CONF_DRIVE_REMOVE || asked->what == CONF_DRIVE_REPLACE;
     struct conf_live *live = NULL; /* the file as it will be */
     struct conf_edit edit = {0};
     struct err_why why = {""};
@@ -241,7 +321,9 @@ static int drives_change(struct plan *plan, const struct conf_drive_change *aske
         conf_edit_fini(&edit);
         return cli_fail(cli, err, "%s", why.text);
     }
-    if (asked->what == CONF_DRIVE_ADD || asked->what == CONF_DRIVE_REPLACE) {
+    if (is_leaving && !asked->yes)
+        status = drive_leaves(plan, conf_live_target(live), asked->path);
+    if (status < 0 && (asked->what == CONF_DRIVE_ADD || asked->what == CONF_DRIVE_REPLACE)) {
         status = drive_check(plan, comes);
         if (status < 0 && !cli->format)
             status = drive_look(plan, conf_live_target(live), asked->what, comes);
@@ -302,6 +384,9 @@ static int drive_run(int argc, char **argv)
                          words[at].arguments == 2 ? "it, and the new one" : "it");
     if (cli.format && words[at].what != CONF_DRIVE_ADD && words[at].what != CONF_DRIVE_REPLACE)
         return cli_usage(&cli, "--format is for add and replace");
+    if (cli.cert != NULL && words[at].what != CONF_DRIVE_REMOVE &&
+        words[at].what != CONF_DRIVE_REPLACE)
+        return cli_usage(&cli, "--cert and --key are for remove and replace");
     asked.what = words[at].what;
     asked.path = cli.argv[1];
     asked.yes = cli.yes;
@@ -333,12 +418,16 @@ const struct cli_command cli_drive = {
         "           empty or missing needs format_empty=true, or --format\n"
         "  drain    the drive is read and takes no new blocks; what it has goes to the others\n"
         "  undrain  it takes blocks again\n"
-        "  remove   the drive goes: without a miss when it was drained and is empty\n"
+        "  remove   the drive goes: without a miss when it was drained and is empty, which its\n"
+        "           target is asked, at the http.listen of the file\n"
         "  replace  another drive takes its place, with the same values; --format makes a file\n\n"
         "      --file FILE      of the target; default /etc/icms/target.yaml\n"
         "      --format         erase what is on the drive that comes\n"
-        "      --yes            remove and replace a drive that is not draining: its blocks\n"
-        "                       become misses\n"
+        "      --yes            remove and replace a drive that holds blocks, or whose target\n"
+        "                       cannot be asked: its blocks become misses\n"
+        "      --cert FILE      remove, replace: the certificate of a client that the http port\n"
+        "                       of the target takes\n"
+        "      --key FILE       the private key of --cert\n"
         "      --dry-run        show what would change, and change nothing\n"
         "      --json           answer with JSON\n"
         "  -q, --quiet          no answer but the exit status\n"

@@ -52,7 +52,7 @@ _icms()
         ;;
     key) options="$options --type --hash --kek --json" ;;
     volume) options="$options $tier $keys --config --yes --file --pod --dry-run" ;;
-    drive) options="$options --file --format --yes --dry-run --json --quiet" ;;
+    drive) options="$options --file --format --yes --cert --key --dry-run --json --quiet" ;;
     pod)
         options="$options --file --address --capacity --weight --uuid --nqn --http --dry-run --yes --open --deadline"
         options="$options --token --ca --cert --key --json --quiet"

@@ -125,7 +125,8 @@ _icms() {
             ;;
         drive)
             _arguments '--file[the file of the target]:file:_files' '--format[erase what is on the drive that comes]' \
-                '--yes[although blocks are lost]' '--dry-run[show what would change]' '--json[answer with JSON]' \
+                '--yes[although blocks are lost]' '--cert[a certificate of a client]:file:_files' \
+                '--key[of --cert]:file:_files' '--dry-run[show what would change]' '--json[answer with JSON]' \
                 '(-q --quiet)'{-q,--quiet}'[no answer but the status]' $help \
                 ':what:(list add drain undrain remove replace)' '*:path:_files'
             ;;

@@ -3,15 +3,17 @@
 """Drives that come and go under a target that is used.
 
 Goal: a drive is added, drained, removed and replaced by `icms drive` and SIGHUP without a missed block and
-without a failed command; what cannot be applied is refused as a whole, with file and line.
+without a failed command; what cannot be applied is refused as a whole, with file and line. A drive that holds blocks,
+or of which that is not known, is not removed without --yes.
 Method: a real enclosure and an agent on loopback; blocks that do not fit into the agent's memory are loaded
-and stored all the time. The target is killed while a drive drains.
+and stored all the time. The target is killed while a drive drains. A server of this test answers for a target.
 
 usage: target_drives.py BUILD_ROOT
 """
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from pod_status import Answers  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
 VOLUME = {"name": "kv", "value_max": "64KiB"}
@@ -141,6 +144,14 @@ def goes(scene, agent, name):
     said = scene.drive("remove", scene.path(name), status=1)
     expect("one that holds blocks asks", "--yes" in str(said), said)
     scene.drive("drain", scene.path(name))
+    text, held = scene.file.read_text(), scene.drives()[name]["blocks"]
+    for words in (("remove",), ("remove", "--dry-run"), ("replace", scene.path("other"), "--format")):
+        said = scene.drive(words[0], scene.path(name), *words[1:], status=1)
+        expect(f"one that drains by the file alone is asked for: {words}", held > 0 and "it still holds " in str(said) and
+               "does not drain it yet: send SIGHUP" in str(said) and "--yes" in str(said) and
+               scene.file.read_text() == text and not (scene.folder / "other").exists(), said)
+    said = scene.drive("remove", scene.path(name), "--yes", "--dry-run")
+    expect("with --yes it would go", said["changes"] and not said["written"], said)
     scene.hang_up("configuration read")
     expect("it drains", scene.drives()[name]["state"] == "draining", scene.drives())
     scene.drained(name)
@@ -219,6 +230,64 @@ def refused(scene):
     expect("with --format it is taken", "enclosure0-drive0" in scene.drives(), scene.drives())
 
 
+def asked(scene):
+    """What a target says of a drive that leaves decides; who says nothing of use decides nothing."""
+    server, file, path = Answers(), scene.folder / "asked.yaml", str(scene.folder / "leaves")
+    listen, nqn = server.url.removeprefix("http://"), "nqn.2026-01.io.icms:asked"
+    text = (f"name: asked\nnqn: {nqn}\nhttp:\n  listen: {listen}\ndrives:\n  - path: {path}\n    state: draining\n"
+            "  - path: /stays\nvolumes:\n  - name: kv\n")
+
+    def remove(*words):
+        file.write_text(text)
+        return subprocess.run([BUILD / "cmd/icms", "drive", "remove", path, "--file", file, *words],
+                              capture_output=True, text=True, timeout=60, check=False)
+
+    def told(drive, **keys):
+        return {"nqn": nqn, "drives": [{"path": "/stays", "state": "in service", "blocks": 7}] + drive, **keys}
+
+    def drive(state, blocks):
+        return [{"path": path, "state": state, "blocks": blocks}]
+
+    for what, answer, said in (
+            ("an empty one", told(drive("draining", 0)), None),
+            ("one out of service", told(drive("out of service", 9)), None),
+            ("one that the target does not have", told([]), None),
+            ("one with a block", told(drive("draining", 1)), "holds 1 blocks; wait until it holds none (`icms status --target"),
+            ("one that stays full", told(drive("draining, others full", 4)), "holds 4 blocks, and the others are full: add a"),
+            ("one that takes blocks", told(drive("in service", 0)), "holds 0 blocks, and its target does not drain it yet"),
+            ("an odd state", told(drive(5, 0)), "does not drain it yet"),
+            ("an odd number", told(drive("draining", -3)), "holds -3 blocks"),
+            *(("no number", told(drive("draining", odd)), "does not say it") for odd in ("0", None, 0.0, [0], {})),
+            ("no number at all", told([{"path": path, "state": "draining"}]), "does not say it"),
+            ("no drives", {"nqn": nqn}, "does not say it"),
+            ("another target", told(drive("draining", 0), nqn="nqn.2026-01.io.icms:\x1b[2J"), "another one answers at"),
+            ("an agent", {"name": "x", "host_nqn": nqn, "drives": []}, "another one answers at"),
+            ("no status", [1], "its answer is no status")):
+        server.answer = json.dumps(answer).encode()
+        done = remove()
+        expect(f"{what}: {'goes' if said is None else 'stays'}", done.returncode == (0 if said is None else 1) and
+               (said or "") in done.stderr and "\x1b" not in done.stderr and (file.read_text() == text) == (said is not None) and
+               (said is None or "--yes to lose them" in done.stderr), (done, file.read_text()))
+    expect("in JSON, too", json.loads(remove("--json").stdout.splitlines()[-1])["error"] == "INVALID")
+    server.end()
+    text = text.replace(listen, f"127.0.0.1:{pod.free_port()}")
+    done = remove()
+    expect("nobody answers: it stays", done.returncode == 1 and "cannot be asked how many blocks it holds: cannot ask" in
+           done.stderr and "--yes to lose them" in done.stderr and file.read_text() == text, done)
+    done = remove("--yes")
+    expect("with --yes nobody is asked", done.returncode == 0 and path not in file.read_text(), done)
+    text = re.sub(r"  listen: .*", "  listen: none", text)
+    done = remove()
+    expect("no http port: it stays", done.returncode == 1 and "has no http.listen" in done.stderr, done)
+    for words, status, said in ((("--cert", file), 2, "given together"), (("--token", file), 2, "unknown option"),
+                                (("--cert", scene.folder / "nothing", "--key", file), 2, "cannot read --cert")):
+        done = remove(*words)
+        expect(f"{words[0]}", done.returncode == status and said in done.stderr and file.read_text() == text, done)
+    done = subprocess.run([BUILD / "cmd/icms", "drive", "drain", "/stays", "--file", file, "--cert", file, "--key", file],
+                          capture_output=True, text=True, timeout=60, check=False)
+    expect("--cert is for who asks", done.returncode == 2 and "--cert and --key are for" in done.stderr, done)
+
+
 def worn(scene, agent):
     """Of a drive that is worn another part goes to the others; what it has is found."""
     put_all(agent)
@@ -276,6 +345,7 @@ def main():
             goes(scene, agent, "enclosure0-drive0")
             replaced(scene, agent)
             refused(scene)
+            asked(scene)
             worn(scene, agent)
             killed(scene, agent)
 
