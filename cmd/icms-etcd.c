@@ -66,7 +66,7 @@ static const char usage_text[] =
     "      --timeout TIME         for each question to one of the addresses; default 2s\n"
     "      --dry-run              push, pull: say what would change, and change nothing\n"
     "      --yes                  push: although the map in etcd cannot be read\n"
-    "      --json                 status: answer with JSON\n"
+    "      --json                 push, pull, status: answer with JSON\n"
     "  -V, --version              print the version\n"
     "  -h, --help                 print this\n"
     "\nExit status: 0 done; 1 it failed, or status found differences; 2 wrong usage.\n";
@@ -221,6 +221,32 @@ static void maps_say(const struct maps *maps, bool has_was, const char *where, c
                        maps->is->epoch, maps->is->enclosure_count);
 }
 
+/* 0: of no map, or one that is not right. */
+static json_t *epoch_json(uint32_t epoch)
+{
+    return epoch != 0 ? json_integer((json_int_t)epoch) : json_null();
+}
+
+static void json_say(json_t *root)
+{
+    (void)json_dumpf(root, stdout, JSON_COMPACT);
+    (void)printf("\n");
+    json_decref(root);
+}
+
+/* What became of a map, at the name of a key or a file. */
+static void map_json(const char *what, const char *name, const struct conf_pod *was,
+                     const struct conf_pod *is, bool is_written)
+{
+    char differs[ERR_WHY_BYTES_MAX] = "";
+
+    if (was->epoch != 0)
+        (void)conf_pod_differs(was, is, differs, sizeof(differs));
+    json_say(json_pack("{s:s, s:s, s:o, s:o, s:s, s:b}", what, name, "pod", is->name, "epoch",
+                       epoch_json(is->epoch), "former_epoch", epoch_json(was->epoch), "changes",
+                       differs, "written", is_written));
+}
+
 /* Puts the text of the map `is` into etcd, if the key is as it was fetched, and says what differs.
  */
 static icms_err map_put(const struct etcd_run *run, const struct maps *maps, bool has_was,
@@ -234,9 +260,24 @@ static icms_err map_put(const struct etcd_run *run, const struct maps *maps, boo
     if (!run->dry_run)
         err = etcd_put(run->etcd, key, text, bytes, maps->value.revision, 0, &revision, why);
     maps_say(maps, has_was, key, sentence, sizeof(sentence));
-    if (err == ICMS_OK)
+    if (err == ICMS_OK && run->json)
+        map_json("key", key, maps->was, maps->is, !run->dry_run);
+    else if (err == ICMS_OK)
         (void)printf("%s%s\n", sentence, run->dry_run ? "; nothing was changed (--dry-run)" : "");
     return err;
+}
+
+/* The map is in etcd already, and is not put there. */
+static void map_is_there(const struct etcd_run *run, const struct maps *maps,
+                         const struct conf_pod *map, const char *words)
+{
+    char key[ETCD_KEY_BYTES];
+
+    (void)snprintf(key, sizeof(key), "%s/map", run->prefix);
+    if (run->json)
+        map_json("key", key, map, map, false);
+    else
+        (void)printf("%s: epoch %u%s\n", maps->name, map->epoch, words);
 }
 
 /* ---- push ----------------------------------------------------------------------------------- */
@@ -267,7 +308,7 @@ static icms_err push(const struct etcd_run *run, struct maps *maps, struct err_w
         err = maps_compare(maps, run->file, has_was, &is_new, why);
     if (err == ICMS_OK && !is_new && maps->value.bytes == bytes &&
         memcmp(maps->value.text, text, bytes) == 0)
-        (void)printf("%s: epoch %u is there already\n", maps->name, maps->is->epoch);
+        map_is_there(run, maps, maps->is, " is there already");
     else if (err == ICMS_OK)
         err = map_put(run, maps, has_was, text, bytes, why);
     free(text);
@@ -322,10 +363,17 @@ static icms_err pull_once(const struct etcd_run *run, struct maps *maps, struct 
 {
     char sentence[2 * ERR_WHY_BYTES_MAX];
     icms_err err = pull(run, maps, sentence, sizeof(sentence), why);
+    bool is_same = sentence[0] == '\0';
 
-    if (err == ICMS_OK)
-        (void)printf("%s%s\n", sentence[0] != '\0' ? sentence : "nothing differs",
+    if (err == ICMS_OK && run->json) {
+        if (is_same) /* nor is it told whether both are right */
+            (void)!conf_pod_parse(maps->value.text, maps->value.bytes, maps->name, why, maps->is);
+        map_json("file", run->file, is_same ? maps->is : maps->was, maps->is,
+                 !is_same && !run->dry_run);
+    } else if (err == ICMS_OK) {
+        (void)printf("%s%s\n", is_same ? "nothing differs" : sentence,
                      run->dry_run ? "; nothing was changed (--dry-run)" : "");
+    }
     return err;
 }
 
@@ -400,10 +448,21 @@ static bool pod_has(const struct etcd_run *run, const char *word)
     return false;
 }
 
+/* Whether icms pod gets an option; it takes one that is cut, as in `--dry`, too. */
+static bool pod_has_option(const struct etcd_run *run, const char *option, const char *shortest)
+{
+    for (int i = 0; i < run->word_count; i++)
+        if (strncmp(run->words[i], shortest, strlen(shortest)) == 0 &&
+            strncmp(run->words[i], option, strlen(run->words[i])) == 0)
+            return true;
+    return false;
+}
+
 /* Whether icms pod only tells: it changes nothing. */
 static bool pod_tells(const struct etcd_run *run)
 {
-    return pod_has(run, "--dry-run") || pod_has(run, "status") || pod_has(run, "list");
+    return pod_has_option(run, "--dry-run", "--dr") || pod_has(run, "status") ||
+           pod_has(run, "list");
 }
 
 /* Words of icms pod that are about a file of a server. */
@@ -463,7 +522,7 @@ static icms_err pod_put(const struct etcd_run *run, struct maps *maps, const cha
 
     if (file_is(file, maps->value.text, maps->value.bytes)) {
         if (!pod_tells(run))
-            (void)printf("%s: epoch %u: it is so already\n", maps->name, maps->was->epoch);
+            map_is_there(run, maps, maps->was, ": it is so already");
         return ICMS_OK;
     }
     err = conf_pod_text(file, why, &text, &bytes);
@@ -622,9 +681,7 @@ static void status_json(const struct etcd_run *run, const struct maps *maps, boo
                              (json_int_t)maps->is->epoch, "file", run->file, "file_is_same",
                              is_same, "targets", targets, "targets_missing", missing);
 
-    (void)json_dumpf(root, stdout, JSON_COMPACT);
-    (void)printf("\n");
-    json_decref(root);
+    json_say(root);
 }
 
 /* The same for a person. */
@@ -818,8 +875,9 @@ static int word_check(const struct etcd_run *run, const char *word)
         return usage("--dry-run is for push and pull; that of icms pod stands behind --%s", "");
     if (run->yes && !is_push)
         return usage("--yes is for push; that of icms pod stands behind --%s", "");
-    if (run->json && strcmp(word, "status") != 0)
-        return usage("--json is for status%s", "");
+    if (run->json && !is_push && strcmp(word, "pull") != 0 && strcmp(word, "status") != 0)
+        return usage("--json is for push, pull and status; that of icms pod stands behind --%s",
+                     "");
     if (run->prefix[0] == '\0' || strlen(run->prefix) > 200)
         return usage("--prefix %s: 1 to 200 characters", run->prefix);
     return -1;
@@ -883,6 +941,7 @@ int main(int argc, char **argv)
     status = word_check(&run, word->name);
     if (status >= 0)
         return status;
+    run.json = run.json || pod_has_option(&run, "--json", "--j");
     if (run.opts.endpoints == NULL)
         run.opts.endpoints = "http://127.0.0.1:2379";
     user_of_environment(&run);

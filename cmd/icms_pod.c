@@ -191,13 +191,13 @@ static void plan_answer(const struct pod *pod, const struct conf_pod_change *ask
     const struct cli *cli = pod->cli;
     char differs[512], note[CLI_NOTE_BYTES];
 
+    if (cli->quiet)
+        return;
     (void)conf_pod_differs(pod->before, pod->after, differs, sizeof(differs));
     if (cli->json) {
         plan_json(pod, asked, differs, is_written);
         return;
     }
-    if (cli->quiet)
-        return;
     if (!is_written) {
         plan_text(pod, differs);
         (void)printf("  %s\n", plan_note(asked->what));
@@ -222,7 +222,7 @@ int pod_change(struct pod *pod, const struct conf_pod_change *asked)
 
     if (err == ICMS_EXISTS && asked->what != CONF_POD_ADD &&
         asked->what != CONF_POD_VOLUME_CREATE) { /* it is so already */
-        if (cli->json)
+        if (cli->json && !cli->quiet)
             cli_json("{s:s, s:I, s:b, s:s}", "file", pod->path, "epoch",
                      (json_int_t)pod->before->epoch, "written", false, "why", why.text);
         else if (!cli->quiet)

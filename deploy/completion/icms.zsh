@@ -158,7 +158,7 @@ _icms_etcd() {
         '--key[the key of that]:file:_files' '--user[of etcd]:name:' \
         '--password-file[one line]:file:_files' '--timeout[for each address]:time:' \
         '--dry-run[say, and change nothing]' '--yes[push: although the map in etcd cannot be read]' \
-        '--json[status: answer with JSON]' '(-V --version)'{-V,--version}'[print the version]' \
+        '--json[push, pull, status: answer with JSON]' '(-V --version)'{-V,--version}'[print the version]' \
         '(-h --help)'{-h,--help}'[print the options]' \
         ':what:(push pull follow pod status register)' ':file:_files'
 }

@@ -213,6 +213,7 @@ def changes(scene):
     scene.own.write_text(scene.etcd.keys(MAP)[MAP].replace("epoch: 12", "epoch: 13"))
     expect("files go on from there", scene.run("push", scene.own).returncode == 0)
     wait_until("the agent uses the file's", lambda: scene.epoch() == 13, seen=scene.log)
+    in_json(scene)
     status = scene.run("status", scene.file)
     expect("status finds the file right", status.returncode == 0 and "the same" in status.stdout, status)
     scene.blocks("changed")
@@ -224,6 +225,67 @@ def changes(scene):
         told = scene.run("pod", "--", *words)
         expect(f"pod {words}", told.returncode == status and said in told.stdout + told.stderr and
                "epoch: 13" in scene.etcd.keys(MAP)[MAP], told)
+
+
+def in_json(scene):
+    """Each answer is one object, and says "written" when etcd or the file has it, not before."""
+    prefix, file, late = "/icms/json", scene.folder / "json.yaml", scene.folder / "late-json"
+    key = f"{prefix}/map"
+
+    def run(word, *words, program=BUILD / "cmd/icms-etcd"):
+        return subprocess.run([program, word, "--prefix", prefix, *words], env=scene.env, capture_output=True, text=True,
+                              timeout=60, check=False)
+
+    def told(*words, status=0):
+        done = run(*words)
+        expect(f"one object: {words}", done.returncode == status and len(done.stdout.splitlines()) == 1, done)
+        return json.loads(done.stdout)
+
+    def said(what, answer, **values):
+        expect(what, all(answer[name] == value for name, value in values.items()), answer)
+
+    right = scene.text(13, 2)
+    file.write_text(right)
+    base = {"pod": "pod0", "epoch": 13, "former_epoch": 13, "changes": "", "written": False}
+    said("a dry push of the first map", told("push", "--dry-run", "--json", file), key=key, former_epoch=None, written=False)
+    expect("puts nothing there", not scene.etcd.keys(prefix))
+    expect("a push of the first map", told("push", "--json", file) == {"key": key, **base, "former_epoch": None, "written": True})
+    expect("a push of what is there", told("push", "--json", file) == {"key": key, **base})
+    expect("a pull of what is there", told("pull", "--json", file) == {"file": str(file), **base})
+    said("a pull without a file", told("pull", "--json", scene.folder / "new.yaml"), former_epoch=None, epoch=13, written=True)
+    for words in (("--dry-run", "--json"), ("--dry", "--js")):
+        answer = told("pod", "--", "weight", "e1", "4", *words)
+        said(f"{words}: as icms pod says it", answer, epoch=14, former_epoch=13, written=False)
+    expect("what is so already", told("pod", "--", "settle", "e1", "--json") == {"key": key, **base})
+    answer = told("pod", "--", "drain", "e7", "--json", status=1)
+    expect("what icms pod refuses", "e7" in answer["why"] and "written" not in answer, answer)
+    expect("changes nothing", scene.etcd.keys(key)[key] == right)
+    late.mkdir()  # another operator is quicker
+    (late / "icms").write_text(f"#!/bin/sh\n{BUILD / 'cmd/icms'} \"$@\" && {BUILD / 'cmd/icms-etcd'} push --prefix "
+                               f"{prefix} --json {late}/other.yaml > {late}/pushed\n")
+    (late / "icms").chmod(0o755)
+    shutil.copy(BUILD / "cmd/icms-etcd", late / "icms-etcd")
+    (late / "other.yaml").write_text(right.replace("epoch: 13", "epoch: 14"))
+    done = run("pod", "--", "weight", "e1", "4", "--json", program=late / "icms-etcd")
+    expect("what etcd does not take is not written", done.returncode == 1 and done.stdout == "" and "icms-etcd: " in
+           done.stderr, done)
+    said("the other one is", json.loads((late / "pushed").read_text()), epoch=14, former_epoch=13, written=True)
+    expect("a dry pull", told("pull", "--json", "--dry-run", file) == {"file": str(file), **base, "epoch": 14} and
+           file.read_text() == right)
+    expect("a pull", told("pull", "--json", file) == {"file": str(file), **base, "epoch": 14, "written": True} and
+           file.read_text() == scene.etcd.keys(key)[key])
+    expect("a change", told("pod", "--", "weight", "e1", "4", "--json") ==
+           {"key": key, "pod": "pod0", "epoch": 15, "former_epoch": 14,
+            "changes": "e1 weight 1 -> 4, e1 former weight 1", "written": True} and "epoch: 15" in scene.etcd.keys(key)[key])
+    done = run("push", "--json", file)
+    expect("what is refused is no answer", done.returncode == 1 and done.stdout == "" and "lower" in done.stderr, done)
+    for word, *words in (("follow", file), ("pod", "--", "drain", "e1"), ("register", file)):
+        done = run(word, "--json", *words)
+        expect(f"--json before {word} is a mistake", done.returncode == 2 and "--json is for" in done.stderr, done)
+    quiet = subprocess.run([BUILD / "cmd/icms", "pod", "weight", "e1", "4", "--file", file, "--json", "--quiet"],
+                           capture_output=True, text=True, timeout=60, check=False)
+    expect("icms pod is quiet in JSON, too", quiet.returncode == 0 and quiet.stdout == quiet.stderr == "" and
+           "epoch: 15" in file.read_text(), quiet)
 
 
 def refuses(scene):
