@@ -242,6 +242,42 @@ static size_t enclosures_up(const json_t *status)
     return up;
 }
 
+/* A link that is not up, or an enclosure that is not. */
+static void link_add(json_t *links, const json_t *enclosure, const json_t *link)
+{
+    static const char *const keys[] = {"address", "state", "last_error", "last_error_age_seconds"};
+    json_t *one;
+
+    if (!json_is_object(link) || strcmp(status_text(link, "state"), "up") == 0)
+        return;
+    one = json_pack("{s:s}", "enclosure", status_text(enclosure, "name"));
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        keep(one, link, keys[i], 0);
+    (void)json_array_append_new(links, one);
+}
+
+/* The links of an agent that are not up; of an enclosure that is not up and tells none, itself. */
+static json_t *links_not_up(const json_t *status)
+{
+    json_t *links = json_array();
+    const json_t *enclosure, *link;
+    size_t i, k;
+
+    json_array_foreach(json_object_get(status, "enclosures"), i, enclosure)
+    {
+        size_t before = json_array_size(links);
+
+        json_array_foreach(json_object_get(enclosure, "links"), k, link)
+        {
+            if (k < LIMIT_LINKS)
+                link_add(links, enclosure, link);
+        }
+        if (json_array_size(links) == before)
+            link_add(links, enclosure, enclosure);
+    }
+    return links;
+}
+
 /* The agent of this NQN, which is new or was named before. */
 static json_t *agent_named(json_t *agents, json_t *by_nqn, const char *nqn)
 {
@@ -276,6 +312,7 @@ static void agent_itself(json_t *agents, json_t *by_nqn, const json_t *status)
     (void)json_object_set_new(
         agent, "enclosures",
         json_integer((json_int_t)json_array_size(json_object_get(status, "enclosures"))));
+    (void)json_object_set_new(agent, "links", links_not_up(status));
 }
 
 /* The hosts that are connected to a target. */
@@ -496,6 +533,21 @@ static void agent_line(const json_t *agent, size_t targets)
                  status_text(agent, "nqn"), name != NULL ? ")" : "");
 }
 
+/* Its links that are not up, below it. */
+static void agent_links(const json_t *agent)
+{
+    char error[STATUS_ERROR_BYTES];
+    const json_t *link;
+    size_t i;
+
+    json_array_foreach(json_object_get(agent, "links"), i, link)
+    {
+        (void)printf("%10s %.63s: link %.63s is %.31s; last error: %.*s\n", "",
+                     status_text(link, "enclosure"), status_text(link, "address"),
+                     status_text(link, "state"), STATUS_ERROR_BYTES, status_error(link, error));
+    }
+}
+
 /* What a daemon says of its map. */
 static void map_notes(const json_t *status, const char *name, const struct conf_pod *map)
 {
@@ -626,6 +678,7 @@ void pod_asked_text(const json_t *asked, const json_t *agents, const struct conf
     json_array_foreach(agents, i, one)
     {
         agent_line(one, targets);
+        agent_links(one);
     }
     json_array_foreach(agents, i, one)
     {

@@ -72,7 +72,8 @@ const json_t *pod_asked_of(const json_t *asked, const char *enclosure);
 
 /* All agents: own, which was asked itself (NULL: none), those among asked, and those that targets
  * name; each once, with "nqn", "told" (to each target), "map" (to that of the file: current, older,
- * newer, none, other (of another pod), unknown) and, where it was asked itself, what it said. */
+ * newer, none, other (of another pod), unknown) and, where it was asked itself, what it said, with
+ * "links", those that are not up. */
 json_t *pod_agents(const json_t *asked, const json_t *own, const struct conf_pod *map);
 
 /* Tables of them; the entries from this one on for --json; whether all answered and are ready, all

@@ -117,7 +117,8 @@ def whole(s):
     b = s.agent(told, "b")
     expect("what is named besides", status == 0 and [one["name"] for one in told["asked"]] == ["b", "e1"] and
            told["asked"][1]["enclosure"] == "e1" and b["name"] == "b" and b["epoch"] == 1 and
-           [one["enclosure"] for one in b["told"]] == ["e0", "e1"], told)
+           [one["enclosure"] for one in b["told"]] == ["e0", "e1"] and b["links"] == [] and
+           [[link["state"] for link in e["links"]] for e in told["asked"][0]["enclosures"]] == [["up"]] * 2, told)
     s.write(s.folder / "wrong.yaml", 1, [f"http://127.0.0.1:{pod.free_port()}", s.http[1]])
     status, told = s.told(*PATIENT, s.targets[0].config_path, file=s.folder / "wrong.yaml")
     expect("an enclosure that is named besides, and whose http is wrong", status == 1 and
@@ -306,6 +307,13 @@ def hostile(s):
                "foreign": {"drives": [], "nqn": s.targets[0].nqn, "ready": True, "epoch": 2, "pod": "pod7\x1b[2J"},
                "refused": {"drives": [], "nqn": s.targets[0].nqn, "ready": True, "epoch": 2, "pod": "pod0",
                            "map_refused": "p.yaml: \x1b[2J raise it"},
+               "links": {"name": "x", "epoch": 2, "host_nqn": "y", "ready": True, "pod": "pod0", "enclosures": [
+                   {"name": "\x1b[2Jodd", "state": "excluded", "address": "a:0", "links": [
+                       5, None, {"address": "\x1b[2Ja:1", "state": 7, "last_error": ["x"]}, {"address": "a:2", "state": "up"}] +
+                    [{"address": "b" * 200, "state": "slow", "last_error": "c" * 1200}] * 20},
+                   7, None, {"name": "well", "state": "up", "links": []},
+                   {"name": "old", "state": "connecting", "address": "a:3", "last_error": "late", "last_error_age_seconds": 3},
+                   {"name": "dull", "state": "excluded", "address": "a:4", "links": [{"address": "a:5", "state": "up"}]}] * 40},
                "agents own": {"name": "x", "enclosures": [], "epoch": 2, "host_nqn": "y", "ready": True, "pod": "pod7"},
                "odd": {"drives": [{"path": "\x1b[2J\x9bx", "state": 7}, 5, None] + [{}] * 1000, "nqn": s.targets[0].nqn,
                        "ready": True, "epoch": -3, "controllers_more": 7, "hosts": [
@@ -342,6 +350,16 @@ def hostile(s):
     status, told = s.told(*PATIENT, server.url)
     expect("an agent of another pod", status == 1 and [a["map"] for a in told["agents"] if a["nqn"] == "y"] == ["other"],
            told)
+    answer("links")
+    status, told = s.told(*PATIENT, server.url)
+    links = [link for agent in told["agents"] if agent["nqn"] == "y" for link in agent["links"]]
+    expect("odd links", [link.get("address", "")[:6] for link in links[:7]] ==
+           ["?[2Ja:", *["b" * 6] * 4, "a:3", "a:4"] and len(links) <= 64 * 8, links[:9])
+    done = s.status(*PATIENT, server.url)
+    expect("as lines", "\x1b" not in done.stdout and "c" * 1000 not in done.stdout and "b" * 100 not in done.stdout and
+           "?[2Jodd: link ?[2Ja:1 is -; last error: -\n" in done.stdout and
+           " old: link a:3 is connecting; last error: 3 s ago: late\n" in done.stdout and
+           " dull: link a:4 is excluded; last error: -\n" in done.stdout and "well: link" not in done.stdout, done)
     answer("odd")
     done = s.status(*PATIENT, file=file)
     expect("an odd answer", done.returncode == 1 and "\x1b" not in done.stdout and "\x9b" not in done.stdout and
@@ -466,6 +484,19 @@ def away(s):
     done = s.status(*PATIENT)
     expect("in a sentence", done.returncode == 1 and "\ne1: cannot ask http://127.0.0.1:" in done.stdout and
            "1 of 1" in done.stdout, done)
+    where = f"http://127.0.0.1:{s.agents['b'].http_port}"
+
+    def not_up():
+        b = s.agent(s.told(*PATIENT, where)[1], "b")
+        return b["enclosures_up"], [(link["enclosure"], link["address"]) for link in b["links"]]
+
+    wait_until("another agent tells which of its links is not up", lambda: not_up() ==
+               (1, [("e1", f"127.0.0.1:{s.targets[1].port}")]), 60, lambda: s.told(*PATIENT, where))
+    lines = s.status(*PATIENT, where).stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.endswith(f" b ({s.nqn('b')})"))
+    expect("in a line below it", "1 of 2" in lines[at] and
+           lines[at + 1].strip().startswith(f"e1: link 127.0.0.1:{s.targets[1].port} is ") and
+           "; last error: " in lines[at + 1] and " ago: " in lines[at + 1], lines)
 
 
 def main():
