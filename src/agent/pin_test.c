@@ -453,7 +453,7 @@ static void a_pin_waits_for_its_enclosure(void **state)
     assert_int_equal(pin(client, 2, 1, 600), 1); /* its first load fails */
     rig_run(rig, 100 * MS);
     rig->fake[0]->refuse_connect = true;
-    fake_target_drop(rig->fake[0]);
+    rig_on_fake(rig, 0, fake_target_drop);
     assert_int_equal(pin(client, 3, 1, 600), 1);
     rig_run(rig, 30 * S);
     assert_int_equal(stats_of(rig)->pins, 4);

@@ -48,17 +48,6 @@
 /* The time that a load takes is an average of so many. */
 #define HINT_AVERAGE 8
 
-const char *agent_hint_end_name(enum agent_hint_end end)
-{
-    static const char *const names[] = {
-#define AGENT_HINT_END_XX(name, text) [AGENT_HINT_##name] = (text),
-        AGENT_HINT_END_MAP(AGENT_HINT_END_XX)
-#undef AGENT_HINT_END_XX
-    };
-
-    return (unsigned)end < AGENT_HINT_ENDS ? names[end] : "?";
-}
-
 /* ---- turns ---------------------------------------------------------------------------------- */
 
 static void prestage_run(struct loop_msg *msg);
@@ -814,13 +803,14 @@ static enum icms_miss hint_refused(struct agent_shard *shard, const struct hint_
 {
     const struct agent_prestage *prestage = shard->reactor->prestage;
     uint32_t user_count = prestage->user_counts[share->number % AGENT_MEMBERS];
+    uint32_t left = AGENT_HINTS - prestage->used;
+    uint32_t most = wish->guest && left > AGENT_HINTS_GUEST ? AGENT_HINTS_GUEST : left;
 
     if (wish->need_ns <= reactor_now_ns(shard->reactor)) {
         counter_add(&shard->prestage.passed, 1);
         return ICMS_MISS_DEADLINE;
     }
-    if (hint == NULL && (user_count >= AGENT_HINTS - prestage->used ||
-                         (wish->guest && user_count >= AGENT_HINTS_GUEST))) {
+    if (hint == NULL && user_count >= most) {
         counter_add(&shard->prestage.full, 1);
         return ICMS_MISS_SHED;
     }

@@ -7,6 +7,17 @@
 #include "agent/agent_int.h"
 #include "agent/many.h"
 
+const char *agent_hint_end_name(enum agent_hint_end end)
+{
+    static const char *const names[] = {
+#define AGENT_HINT_END_XX(name, text) [AGENT_HINT_##name] = (text),
+        AGENT_HINT_END_MAP(AGENT_HINT_END_XX)
+#undef AGENT_HINT_END_XX
+    };
+
+    return (unsigned)end < AGENT_HINT_ENDS ? names[end] : "?";
+}
+
 static void hint_take(struct agent_many *many, struct agent_shard *shard, size_t i)
 {
     (void)agent_hint_take(shard, &many->agent->users[0], &many->keys[i], &many->wish);
