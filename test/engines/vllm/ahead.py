@@ -193,12 +193,16 @@ def case_events(lab, kind):
         p.agents[0].wait_ready()
         router = Router(lab, endpoint["engine"], endpoint["agent"])
         dynamo = Dynamo(lab, endpoint["engine"])
-        config = configure(p.agents[0], weights="files", events=endpoint["agent"])
-        config["kv_connector_extra_config"]["self_describing_kv_events"] = True
-        config["kv_connector_extra_config"]["cpu_bytes_to_use"] = 12 * BLOCK_BYTES
-        engine = Engine(lab, config, log=f"{kind}-events", options={
-            "num_gpu_blocks_override": 16, "max_model_len": 1536, "kv_events_config": {
-                "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint["engine"]}}).ready()
+
+        def start(log, **options):
+            config = configure(p.agents[0], weights="files", events=endpoint["agent"], **options)
+            config["kv_connector_extra_config"]["self_describing_kv_events"] = True
+            config["kv_connector_extra_config"]["cpu_bytes_to_use"] = 12 * BLOCK_BYTES
+            return Engine(lab, config, log=log, options={
+                "num_gpu_blocks_override": 16, "max_model_len": 1536, "kv_events_config": {
+                    "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint["engine"]}}).ready()
+
+        engine = start(f"{kind}-events")
         for number in range(4):
             store(lab, p, engine, number)
             engine.ask([7] * 50, tokens=1)  # a step more: events are taken there
@@ -246,6 +250,16 @@ def case_events(lab, kind):
         assert after == [(0, 0, 0)] * 4, after
         print(f"# {kind}: {count} events of the pod and {len(near)} of the agent's memory by the engine, "
               f"{len(of)} of the agent's own; Dynamo has of four prompts in GPU, memory, near: {found}")
+        engine.end()
+        told_before = len(hashes(of_engine(router.events(), "LOCAL"), "BlockStored", "STORAGE"))
+        engine = start(f"{kind}-events-late", events_replay=endpoint["replay"])  # the agent has blocks by now
+        for _ in range(20):
+            engine.ask(prompt(3), tokens=1)
+            late = len(hashes(of_engine(router.events(), "LOCAL"), "BlockStored", "STORAGE")) - told_before
+            if late > 0:
+                break
+            time.sleep(0.5)
+        assert late > 0, "an engine that comes later says nothing of what the agent has"
         engine.end()
         router.end()
         dynamo.end()
