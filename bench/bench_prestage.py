@@ -15,8 +15,7 @@ Each side runs the same requests with blocks of its own; "none" runs before and 
 compared is the mean of both. Rows: stall of requests with a prefix that was stored; what the processor
 takes to copy the prefix out of the agent's memory when the GPU is done, which an engine without a GPU
 waits for, too, and no hint saves; hints whose block was there when it was asked for, of those whose block
-was asked for; bytes that were
-loaded for hints and not used; latency of the others.
+was asked for; bytes that were loaded for hints and not used; latency of the others.
 
 Bars at 2 s: 95 % in time, stalls down 5 times, 10 % of bytes wasted, others 5 % slower; exit status 1 if one is
 missed.

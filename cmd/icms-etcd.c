@@ -707,7 +707,7 @@ static void status_print(const struct etcd_run *run, struct maps *maps, bool is_
     json_array_foreach(missing, i, name)
     {
         (void)printf("enclosure %s: no target of this name is registered: it does not answer, or "
-                     "nobody runs icms-etcd register there\n",
+                     "icms-etcd register does not run there\n",
                      json_string_value(name));
     }
 }

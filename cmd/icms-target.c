@@ -262,7 +262,8 @@ static void main_epochs(const struct target *target, const struct target_reload 
             "pod %s: epoch %u is in use here, and another one at %u hosts for a minute, such as "
             "%u at %s: one of both has an old file, or refuses a newer one; compare: `icms pod "
             "status`",
-            pod->name, pod->epoch, count, host->epoch_min, host->hostnqn);
+            pod->name, pod->epoch, count,
+            host->epoch_min != pod->epoch ? host->epoch_min : host->epoch_max, host->hostnqn);
 }
 
 /* Lines about lost controllers at once, and the interval after which there may be one more. */

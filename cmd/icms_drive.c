@@ -206,26 +206,14 @@ static int drive_check(const struct plan *plan, const char *drive)
     return status;
 }
 
-/* What the target says of a drive; NULL: nothing, so that it has no blocks there. */
-static const json_t *drive_told(const json_t *status, const char *path)
-{
-    const json_t *drive;
-    size_t i;
-
-    json_array_foreach(json_object_get(status, "drives"), i, drive)
-    {
-        if (strcmp(status_text(drive, "path"), path) == 0)
-            return drive;
-    }
-    return NULL;
-}
-
 /* Whether a drive that leaves holds blocks, by the status of its target. BUSY: it does; PROTOCOL:
  * the status does not say. */
 static icms_err blocks_check(const struct conf_target *conf, const json_t *status, const char *path,
                              struct err_why *why)
 {
-    const json_t *drive = drive_told(status, path), *blocks = json_object_get(drive, "blocks");
+    /* NULL: the target does not have it, so it has no blocks there */
+    const json_t *drive = status_entry(status, "drives", "path", path);
+    const json_t *blocks = json_object_get(drive, "blocks");
     const char *state = status_text(drive, "state"), *first = "";
 
     if (strcmp(status_text(status, "nqn"), conf->nqn) != 0)

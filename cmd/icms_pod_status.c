@@ -40,15 +40,7 @@ static uint32_t agent_epoch_of(const json_t *root)
 /* What the agent says of an enclosure; NULL: nothing. */
 static const json_t *agent_enclosure(const json_t *root, const char *name)
 {
-    const json_t *enclosure;
-    size_t i;
-
-    json_array_foreach(json_object_get(root, "enclosures"), i, enclosure)
-    {
-        if (strcmp(text_of(enclosure, "name"), name) == 0)
-            return enclosure;
-    }
-    return NULL;
+    return status_entry(root, "enclosures", "name", name);
 }
 
 static void difference_add(json_t *list, const char *format, ...)
@@ -74,21 +66,6 @@ static void text_compare(json_t *list, const char *name, const char *what, const
                        is);
 }
 
-/* The entry of a list in which a key has this text; NULL: there is none. */
-static const json_t *entry_of(const json_t *object, const char *list, const char *key,
-                              const char *text)
-{
-    const json_t *entry;
-    size_t i;
-
-    json_array_foreach(json_object_get(object, list), i, entry)
-    {
-        if (strcmp(text_of(entry, key), text) == 0)
-            return entry;
-    }
-    return NULL;
-}
-
 /* A DNS name says nothing of the address that is in use. */
 static void addresses_compare(json_t *list, const struct conf_enclosure *is, const json_t *known)
 {
@@ -104,8 +81,8 @@ static void addresses_compare(json_t *list, const struct conf_enclosure *is, con
                        used, is->address_count);
     for (uint32_t k = 0; k < is->address_count; k++)
         if (loop_addr_parse(is->address[k], &why, &addr) == ICMS_OK &&
-            entry_of(known, "links", "address",
-                     loop_addr_format(&addr, address, sizeof(address))) == NULL)
+            status_entry(known, "links", "address",
+                         loop_addr_format(&addr, address, sizeof(address))) == NULL)
             difference_add(list, "%s: its address %s is not one that the agent uses", is->name,
                            address);
 }
@@ -155,7 +132,7 @@ static void volumes_compare(json_t *list, const struct conf_pod *map, const json
 
     for (uint32_t i = 0; i < map->volume_count; i++) {
         const struct conf_pod_volume *is = &map->volumes[i];
-        const json_t *known = entry_of(root, "volumes", "name", is->name);
+        const json_t *known = status_entry(root, "volumes", "name", is->name);
         const char *used = text_of(known, "uuid");
 
         if (used[0] != '\0' && strcmp(used, uuid_format(&is->uuid, uuid)) != 0)
@@ -215,7 +192,7 @@ static void volumes_text(const struct conf_pod *map, const json_t *root)
                      "RUN BLOCKS", "ENCRYPTED", "UUID");
     for (uint32_t i = 0; i < map->volume_count; i++) {
         const struct conf_pod_volume *is = &map->volumes[i];
-        const json_t *known = root == NULL ? NULL : entry_of(root, "volumes", "name", is->name);
+        const json_t *known = root == NULL ? NULL : status_entry(root, "volumes", "name", is->name);
         char uuid[UUID_TEXT_BYTES], used[24] = "-";
 
         if (known != NULL && text_of(known, "uuid")[0] != '\0')

@@ -26,6 +26,22 @@ const char *status_bytes(double bytes, char text[STATUS_BYTES_TEXT])
     return text;
 }
 
+const json_t *status_entry(const json_t *object, const char *list, const char *key,
+                           const char *text)
+{
+    const json_t *entry;
+    size_t i;
+
+    json_array_foreach(json_object_get(object, list), i, entry)
+    {
+        const char *is = json_string_value(json_object_get(entry, key));
+
+        if (strcmp(is != NULL ? is : "", text) == 0)
+            return entry;
+    }
+    return NULL;
+}
+
 const char *status_text(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));

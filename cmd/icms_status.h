@@ -17,6 +17,11 @@ const char *status_bytes(double bytes, char text[STATUS_BYTES_TEXT]);
 #define STATUS_WHOLE_TEXT 24
 const char *status_whole(const json_t *object, const char *key, char text[STATUS_WHOLE_TEXT]);
 
+/* The first entry of a list in which a key has this text, "" where it is missing; NULL: there is
+ * none. */
+const json_t *status_entry(const json_t *object, const char *list, const char *key,
+                           const char *text);
+
 /* The value of a key, or "-"; 0. */
 const char *status_text(const json_t *object, const char *key);
 double status_number(const json_t *object, const char *key);

@@ -9,7 +9,7 @@
 
 #include "nvmf/target.h"
 
-/* So long one after the other is a new epoch on its way. */
+/* For less a new epoch is on its way. */
 #define TARGET_EPOCHS_NS ((uint64_t)60 * 1000 * 1000 * 1000)
 
 /* All zeros at the begin. */

@@ -12,7 +12,7 @@
  * loaded, and what the drive has is READY. What ends it earlier: its deadline (hint_timer),
  * agent_hint_cancel, and misses. A pin (pin.c) stays READY when it is read, and is QUEUED again
  * when its block goes; what keeps it from its block for now makes it rest, QUEUED and out of the
- * line (hint_rest).
+ * line (hint_rest_or_end).
  *
  * Whose turn it is: each user of a volume (struct hint_share) has a heap of its hints, and waits in
  * the line with one link while the heap is not empty. One that cannot go on is held until the retry

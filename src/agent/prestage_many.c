@@ -28,6 +28,12 @@ static void hint_take_back(struct agent_many *many, struct agent_shard *shard, s
     (void)agent_hint_cancel(shard, &many->agent->users[0], &many->keys[i]);
 }
 
+/* Whether they come from who gave no proof. */
+static bool hints_of_guest(const struct agent_hints *hints)
+{
+    return hints->user != NULL && !hints->user->owner;
+}
+
 /* What is wrong with hints, beside their keys and volume. */
 static icms_err hints_check(const struct agent *agent, const struct agent_hints *hints,
                             struct err_why *why)
@@ -41,15 +47,15 @@ static icms_err hints_check(const struct agent *agent, const struct agent_hints 
     if (hints->pin_s > ICMS_PIN_SECONDS_MAX)
         return err_set(why, ICMS_INVALID, "a pin of %u seconds: %d at most", hints->pin_s,
                        ICMS_PIN_SECONDS_MAX);
-    if (hints->pin_s != 0 && hints->user != NULL && !hints->user->owner)
+    if (hints->pin_s != 0 && hints_of_guest(hints))
         return err_set(
             why, ICMS_AUTH,
             "whoever gives no proof pins nothing; send the token, or set one (http.token)");
-    if (hints->priority != 0 && hints->user != NULL && !hints->user->owner)
+    if (hints->priority != 0 && hints_of_guest(hints))
         return err_set(why, ICMS_AUTH,
                        "whoever gives no proof has no priority; send the token, or set one "
                        "(http.token)");
-    if (hints->cancel && hints->user != NULL && !hints->user->owner)
+    if (hints->cancel && hints_of_guest(hints))
         return err_set(why, ICMS_AUTH,
                        "whoever gives no proof takes nothing back; send the token, or set one "
                        "(http.token)");
@@ -83,7 +89,7 @@ icms_err agent_prestage(struct agent *agent, const struct agent_hints *hints, st
         .priority = hints->priority,
         .tier = hints->tier,
         .once = hints->once,
-        .guest = hints->user != NULL && !hints->user->owner,
+        .guest = hints_of_guest(hints),
     };
     agent_many_send(many);
     return ICMS_OK;
