@@ -22,6 +22,8 @@ missed.
 """
 import argparse
 import datetime
+import gzip
+import itertools
 import json
 import os
 import pathlib
@@ -42,7 +44,7 @@ import pod  # noqa: E402
 import tiers_report  # noqa: E402
 
 BLOCKS_MAX = 256  # of a prefix that is loaded
-QUEUED_MS = 5000  # what IcmsTier says of a request that waits for its turn
+QUEUED_MS = 5000  # IcmsTier's prestage_ms: a request is begun within this and what those before it take
 
 
 def options():
@@ -51,6 +53,9 @@ def options():
     parser.add_argument("--trace", type=pathlib.Path,
                         help="requests as Mooncake publishes them, a JSON object a line: timestamp, hash_ids; "
                              "default: conversations made from --seed")
+    parser.add_argument("--from", type=int, default=0, dest="begin", metavar="N",
+                        help="the first N requests of the trace were served before: what the others share with them "
+                             "is stored (%(default)s)")
     parser.add_argument("--requests", type=int, default=160, help="so many of the trace (%(default)s)")
     parser.add_argument("--leads", default="0.5,1,2,5", help="seconds before the need (%(default)s)")
     parser.add_argument("--load", type=float, default=0.8, help="of the GPU's time (%(default)s)")
@@ -94,14 +99,18 @@ def conversations(given):
 def trace(given):
     if given.trace is None:
         return conversations(given)
-    requests = []
-    with open(given.trace, encoding="utf-8") as lines:
-        for line in lines:
-            if len(requests) == given.requests:
-                break
-            entry = json.loads(line)
-            requests.append((entry["timestamp"] / 1000, entry["hash_ids"]))
-    return requests, 0
+    opener = gzip.open if given.trace.suffix == ".gz" else open
+    with opener(given.trace, "rt", encoding="utf-8") as lines:
+        entries = [json.loads(line) for line in itertools.islice(lines, given.begin + given.requests)]
+    before = {number for entry in entries[:given.begin] for number in entry["hash_ids"]}
+    chosen = entries[given.begin:]
+    if not chosen:
+        sys.exit(f"{given.trace}: there are {len(entries)} requests, and none from {given.begin} on")
+    # numbered anew: first what was stored before
+    ids = dict.fromkeys(number for entry in chosen for number in entry["hash_ids"])
+    history = [number for number in ids if number in before]
+    names = {number: i for i, number in enumerate([*history, *(number for number in ids if number not in before)])}
+    return [(entry["timestamp"] / 1000, [names[number] for number in entry["hash_ids"]]) for entry in chosen], len(history)
 
 
 def stretched(requests, history, given):
@@ -135,12 +144,18 @@ class Engine:
 
     def __init__(self, volume, side, history, given):
         import icms  # of the wheel
+        from icms.vllm.choice import Prefill
+        from icms.vllm.waiting import Waiting
 
         self.key = icms.key
         self.volume, self.side, self.history, self.given = volume, side, history, given
         self.seen, self.stalls, self.late, self.misses = set(range(history)), [], 0.0, 0
         self.copies = []  # what it takes to copy the same prefix out of the agent's memory
         self.busy = False
+        prefill = Prefill()
+        prefill.add(given.prefill, 1)
+        self.waiting = Waiting(prefill)
+        self.lock = threading.Lock()  # of waiting
         self.block = given.block_kib << 10
         memory = memoryview(bytearray(BLOCKS_MAX * self.block))
         self.rooms = [memory[i * self.block:(i + 1) * self.block] for i in range(BLOCKS_MAX)]
@@ -160,19 +175,26 @@ class Engine:
         begin = time.monotonic()
         waiting = queue.SimpleQueue()
         threading.Thread(target=self.arrive, args=(begin, requests, lead, waiting), daemon=True).start()
-        for arrival, _ in requests:
-            self.serve(*waiting.get())
+        for i, (arrival, _) in enumerate(requests):
+            ids, keys = waiting.get()
+            with self.lock:
+                self.waiting.begun(i)
+            self.serve(ids, keys)
             self.late = max(self.late, time.monotonic() - begin - arrival)
         return time.monotonic() - begin
 
     def arrive(self, begin, requests, lead, waiting):
         """The gateway, lead before each arrival, and the engine's queue."""
+        number = itertools.count()
         events = [(arrival, QUEUED_MS, ids, True) for arrival, ids in requests]
         if lead is not None:
             events += [(max(0, arrival - lead), lead * 1000, ids, False) for arrival, ids in requests]
         for at, deadline_ms, ids, is_arrival in sorted(events, key=lambda one: one[0]):
             time.sleep(max(0, begin + at - time.monotonic()))
             known, keys = stored(ids, self.seen), self.keys(ids)
+            if is_arrival:
+                with self.lock:
+                    deadline_ms += 1000 * self.waiting.add(next(number), len(ids) * self.given.block_tokens)
             if lead is not None and known and not (is_arrival and waiting.empty() and not self.busy):
                 self.volume.prestage(keys[:known], deadline_ms=int(deadline_ms))
             if is_arrival:
@@ -326,14 +348,15 @@ def main():
         "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": bench.said("git", "describe", "--always", "--dirty"), "said": given.said,
         "machine": bench.machine(given.dir), "load_before": os.getloadavg()[0],
-        "options": {"trace": given.trace.name if given.trace else None, **{name: getattr(given, name) for name in
-                    ("requests", "load", "prefill", "block_tokens", "block_kib", "memory", "others", "drive_ms", "seed")}},
+        "options": {"trace": given.trace.name if given.trace else None, "from": given.begin,
+                    **{name: getattr(given, name) for name in
+                       ("requests", "load", "prefill", "block_tokens", "block_kib", "memory", "others", "drive_ms", "seed")}},
     }
     rows = run(given)
     compare(rows)
     head["load_after"] = os.getloadavg()[0]
     lines = [json.dumps(line) for line in (head, *rows)]
-    (given.results / "prestage.jsonl").write_text("\n".join(lines) + "\n")
+    (given.results / f"prestage{'_trace' if given.trace else ''}.jsonl").write_text("\n".join(lines) + "\n")
     bench.report()
     if tiers_report.prestage_section(head, rows, lambda *_: "")[2] > 0:
         sys.exit("bars are missed")

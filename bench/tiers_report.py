@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hints and tiers as tables and verdicts: the sections *prestage* and *tiers* of doc/benchmarks.md. Pure.
 
-Called by bench/bench.py with the lines of bench/results/prestage.jsonl (bench/bench_prestage.py) and
-bench/results/tiers.jsonl (test/replay/tiers.py), and with its notes, which put the reasons of
+Called by bench/bench.py with the lines of bench/results/prestage.jsonl, prestage_trace.jsonl
+(bench/bench_prestage.py) and bench/results/tiers.jsonl (test/replay/tiers.py), and with its notes, which put the reasons of
 bench/results/reasons.md beside what is missed. A row there is named as "prestage 2 s in time" or "tiers
 conversations 1 2+10+20 exclusive".
 """
@@ -60,17 +60,27 @@ def compared(rows):
     return mean_of([rows[i] for i in none]), found
 
 
+def requests_line(given):
+    if not given.get("trace"):
+        return f"{given['requests']} requests of conversations that were made up"
+    return (f"{given['requests']} requests of {given['trace']}, from number {given['from']} on, whose blocks of 512 tokens are "
+            "blocks here: what the requests before them had is stored")
+
+
 def prestage_section(head, rows, note):
     """(lines, goals that hold, goals that are missed)."""
     mean, sides = compared(rows)
     given = head["options"]
+    name = "prestage trace" if given.get("trace") else "prestage"
+    again = "make bench-prestage" + (f" PRESTAGE='--trace {given['trace']} --from {given['from']} --requests "
+                                     f"{given['requests']}'" if given.get("trace") else "")
     without = [row["others_ms_mean"] for row in rows if row["lead_s"] is None]
-    lines = ["\n## prestage", "", PRESTAGE, "", *where_lines(head), "",
-             f"{given['requests']} requests {given.get('trace') or 'of conversations that were made up'}, GPU busy for {float(given['load']):.0%} of the time, {given['prefill']} tokens "
+    lines = [f"\n## {name}", "", "As above." if given.get("trace") else PRESTAGE, "", *where_lines(head), "",
+             f"{requests_line(given)}; GPU busy for {float(given['load']):.0%} of the time, {given['prefill']} tokens "
              f"a second, blocks of {given['block_tokens']} tokens and {given['block_kib']} KiB, memory for "
              f"{float(given['memory']):.0%} of them. Without hints the mean stall is {mean['stall_ms_mean']:.1f} ms, the "
              f"others' latency {mean['others_ms_mean']:.2f} ms, from {min(without):.2f} to {max(without):.2f} of one side.", "",
-             "Again: `make bench-prestage`; raw data: `bench/results/prestage.jsonl`.", "",
+             f"Again: `{again}`; raw data: `bench/results/{name.replace(' ', '_')}.jsonl`.", "",
              "| hints before the need | in time | mean stall ms | copy ms | stalls down | wasted | others slower | goals |",
              "|---|---|---|---|---|---|---|---|"]
     held = missed = 0
@@ -81,7 +91,7 @@ def prestage_section(head, rows, note):
                 value = factor * (row[key] or 0)
                 is_good = value >= bound if way == ">=" else value <= bound
                 text, _ = held_to(name, value, is_good, f"{way} {bound}{unit}", note,
-                                  named("prestage", f"{row['lead_s']:g} s"))
+                                  named(name, f"{row['lead_s']:g} s"))
                 found.append(text)
                 held, missed = held + is_good, missed + (not is_good)
         copies = f"{row['copy_ms_mean']:.1f}" if "copy_ms_mean" in row else "-"
@@ -112,4 +122,4 @@ def tiers_section(head, rows, note):
     return lines, held, missed
 
 
-SECTIONS = {"prestage": prestage_section, "tiers": tiers_section}
+SECTIONS = {"prestage": prestage_section, "prestage_trace": prestage_section, "tiers": tiers_section}

@@ -755,6 +755,26 @@ class Tiers(unittest.TestCase):
         silent = Engine(self, self.shared.where, prestage_ms=0).wait_up()
         self.assertEqual(silent.engine.queued, [])
 
+    def test_a_request_behind_others_is_asked_for_later(self):
+        engine = self.stored()
+        engine.engine.prefill.add(100, 1.0)
+        said = []
+        patch = unittest.mock.patch.object(
+            icms.Volume, "prestage", lambda self, keys, *, deadline_ms, **rest: said.append(deadline_ms) or len(keys))
+        patch.start()
+        self.addCleanup(patch.stop)
+        requests = [engine.request(self.prompt)[0] for _ in range(3)]
+        for context in requests:
+            engine.engine.queued[0](context)
+        engine.tier.drain_jobs()
+        took = 1000 * CHUNKS * TOKENS // 100  # each of them
+        self.assertEqual(said, [5000, 5000 + took, 5000 + 2 * took])
+        engine.engine.stepped({requests[0].req_id: 1})  # its turn has come
+        engine.tier.on_request_finished(requests[1])
+        engine.engine.queued[0](requests[0])
+        engine.tier.drain_jobs()
+        self.assertEqual(said[3:], [5000 + took])
+
     def test_a_request_leaves_pins_alone(self):
         engine = self.stored()
         volume = engine.tier._link.schemes[0].volume

@@ -169,6 +169,7 @@ class _Scheduler:
         self._number = 0
         self._up_told: bool | None = None
         self._prefill = engine.prefill if compares(said["load"]) else Prefill()
+        self._waiting = engine.waiting
         self._identity = Identity(
             engine, Options(said["tenant"], said["weights"], said["variant"], said["adapters"]),
             Shape(_dtype(config), f"block {config.cache_config.kv_cache_layout} {self._block_bytes}",
@@ -204,9 +205,10 @@ class _Scheduler:
         state = self._requests.setdefault(request.request_id, _Request(request))
         names = state.names = state.names or Names(schemes)
         hashes = [bytes(name) for name in request.block_hashes[:count]]
+        wait = self._waiting.add(request.request_id, request.num_tokens)
         self._movers.prestage(schemes[0].volume,
                               lambda: [key for keys in names.of(hashes, 0) for key in keys],
-                              self._prestage_ms)
+                              self._prestage_ms + int(wait * 1000))
 
     def matched(self, request: Any, computed: int) -> int | None:
         """How many tokens after those computed can be loaded; None: ask again."""
@@ -350,6 +352,7 @@ class _Scheduler:
                            soon(self._store_ms), lambda good: self._staging.give(slots))
 
     def finished(self, request: Any) -> None:
+        self._waiting.begun(request.request_id)
         state = self._requests.pop(request.request_id, None)
         if state is None:
             return
@@ -529,8 +532,7 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         assert self._scheduler is not None and self._engine is not None
         if scheduler_output.total_num_scheduled_tokens:
-            self._engine.stepped()
-            self._engine.prefill.step_begun(list(scheduler_output.num_scheduled_tokens.values()))
+            self._engine.stepped(scheduler_output.num_scheduled_tokens)
         return self._scheduler.step(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:

@@ -28,6 +28,7 @@ from ..client import Layout
 from . import changes, configuration
 from .choice import Prefill
 from .link import WrongTier
+from .waiting import Waiting
 
 logger = init_logger("vllm.icms.identity")
 
@@ -131,6 +132,7 @@ class Engine:
         self.pool: Any = None  # vLLM's blocks on the GPU
         self.queued: list[Callable[[Any], None]] = []  # of tiers: the engine has a request that waits
         self.prefill = Prefill()  # what its steps take
+        self.waiting = Waiting(self.prefill)
         changes.watch(self)
 
     def close(self) -> None:
@@ -163,10 +165,13 @@ class Engine:
             logger.error("icms: the tier is not used: beside other connectors vLLM does not say which "
                          "attention back end its workers chose: set --attention-backend")
 
-    def stepped(self) -> None:
-        """The engine computes KV in this step."""
+    def stepped(self, scheduled: Mapping[str, int]) -> None:
+        """The engine computes KV in this step: so many tokens of each request."""
         for identity in self.identities:
             identity.space.stepped()
+        self.prefill.step_begun(list(scheduled.values()))
+        for request in scheduled:
+            self.waiting.begun(request)
 
     def reset(self) -> None:
         """vLLM resets its caches. It keeps those of the GPU while a block is in use: another connector

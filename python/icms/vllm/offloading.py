@@ -61,8 +61,7 @@ class IcmsOffloadingConnector(OffloadingConnector):
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         if self._engine is not None and scheduler_output.total_num_scheduled_tokens:
-            self._engine.stepped()
-            self._engine.prefill.step_begun(list(scheduler_output.num_scheduled_tokens.values()))
+            self._engine.stepped(scheduler_output.num_scheduled_tokens)
         return super().build_connector_meta(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:

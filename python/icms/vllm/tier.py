@@ -144,9 +144,9 @@ class IcmsTier(SecondaryTierManager):
     adapters    a text for the version of LoRA adapters; needed with --enable-lora
     lookup_ms   until when it has to be known which chunks there are; 0: load_ms
     load_ms, store_ms  deadlines
-    prestage_ms  a request that is queued is begun within this: the agent is told which chunks it has, and
-                brings those that the pod has into its memory meanwhile. Such a hint ends when its chunk is read,
-                or a second after this. 0: it is told nothing
+    prestage_ms  a request that is queued is begun within this, and what those before it take to compute: the
+                agent is told which chunks it has, and brings those that the pod has into its memory meanwhile.
+                Such a hint ends when its chunk is read, or a second after this. 0: it is told nothing
     load_threads  threads that load
     events      endpoint of the agent's events (icms-agent.yaml(5)), for routers: with vLLM's KV events; "": none
     events_replay  their replay, which tells what was published before the engine started, and what was missed
@@ -177,6 +177,7 @@ class IcmsTier(SecondaryTierManager):
                             '"icms.vllm.offloading"')
         self._deadlines_ms = (lookup_ms or load_ms, load_ms, store_ms)
         self._prefill = engine.prefill if compares(load) else Prefill()
+        self._waiting = engine.waiting
         self._prestage_ms = prestage_ms
         # None: nobody would take them
         self._events = Events() if offloading_spec.kv_events_config.enable_kv_cache_events else None
@@ -229,10 +230,12 @@ class IcmsTier(SecondaryTierManager):
             self._know(key, name)
         hinted = [name for name in names if name is not None]
         if hinted:
-            self._movers.prestage(schemes[0].volume, hinted, self._prestage_ms, request.once)
+            wait = self._waiting.add(context.req_id, max(_positions(context).values()))
+            self._movers.prestage(schemes[0].volume, hinted, self._prestage_ms + int(wait * 1000), request.once)
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._requests.pop(req_context.req_id, None)
+        self._waiting.begun(req_context.req_id)
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
         self._take_answers()
