@@ -32,10 +32,6 @@ static icms_err member_unknown(const char *name, const char *const *members, str
     char list[200] = "";
     size_t used = 0;
 
-    if (strcmp(name, "model") == 0)
-        return err_set(why, ICMS_UNSUPPORTED,
-                       "model: its name does not say how keys are made; send keys, names, or the "
-                       "engine's chain with tokens or hashes");
     for (size_t i = 0; members[i] != NULL && used < sizeof(list); i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s",
                                  i == 0                   ? ""
@@ -108,18 +104,48 @@ static icms_err body_load(const char *text, size_t bytes, struct err_why *why,
                              &body->id_count);
 }
 
-icms_err agent_body_read(const char *text, size_t bytes, const char *const *members,
-                         struct err_why *why, struct agent_body *out_body)
+/* What a model's name stands for takes its place. */
+static icms_err body_model(json_t *root, const struct conf_agent *conf, struct err_why *why)
+{
+    const json_t *name = json_object_get(root, "model");
+    const struct conf_model *model;
+    json_t *chain;
+
+    if (name == NULL)
+        return ICMS_OK;
+    if (json_object_get(root, "volume") != NULL || json_object_get(root, "chain") != NULL)
+        return err_set(why, ICMS_INVALID,
+                       "model: it says which volume and chain; send one of them, or the model");
+    if (!json_is_string(name))
+        return err_set(why, ICMS_INVALID, "model: a name");
+    model = conf_agent_model(conf, json_string_value(name));
+    if (model == NULL)
+        return err_set(why, ICMS_INVALID,
+                       "model: \"%.100s\" is not one of this agent's models: list it in its "
+                       "configuration, or send volume and keys, names, or the engine's chain",
+                       json_string_value(name));
+    chain = json_pack("{s:s, s:i, s:i}", "state", model->state, "run_blocks",
+                      (int)conf_agent_volume(conf, model->volume)->run_blocks, "block_tokens",
+                      (int)model->block_tokens);
+    if (json_object_set_new(root, "chain", chain) != 0 ||
+        json_object_set_new(root, "volume", json_string(model->volume)) != 0)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    return ICMS_OK;
+}
+
+icms_err agent_body_read(const char *text, size_t bytes, const struct conf_agent *conf,
+                         const char *const *members, struct err_why *why,
+                         struct agent_body *out_body)
 {
     icms_err err;
 
     *out_body = (struct agent_body){.root = NULL};
     err = body_load(text, bytes, why, out_body);
-    if (err != ICMS_OK)
-        return err;
-    return json_is_object(out_body->root)
-               ? members_check(out_body->root, members, why)
-               : err_set(why, ICMS_INVALID, "the body has to be a JSON object");
+    if (err == ICMS_OK && !json_is_object(out_body->root))
+        err = err_set(why, ICMS_INVALID, "the body has to be a JSON object");
+    if (err == ICMS_OK)
+        err = members_check(out_body->root, members, why);
+    return err == ICMS_OK ? body_model(out_body->root, conf, why) : err;
 }
 
 void agent_body_end(struct agent_body *body)

@@ -26,10 +26,11 @@ struct agent_body {
 };
 
 /* Reads a body as a JSON object; agent_body_end, whatever this returns. members: those that there
- * may be, as a sentence lists them; the last one is NULL. INVALID, LIMIT, UNSUPPORTED with a
- * sentence. */
-icms_err agent_body_read(const char *text, size_t bytes, const char *const *members,
-                         struct err_why *why, struct agent_body *out_body) ICMS_MUST_CHECK;
+ * may be, as a sentence lists them; the last one is NULL. "model", a name of conf's models, becomes
+ * the volume and the chain of the model. INVALID, LIMIT with a sentence. */
+icms_err agent_body_read(const char *text, size_t bytes, const struct conf_agent *conf,
+                         const char *const *members, struct err_why *why,
+                         struct agent_body *out_body) ICMS_MUST_CHECK;
 void agent_body_end(struct agent_body *body);
 
 /* "volume": a name. */

@@ -12,12 +12,14 @@
 #include <stdbool.h>
 
 #include "agent/agent.h"
+#include "conf/conf.h"
 #include "ctl/ctl.h"
 
 struct events;
 
 struct agent_page {
     struct agent *agent;
+    const struct conf_agent *conf;
     double memory_percent_max; /* readiness; 0: off            */
     struct events *events;     /* NULL: none are published    */
     bool is_open;              /* nobody has to prove anything to the HTTP port */

@@ -19,8 +19,8 @@
 #define STATUS_ACCEPTED 202 /* of HTTP */
 
 static const char *const prestage_members[] = {
-    "volume", "keys",   "names", "deadline_ms", "priority", "tier", "pin_seconds",
-    "once",   "cancel", "chain", "tokens",      "hashes",   NULL};
+    "volume", "keys",   "names", "deadline_ms", "priority", "tier",   "pin_seconds",
+    "once",   "cancel", "model", "chain",       "tokens",   "hashes", NULL};
 
 /* What is said of hints that are given. */
 static const char *const hint_members[] = {"deadline_ms", "priority", "tier",
@@ -71,11 +71,12 @@ static icms_err order_read(const struct agent_body *body, struct err_why *why,
     return err;
 }
 
-icms_err agent_prestage_read(const char *body, size_t bytes, struct err_why *why,
-                             char out_volume[LIMIT_NAME_BYTES], struct agent_hints *out_hints)
+icms_err agent_prestage_read(const char *body, size_t bytes, const struct conf_agent *conf,
+                             struct err_why *why, char out_volume[LIMIT_NAME_BYTES],
+                             struct agent_hints *out_hints)
 {
     struct agent_body read;
-    icms_err err = agent_body_read(body, bytes, prestage_members, why, &read);
+    icms_err err = agent_body_read(body, bytes, conf, prestage_members, why, &read);
 
     if (err == ICMS_OK)
         err = order_read(&read, why, out_volume, out_hints);
@@ -98,7 +99,7 @@ unsigned agent_prestage_post(void *arg, const char *body, size_t bytes, struct c
     struct agent_hints hints = {0};
     struct err_why why = {""};
     char volume[LIMIT_NAME_BYTES];
-    icms_err err = agent_prestage_read(body, bytes, &why, volume, &hints);
+    icms_err err = agent_prestage_read(body, bytes, own->conf, &why, volume, &hints);
 
     if (err == ICMS_OK) {
         hints.user = agent_body_user(own);

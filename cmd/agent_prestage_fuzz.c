@@ -12,6 +12,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
+/* What "model" may stand for. */
+static const struct conf_agent conf = {
+    .volume_count = 1,
+    .volumes = {{.name = "kv", .run_blocks = 8}},
+    .model_count = 1,
+    .models = {{"m", "kv", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", 2}},
+};
+
 static void keys_check(const struct key *keys, size_t count, size_t bytes)
 {
     check(count > 0 && count <= bytes);
@@ -27,7 +35,7 @@ static void match_check(const char *body, size_t bytes, icms_err err,
     struct key *keys = NULL;
     size_t count = 0;
 
-    if (agent_match_read(body, bytes, &why, volume, &keys, &count) != ICMS_OK) {
+    if (agent_match_read(body, bytes, &conf, &why, volume, &keys, &count) != ICMS_OK) {
         check(why.text[0] != '\0' && keys == NULL);
         return;
     }
@@ -50,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     body = malloc(bytes + 1); /* its end is watched */
     check(body != NULL);
     memcpy(body, data, bytes);
-    err = agent_prestage_read(body, bytes, &why, volume, &hints);
+    err = agent_prestage_read(body, bytes, &conf, &why, volume, &hints);
     if (err == ICMS_OK) {
         check(memchr(volume, 0, sizeof(volume)) != NULL && hints.volume == volume);
         check(hints.priority <= 3);

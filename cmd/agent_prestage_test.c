@@ -18,6 +18,15 @@
 #include "base/limits.h"
 #include "icms/icms.h"
 
+#define DIGITS "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+#define STATE  "\"" DIGITS "\""
+
+static struct conf_agent conf = {
+    .volume_count = 2,
+    .volumes = {{.name = "kv", .run_blocks = 8}, {.name = "b", .run_blocks = 2}},
+    .model_count = 2,
+    .models = {{"m", "kv", DIGITS, 16}, {"org/m", "b", DIGITS, 2}},
+};
 static char volume[LIMIT_NAME_BYTES];
 static struct agent_hints hints;
 static struct err_why why;
@@ -27,7 +36,7 @@ static icms_err read_text(const char *text)
     free((void *)(uintptr_t)hints.keys);
     hints = (struct agent_hints){0};
     why.text[0] = '\0';
-    return agent_prestage_read(text, strlen(text), &why, volume, &hints);
+    return agent_prestage_read(text, strlen(text), &conf, &why, volume, &hints);
 }
 
 static void what_is_right_is_read(void **state)
@@ -111,7 +120,14 @@ static void what_is_wrong_is_named(void **state)
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"cancel\": true, \"pin_seconds\": 0}",
          "pin_seconds: not with cancel", ICMS_INVALID},
         {"{\"volume\": \"kv\", \"keys\": [\"00\"], \"dead\": 1}", "unknown member", ICMS_INVALID},
-        {"{\"model\": \"m\", \"tokens\": [1, 2]}", "send keys", ICMS_UNSUPPORTED},
+        {"{\"model\": \"n\", \"tokens\": [1, 2]}", "not one of this agent's models", ICMS_INVALID},
+        {"{\"model\": 1, \"tokens\": [1, 2]}", "model: a name", ICMS_INVALID},
+        {"{\"model\": \"m\", \"volume\": \"kv\", \"tokens\": [1, 2]}", "or the model",
+         ICMS_INVALID},
+        {"{\"model\": \"m\", \"chain\": {}, \"tokens\": [1, 2]}", "or the model", ICMS_INVALID},
+        {"{\"model\": \"m\", \"keys\": [\"00\"]}", "do not make one prefix", ICMS_INVALID},
+        {"{\"model\": \"m\"}", "with tokens or with hashes", ICMS_INVALID},
+        {"{\"model\": \"m\", \"tokens\": [1, 2]}", "less than a block of 16", ICMS_INVALID},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -160,7 +176,25 @@ static void a_chain_makes_the_engines_keys(void **state)
     }
 }
 
-#define STATE "\"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\""
+static void a_model_stands_for_its_volume_and_chain(void **state)
+{
+    static const char by_name[] = "{\"model\": \"org/m\", \"tokens\": [1, 2, 3, 4, 5]}";
+    static const char by_chain[] =
+        "{\"volume\": \"b\", \"tokens\": [1, 2, 3, 4, 5], \"chain\": {\"state\": " STATE
+        ", \"run_blocks\": 2, \"block_tokens\": 2}}";
+    struct key named[2];
+
+    assert_int_equal(read_text(by_name), ICMS_OK);
+    assert_string_equal(hints.volume, "b");
+    assert_int_equal(hints.count, 2);
+    memcpy(named, hints.keys, sizeof(named));
+    assert_int_equal(read_text(by_chain), ICMS_OK);
+    assert_int_equal(hints.count, 2);
+    assert_memory_equal(hints.keys, named, sizeof(named));
+    assert_int_equal(read_text("{\"model\": \"m\", \"hashes\": [\"00ff\", \"ab\"]}"), ICMS_OK);
+    assert_string_equal(hints.volume, "kv");
+    assert_int_equal(hints.count, 2);
+}
 
 static void what_is_wrong_with_a_chain_is_named(void **state)
 {
@@ -250,7 +284,7 @@ static void any_body_is_read_or_refused(void **state)
         }
         hints = (struct agent_hints){0};
         why.text[0] = '\0';
-        if (agent_prestage_read(text, length, &why, volume, &hints) != ICMS_OK) {
+        if (agent_prestage_read(text, length, &conf, &why, volume, &hints) != ICMS_OK) {
             assert_true(why.text[0] != '\0');
             continue;
         }
@@ -379,6 +413,7 @@ int main(void)
         cmocka_unit_test(what_is_right_is_read),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(a_chain_makes_the_engines_keys),
+        cmocka_unit_test(a_model_stands_for_its_volume_and_chain),
         cmocka_unit_test(what_is_wrong_with_a_chain_is_named),
         cmocka_unit_test(any_body_is_read_or_refused),
         cmocka_unit_test(the_largest_bodies_are_bounded),

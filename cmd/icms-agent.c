@@ -83,6 +83,7 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
     for (uint32_t i = 0; agent_loop(agent, i) != NULL; i++)
         ctl_heartbeat_add(&main_heartbeat, agent_loop(agent, i));
     main_page.agent = agent;
+    main_page.conf = conf;
     main_page.is_open = opts.open == CTL_HTTP_OPEN_ALL;
     main_page.memory_percent_max = conf->ready_memory_percent_max;
     return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);

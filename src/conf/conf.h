@@ -169,6 +169,14 @@ struct conf_events {
     bool open;     /* whoever reaches a tcp endpoint may read     */
 };
 
+/* A model by whose name routers give hints: where the keys of its engines begin. */
+struct conf_model {
+    char name[128];
+    char volume[LIMIT_NAME_BYTES];
+    char state[2 * 32 + 1]; /* struct icms_chain's, in hex */
+    uint32_t block_tokens;
+};
+
 struct conf_agent {
     char name[LIMIT_NAME_BYTES];
     char host_nqn[LIMIT_NQN_BYTES]; /* default: made from host_id                         */
@@ -215,6 +223,8 @@ struct conf_agent {
     struct volume_spec volumes[LIMIT_AGENT_VOLUMES];
     uint32_t events_count;
     struct conf_events events[LIMIT_AGENT_VOLUMES];
+    uint32_t model_count;
+    struct conf_model models[LIMIT_AGENT_VOLUMES];
     /* Lines of the keys of a volume that a pod map may have, too; 0: not written. */
     uint32_t shared_lines[LIMIT_AGENT_VOLUMES][CONF_SHARED_COUNT];
     char file[LIMIT_PATH_BYTES]; /* where all of this was read                     */
@@ -317,6 +327,10 @@ icms_err conf_seal_parse(const char *text, size_t bytes, const char *name, struc
                          struct conf_seal *out_conf) ICMS_MUST_CHECK;
 icms_err conf_nixl_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                          struct conf_nixl *out_conf) ICMS_MUST_CHECK;
+
+/* By its name; NULL: there is none. */
+const struct volume_spec *conf_agent_volume(const struct conf_agent *agent, const char *name);
+const struct conf_model *conf_agent_model(const struct conf_agent *agent, const char *name);
 
 /* Whose configuration a file is. */
 enum conf_file_kind {

@@ -253,6 +253,10 @@ icms_err conf_enclosures_unique(const struct conf_source *source, const struct c
 icms_err conf_events_rules(const struct conf_source *source, const struct conf_node *map,
                            const struct conf_agent *agent) ICMS_MUST_CHECK;
 
+/* Each has a name of its own, a volume that there is, and a state in hex. */
+icms_err conf_models_rules(const struct conf_source *source, const struct conf_node *map,
+                           const struct conf_agent *agent) ICMS_MUST_CHECK;
+
 /* Enclosures, a pod map or a drive of its own: one of them. */
 icms_err conf_agent_pod_rules(const struct conf_source *source, const struct conf_node *map,
                               const struct conf_agent *agent) ICMS_MUST_CHECK;

@@ -67,13 +67,10 @@ icms_err conf_events_rules(const struct conf_source *source, const struct conf_n
     for (uint32_t i = 0; i < agent->events_count; i++) {
         const struct conf_events *events = &agent->events[i];
         const struct conf_node *entry = conf_entry(map, "events", i);
-        uint32_t volume = 0, line = conf_node_line(entry, "endpoint");
+        uint32_t line = conf_node_line(entry, "endpoint");
         icms_err err;
 
-        while (volume < agent->volume_count &&
-               strcmp(agent->volumes[volume].name, events->volume) != 0)
-            volume++;
-        if (volume == agent->volume_count)
+        if (conf_agent_volume(agent, events->volume) == NULL)
             return conf_fail(source, conf_node_line(entry, "volume"),
                              "events: there is no volume %s in volumes", events->volume);
         for (uint32_t j = 0; j < i; j++)

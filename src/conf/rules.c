@@ -835,6 +835,8 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
         err = conf_enclosure_keys_rules(source, map, agent);
     if (err == ICMS_OK)
         err = conf_events_rules(source, map, agent);
+    if (err == ICMS_OK)
+        err = conf_models_rules(source, map, agent);
     if (err == ICMS_OK) /* an agent with a drive of its own has one loop */
         err = memory_rules(source, map, agent, local != NULL ? 1 : agent->loops);
     if (err == ICMS_OK && local != NULL)

@@ -96,7 +96,7 @@ def over_http(shell, agent):
     status, _ = post(agent, b"x" * (300 << 10))
     expect("nor a body that is too large", status == 413, status)
     for body, word in (({"volume": "kv", "keys": ["0"]}, "entry 0"), ({"volume": "no", "names": ["x"]}, "no volume"),
-                       ({"model": "m", "tokens": [1]}, "send keys"), (b"{", "not JSON")):
+                       ({"model": "m", "tokens": [1]}, "not one of this agent's models"), (b"{", "not JSON")):
         status, answer = post(agent, body)
         expect(f"what is wrong is said: {word}", status in (400, 404) and word in str(answer), answer)
     before = shell.hints()
@@ -135,6 +135,10 @@ def who_has_a_prefix(shell, agent):
     chain = {"state": "00" * 32, "run_blocks": 8, "block_tokens": 16}
     status, answer = post(agent, {"volume": "kv", "chain": chain, "tokens": ids}, path="/v1/match")
     expect("a million token ids fit", (status, answer) == (200, {"of": 62500, "dram": 0, "local": 0}), answer)
+    status, answer = post(agent, {"model": "org/model", "tokens": list(range(80))}, path="/v1/match")
+    expect("a model stands for volume and chain", (status, answer) == (200, {"of": 5, "dram": 0, "local": 0}), answer)
+    status, answer = post(agent, {"model": "org/model", "hashes": ["00ff"]})
+    expect("for hints, too", (status, answer) == (202, {"hints": 1}), answer)
     for body, word in ((b"[]", "JSON object"), ({"volume": "no", "names": ["x"]}, "no volume"),
                        ({"volume": "kv", "names": ["x"], "tier": "dram"}, "unknown member")):
         status, answer = post(agent, body, path="/v1/match")
@@ -240,7 +244,8 @@ def main():
         (folder / "token").chmod(0o600)
         target = p.add_target("enclosure0", 1, "128MiB", VOLUMES, segment="8MiB", memory="32MiB")
         target.wait_ready()
-        agent = p.add_agent("server-0", [target], VOLUMES,
+        agent = p.add_agent("server-0", [target], VOLUMES, models=[
+            {"name": "org/model", "volume": "kv", "state": "00" * 32, "block_tokens": 16}],
                             http={"token": folder / "token", "open": "metrics"})
         agent.wait_ready()
         shell = Shell(build, agent, folder)

@@ -198,6 +198,10 @@ class Link:
                         for layout in identity.layouts(weights))
         self._log.info("icms: using volume %s of %s, %s scheme %s", self._name, self._where,
                        "private" if private else "shared", schemes[0].fingerprint[:16])
+        for scheme in schemes:
+            begin = scheme.begins()
+            self._log.info("icms: for routers, in models of icms-agent.yaml: volume: %s, state: %s, "
+                           "block_tokens: %s", self._name, begin["state"], begin["block_tokens"])
         self._watch = Watch(schemes[0], _WORDS, self._log)
         self._schemes = number, schemes
         return 0.0

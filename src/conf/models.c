@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rules of an agent's models: names that nobody else has, volumes that there are, states in hex.
+ * Called by rules.c on the caller's thread.
+ */
+#include "conf/conf_int.h"
+
+#include <string.h>
+
+#include "base/bytes.h"
+
+const struct volume_spec *conf_agent_volume(const struct conf_agent *agent, const char *name)
+{
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        if (strcmp(agent->volumes[i].name, name) == 0)
+            return &agent->volumes[i];
+    return NULL;
+}
+
+const struct conf_model *conf_agent_model(const struct conf_agent *agent, const char *name)
+{
+    for (uint32_t i = 0; i < agent->model_count; i++)
+        if (strcmp(agent->models[i].name, name) == 0)
+            return &agent->models[i];
+    return NULL;
+}
+
+static bool state_is_right(const char *state)
+{
+    size_t digits = 0;
+
+    while (hex_digit(state[digits]) >= 0)
+        digits++;
+    return digits == sizeof(((struct conf_model *)0)->state) - 1 && state[digits] == '\0';
+}
+
+icms_err conf_models_rules(const struct conf_source *source, const struct conf_node *map,
+                           const struct conf_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->model_count; i++) {
+        const struct conf_model *model = &agent->models[i];
+        const struct conf_node *entry = conf_entry(map, "models", i);
+
+        if (conf_agent_model(agent, model->name) != model)
+            return conf_fail(source, conf_node_line(entry, "name"),
+                             "models: two entries have this name");
+        if (conf_agent_volume(agent, model->volume) == NULL)
+            return conf_fail(source, conf_node_line(entry, "volume"),
+                             "models: there is no volume %s in volumes", model->volume);
+        if (!state_is_right(model->state))
+            return conf_fail(
+                source, conf_node_line(entry, "state"),
+                "models: state has 64 digits of hex, as the engine's adapter tells it");
+    }
+    return ICMS_OK;
+}

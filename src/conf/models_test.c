@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which models of an agent routers may name.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "conf/conf_int.h"
+
+#define STATE "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1F"
+
+static struct conf_agent agent;
+static struct err_why why;
+
+static icms_err parse(const char *models)
+{
+    char text[4096];
+
+    conf_agent_fini(&agent);
+    (void)snprintf(text, sizeof(text),
+                   "socket: /run/icms/agent.sock\nenclosures: [{name: e, address: '127.0.0.1:1'}]\n"
+                   "volumes: [{name: kv}, {name: b}]\nmodels:\n%s\n",
+                   models);
+    return conf_agent_parse(text, strlen(text), "a.yaml", &why, &agent);
+}
+
+static void refused(const char *models, uint32_t line, const char *word)
+{
+    char begin[32];
+
+    assert_int_equal(parse(models), ICMS_CONFIG);
+    (void)snprintf(begin, sizeof(begin), "a.yaml:%u: ", line);
+    if (strncmp(why.text, begin, strlen(begin)) != 0 || strstr(why.text, word) == NULL)
+        fail_msg("%s, not %s ... %s", why.text, begin, word);
+}
+
+static void what_is_written_is_taken(void **state)
+{
+    const struct conf_model *model;
+
+    assert_int_equal(parse("- {name: a/b, volume: b, state: '" STATE "', block_tokens: 16}\n"
+                           "- {name: c d, volume: kv, state: '" STATE "', block_tokens: 4096}"),
+                     ICMS_OK);
+    assert_int_equal(agent.model_count, 2);
+    model = conf_agent_model(&agent, "a/b");
+    assert_non_null(model);
+    assert_string_equal(model->volume, "b");
+    assert_string_equal(model->state, STATE);
+    assert_int_equal(model->block_tokens, 16);
+    assert_ptr_equal(conf_agent_model(&agent, "c d"), model + 1);
+    assert_null(conf_agent_model(&agent, "a"));
+    assert_string_equal(conf_agent_volume(&agent, "b")->name, "b");
+    assert_null(conf_agent_volume(&agent, "c"));
+}
+
+static void what_is_wrong_is_named(void **state)
+{
+    refused("- {name: a, volume: other, state: '" STATE "', block_tokens: 16}", 5,
+            "no volume other");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16}\n"
+            "- {name: a, volume: b, state: '" STATE "', block_tokens: 16}",
+            6, "two entries");
+    refused("- {name: a, volume: kv, state: '0" STATE "', block_tokens: 16}", 5, "state");
+    refused("- {name: a, volume: kv, state: '00', block_tokens: 16}", 5, "64 digits");
+    refused("- {name: a, volume: kv, state: 'x" STATE "', block_tokens: 16}", 5, "state");
+    refused("- {name: a, volume: kv, block_tokens: 16}", 5, "state");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 0}", 5, "block_tokens");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_token: 1}", 5, "block_token");
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_taken),
+        cmocka_unit_test(what_is_wrong_is_named),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+    conf_agent_fini(&agent);
+    return failed;
+}
