@@ -73,7 +73,7 @@ bench-engines: all
 
 # Of one fault alone, as in FAULT='black hole', into another file.
 faults: all
-	@test/faults/faults.py --bars $(BUILD) $(BUILD)/$(if $(FAULT),fault.json '$(FAULT)',faults.json)
+	@test/faults/faults.py --bars $(if $(OTHER),--other $(OTHER)) $(BUILD) $(BUILD)/$(if $(FAULT),fault.json '$(FAULT)',faults.json)
 
 # One seed of the simulated pod, step by step, as a failure prints it.
 replay: all
@@ -111,7 +111,8 @@ help:
 	@echo '               notices; MUTANTS="agent store-index" takes those with such a name'
 	@echo 'make faults    break a pod of four enclosures in several ways and measure what clients notice;'
 	@echo '               writes $(BUILD)/faults.json; doc/faults.md has a table; FAULT_TIMES=5,'
-	@echo '               FAULT="black hole" measures that one'
+	@echo '               FAULT="black hole" measures that one; with OTHER=DIR, the build folder of another'
+	@echo '               version, "versions mixed" too'
 	@echo 'make replay    one seed of the simulated pod again, every step of it printed; SEED=7, LIBICMS=1: with'
 	@echo '               libicms as its clients, SIM="--large --brief": the other options of the run'
 	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'

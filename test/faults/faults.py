@@ -18,8 +18,12 @@ misses            gets that missed, from the fault until the repair, by reason
 hit_ratio         of gets: before the fault, from the fault to the repair, after it
 first_hit_s       from the repair until all blocks are hits again, at worst
 
-usage: faults.py [--secure] [--bars] BUILD_ROOT OUT.json [FAULT ...]; FAULT_TIMES, default 5, FAULT_SECONDS, default 4
+usage: faults.py [--secure] [--bars] [--other OTHER_ROOT] BUILD_ROOT OUT.json [FAULT ...]; FAULT_TIMES, default 5,
+                 FAULT_SECONDS, default 4
        faults.py --check: whether doc/faults.md has these faults, and the simulation what it says
+
+With --other, the build root of another version of icms, there is one more fault: half the enclosures, and then the
+agent, are of that version, and their drives are written by it.
 
 With --bars a row that misses one of BARS is a failure; without, hung operations and wrong bytes alone are. With
 --secure agent and enclosures prove themselves to each other, connections are TLS, and the engine encrypts.
@@ -279,6 +283,26 @@ def faults():
     }
 
 
+def mixed(other):
+    """Half the enclosures, then the agent instead, are of another version; nobody reads the drives of another one."""
+    def version(daemon, root):
+        daemon.program = root / "cmd" / pathlib.Path(daemon.program).name
+
+    def begin(s):
+        for target in [s.targets[i] for i in RACK]:
+            target.kill()
+            target.drives[0].unlink()
+            version(target, other)
+            target.start()
+
+    def repair(s):
+        s.agent.kill()
+        version(s.agent, other)
+        s.agent.start()
+
+    return {"versions mixed": Fault(begin, repair, of=RACK, passed=False, loses=True)}
+
+
 def ratio(batches):
     asked = COUNT * len(batches)
     return round(sum(a["ok"] for a in batches) / asked, 4) if asked else None
@@ -379,13 +403,17 @@ def main():
     if sys.argv[1:] == ["--check"]:
         check_doc()
     words = [word for word in sys.argv[1:] if word not in ("--secure", "--bars")]
+    known = faults()
+    if words[0] == "--other":
+        known.update(mixed(pathlib.Path(words[1]).resolve()))
+        del words[:2]
     build, out, wanted = pathlib.Path(words[0]), pathlib.Path(words[1]), words[2:]
-    unknown = set(wanted) - set(faults())
+    unknown = set(wanted) - set(known)
     if unknown:
-        sys.exit(f"faults.py: there is no fault {', '.join(sorted(unknown))}; there are {', '.join(faults())}")
+        sys.exit(f"faults.py: there is no fault {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     judge.own_network()
     rows = []
-    for name, fault in faults().items():
+    for name, fault in known.items():
         if wanted and name not in wanted:
             continue
         with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
