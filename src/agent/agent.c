@@ -38,6 +38,8 @@ static void reactor_heartbeat(struct loop_timer *timer)
         if (agent_qpair_is_full(qpair))
             next_ns = AGENT_RETRY_NS;
     }
+    for (uint64_t left = reactor->view->members; left != 0; left &= left - 1)
+        agent_enclosure_share_look(&reactor->enclosures[__builtin_ctzll(left)]);
     reactor_heartbeat_arm(reactor, next_ns);
 }
 
@@ -152,6 +154,7 @@ static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct a
     reactor->shards = calloc(opts->volume_count, sizeof(reactor->shards[0]));
     slow_init(&reactor->slow_loads, LIMIT_ENCLOSURES);
     slow_init(&reactor->slow_exists, LIMIT_ENCLOSURES);
+    slow_init(&reactor->slow_stores, LIMIT_ENCLOSURES);
     atomic_store_explicit(&reactor->excluded, UINT64_MAX, memory_order_relaxed);
     reactor->enclosures = calloc(LIMIT_ENCLOSURES, sizeof(reactor->enclosures[0]));
     if (reactor->shards == NULL || reactor->enclosures == NULL ||

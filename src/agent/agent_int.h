@@ -320,7 +320,8 @@ struct agent_reactor {
     struct agent_enclosure *enclosures;    /* [LIMIT_ENCLOSURES]                           */
     _Atomic uint64_t excluded;             /* bit j: enclosure j takes nothing now, or is none */
     uint64_t slow;                         /* bit j: and is connected: it is SLOW          */
-    struct slow slow_loads, slow_exists;   /* what enclosures take for them; none: unused  */
+    uint64_t lowered;                      /* bit j: it is UP, with a share below 100 %    */
+    struct slow slow_loads, slow_exists, slow_stores; /* what enclosures take for them     */
     struct agent_op *ops;                  /* [AGENT_OPS]                                  */
     struct list free_ops;                  /* struct agent_op                              */
     uint32_t ops_used[IO_CLASS_COUNT];     /* by class                                     */

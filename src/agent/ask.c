@@ -159,6 +159,10 @@ static void enclosure_req_done(struct nvmf_req *req)
         enclosure->loading_bytes -= req_space(req);
         enclosure_load_ended(op, req);
     }
+    if (op_asks(op) == AGENT_OP_STORE) {
+        enclosure->storing_bytes -= req_space(req);
+        agent_enclosure_store_ended(enclosure, req, &op->asked);
+    }
     if (op_is_awaited(op))
         agent_link_ended(op->by_link, op->shard, op->kind == AGENT_OP_LOAD, req, &op->asked);
     enclosure_op_count(op);
@@ -234,8 +238,13 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
                            u64_min(agent_shard_expected_bytes(shard), req_space(&op->u.nvmf)),
                            op->asked.sent_ns);
         }
+        if (op_asks(op) == AGENT_OP_STORE)
+            enclosure->storing_bytes += req_space(&op->u.nvmf);
     }
-    op->asked.bytes = enclosure->loading_bytes;
+    op->asked.bytes =
+        op_asks(op) == AGENT_OP_STORE ? enclosure->storing_bytes : enclosure->loading_bytes;
+    if (err == ICMS_OK && op_asks(op) == AGENT_OP_STORE)
+        agent_enclosure_store_sent(enclosure, &op->asked);
     if (err == ICMS_OK && op_is_awaited(op))
         agent_enclosure_sent(enclosure, op->kind == AGENT_OP_LOAD, &op->asked);
     return err;

@@ -30,12 +30,17 @@
  * for a slow one is (agent_op_pick): nothing better is left. The same rule compares the links of an
  * enclosure: a slow link has no new commands while another one is UP.
  *
+ * Before that, the share of an enclosure is lowered (slow_share, at each heartbeat of the reactor):
+ * the worst of what loads, exists and stores say. Of the slots that it owns, those above its share
+ * have the next in order in its place (agent_op_pick). Stores only lower shares: a probe stores
+ * nothing, so nobody could tell when they are quick again.
+ *
  * An enclosure that lacks a volume, or hides it from this host, is passed over for that volume as
  * if it were excluded (shard->missing), and looked at again now and then. It has what one of its
  * links has.
  *
- * Invariant: bit `number` of reactor->excluded is clear exactly while UP, and that of reactor->slow
- * set exactly while SLOW. A link is UP or SLOW exactly while its association is up and has answered
+ * Invariant: bit `number` of reactor->excluded is clear exactly while UP, that of reactor->slow set
+ * exactly while SLOW, and that of reactor->lowered only while UP. A link is UP or SLOW exactly while its association is up and has answered
  * its first probe.
  */
 #include "agent/agent_int.h"
@@ -44,6 +49,17 @@
 #include <stdlib.h>
 
 /* ---- health --------------------------------------------------------------------------------- */
+
+static void enclosure_share_set(struct agent_enclosure *enclosure, uint32_t percent)
+{
+    uint64_t bit = (uint64_t)1 << enclosure->number;
+
+    atomic_store_explicit(&enclosure->share_percent, percent, memory_order_relaxed);
+    if (percent < 100)
+        enclosure->reactor->lowered |= bit;
+    else
+        enclosure->reactor->lowered &= ~bit;
+}
 
 static void enclosure_state_set(struct agent_enclosure *enclosure, enum agent_enclosure_state state)
 {
@@ -59,6 +75,7 @@ static void enclosure_state_set(struct agent_enclosure *enclosure, enum agent_en
         enclosure->reactor->slow |= bit;
     else
         enclosure->reactor->slow &= ~bit;
+    enclosure_share_set(enclosure, 100);
     atomic_store_explicit(&enclosure->reactor->excluded, excluded, memory_order_release);
 }
 
@@ -152,6 +169,7 @@ static void enclosure_slow_forget(struct agent_enclosure *enclosure)
     loop_timer_stop(reactor->loop, &enclosure->late);
     slow_forget(&reactor->slow_loads, enclosure->number);
     slow_forget(&reactor->slow_exists, enclosure->number);
+    slow_forget(&reactor->slow_stores, enclosure->number);
 }
 
 static void enclosure_slow_ends(struct agent_enclosure *enclosure)
@@ -162,6 +180,28 @@ static void enclosure_slow_ends(struct agent_enclosure *enclosure)
     atomic_store_explicit(&enclosure->included_ns, reactor_now_ns(enclosure->reactor),
                           memory_order_relaxed);
     enclosure_state_set(enclosure, AGENT_ENCLOSURE_UP);
+}
+
+void agent_enclosure_share_look(struct agent_enclosure *enclosure)
+{
+    struct agent_reactor *reactor = enclosure->reactor;
+    struct slow *const slows[] = {&reactor->slow_loads, &reactor->slow_exists,
+                                        &reactor->slow_stores};
+    uint32_t percent = 100;
+
+    if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP)
+        return;
+    for (size_t i = 0; i < sizeof(slows) / sizeof(slows[0]); i++)
+        percent = (uint32_t)u64_min(
+            percent, slow_share(slows[i], enclosure->number, enclosures_in_use(reactor),
+                                reactor->stalled_ns, reactor_now_ns(reactor)));
+    enclosure_share_set(enclosure, percent);
+}
+
+void agent_enclosure_passed(struct agent_enclosure *enclosure)
+{
+    atomic_store_explicit(&enclosure->included_ns, reactor_now_ns(enclosure->reactor),
+                          memory_order_relaxed);
 }
 
 /* What is slow is better than nothing. */
@@ -246,6 +286,20 @@ void agent_enclosure_sent(struct agent_enclosure *enclosure, bool is_load, struc
     enclosure_late_arm(enclosure, slow);
 }
 
+/* How a command ended at the enclosure; false: it ended with the association, or here. */
+static bool req_end(const struct nvmf_req *req, enum slow_end *out_end)
+{
+    if (req->err == ICMS_DEADLINE || req->err == ICMS_CANCELED) /* one NVMe status for both */
+        *out_end = SLOW_MISSED;
+    else if (req->err == ICMS_BUSY || req->err == ICMS_LIMIT || req->reason == ICMS_MISS_SHED)
+        *out_end = SLOW_SHED;
+    else if (req->err == ICMS_OK || req->err == ICMS_CORRUPT || req->status != 0)
+        *out_end = SLOW_ANSWERED;
+    else
+        return false;
+    return true;
+}
+
 void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, bool is_load,
                       const struct nvmf_req *req, const struct slow_op *asked)
 {
@@ -253,16 +307,10 @@ void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, 
     struct agent_reactor *reactor = enclosure->reactor;
     struct slow *slow = enclosure_slow(enclosure, is_load);
     uint64_t now_ns = reactor_now_ns(reactor);
-    enum slow_end end = SLOW_ANSWERED;
+    enum slow_end end;
 
     enclosure_asked(enclosure, shard, req, is_load);
-    if (req->err == ICMS_DEADLINE || req->err == ICMS_CANCELED) /* one NVMe status for both */
-        end = SLOW_MISSED;
-    else if (req->err == ICMS_BUSY || req->err == ICMS_LIMIT || req->reason == ICMS_MISS_SHED)
-        end = SLOW_SHED;
-    else if (req->err != ICMS_OK && req->err != ICMS_CORRUPT && req->status == 0)
-        return; /* it ended with the association, or here */
-    if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP ||
+    if (!req_end(req, &end) || enclosure_state(enclosure) != AGENT_ENCLOSURE_UP ||
         agent_reactor_stalled(reactor, asked->sent_ns))
         return;
     if (agent_link_state(link) == AGENT_ENCLOSURE_UP &&
@@ -273,6 +321,24 @@ void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, 
         enclosure_slow_begins(enclosure, slow);
     else
         enclosure_late_arm(enclosure, slow);
+}
+
+void agent_enclosure_store_sent(struct agent_enclosure *enclosure, struct slow_op *asked)
+{
+    slow_sent(&enclosure->reactor->slow_stores, enclosure->number, asked);
+}
+
+void agent_enclosure_store_ended(struct agent_enclosure *enclosure, const struct nvmf_req *req,
+                                 const struct slow_op *asked)
+{
+    struct agent_reactor *reactor = enclosure->reactor;
+    enum slow_end end;
+
+    if (!req_end(req, &end) || enclosure_state(enclosure) != AGENT_ENCLOSURE_UP ||
+        agent_reactor_stalled(reactor, asked->sent_ns))
+        return;
+    (void)slow_seen(&reactor->slow_stores, enclosure->number, enclosures_in_use(reactor), end,
+                    asked, reactor_now_ns(reactor));
 }
 
 /* ---- probes --------------------------------------------------------------------------------- */
@@ -829,6 +895,7 @@ static void enclosure_counters_reset(struct agent_enclosure *enclosure)
     atomic_store_explicit(&enclosure->included_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&enclosure->tried, false, memory_order_relaxed);
     atomic_store_explicit(&enclosure->state, AGENT_ENCLOSURE_CONNECTING, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->share_percent, 100, memory_order_relaxed);
     pthread_mutex_lock(&enclosure->text_lock);
     enclosure->last_error[0] = 0;
     enclosure->damaged_ns = 0;

@@ -109,7 +109,9 @@ struct agent_enclosure {
     struct loop_timer probe;  /* next probe while SLOW                                    */
     struct loop_timer late;   /* next look at what is not answered while something was late */
     struct slow *slow_in;     /* SLOW: reactor->slow_loads or slow_exists                 */
+    _Atomic uint32_t share_percent; /* of the slots that it owns: what it takes while UP     */
     uint64_t loading_bytes;   /* space of loads in flight                                 */
+    uint64_t storing_bytes;   /* of stores in flight                                      */
     struct estimate estimate; /* of loads, by all links                                   */
     struct { /* for exists, for loads: the last key that was there while UP, else the last */
         struct key key;
@@ -122,7 +124,8 @@ struct agent_enclosure {
     _Atomic uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* theirs; 0: the same       */
     _Atomic uint32_t value_max_there[LIMIT_AGENT_VOLUMES];   /* its own, as stored; 0: the same */
     uint64_t began_ns;            /* when CONNECTING began                                    */
-    _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
+    _Atomic uint64_t included_ns; /* last time it came back, or that a store went to the next
+                                     one for its share; 0: never                              */
     _Atomic bool tried;           /* once up or excluded                                      */
     uint64_t exclusions, probes, load_bytes, store_bytes;
     uint64_t failovers;            /* commands that another link took over                    */
@@ -204,12 +207,29 @@ void agent_enclosure_begin(struct agent_enclosure *enclosure);
 icms_err agent_enclosure_link(struct agent_enclosure *enclosure, uint32_t volume, uint32_t but,
                               struct agent_link **out_link) ICMS_MUST_CHECK;
 
+/* Looks at what is late there: its share of the slots that it owns. On the loop, now and then. */
+void agent_enclosure_share_look(struct agent_enclosure *enclosure);
+
+/* Whether it takes what it owns of a slot: the same slots for the same share. */
+static inline bool agent_enclosure_takes(const struct agent_enclosure *enclosure, uint32_t slot)
+{
+    return slot % 100 < atomic_load_explicit(&enclosure->share_percent, memory_order_relaxed);
+}
+
+/* A store went to the next one in order for its share: that one may have blocks of it. */
+void agent_enclosure_passed(struct agent_enclosure *enclosure);
+
 /* A load or exist that somebody waits for was sent to an enclosure, and has ended at a link of it,
  * when asked is in no list any more. asked: when it was sent, and the bytes of loads that were in
  * flight there then, with its own. */
 void agent_enclosure_sent(struct agent_enclosure *enclosure, bool is_load, struct slow_op *asked);
 void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, bool is_load,
                       const struct nvmf_req *req, const struct slow_op *asked);
+
+/* The same of a store; asked.bytes: of the stores that were in flight. */
+void agent_enclosure_store_sent(struct agent_enclosure *enclosure, struct slow_op *asked);
+void agent_enclosure_store_ended(struct agent_enclosure *enclosure, const struct nvmf_req *req,
+                                 const struct slow_op *asked);
 
 /* ---- ask.c ---------------------------------------------------------------------------------- */
 

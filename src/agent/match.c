@@ -136,7 +136,8 @@ static struct line *match_ask_alone(struct agent_match *match, uint32_t i)
     op->match_key = i;
     op->deadline_ns = match->deadline_ns;
     op->search = match->searches[i];
-    op->first_reason = op->search.is_missed ? ICMS_MISS_ABSENT : ICMS_MISS_NONE;
+    op->first_reason =
+        op->search.is_missed && op->search.passed == 0 ? ICMS_MISS_ABSENT : ICMS_MISS_NONE;
     match->state[i] = MATCH_OUT;
     match->out++;
     match->took_bytes += AGENT_KEY_COST_BYTES;

@@ -14,7 +14,9 @@
  * connection that ends under an operation excludes its enclosure, so the next one is asked. A block
  * that is missed may be elsewhere (agent_op_pick): with the enclosure that owned it before another
  * one joined or it drained itself; and with the one that took over, where the one that misses it
- * was away lately. Each of the two is asked once. A block that the former owner had is stored at
+ * was away lately. Each of the two is asked once. While the owner is late now and then, its share is
+ * lowered: in a part of its slots it and the next in order change places (pick_next), for stores as
+ * for loads, so that no block is missed for it; only these two, which deletions reach. A block that the former owner had is stored at
  * its owner (op_move), if nothing else has to wait for that: the next load finds it there. While
  * the owner is excluded, "absent" elsewhere means that the owner is down. An enclosure that lacks
  * the volume is passed over in the same way, and "absent" elsewhere then is "no_volume"; that
@@ -128,6 +130,8 @@ void agent_search_asked(struct agent_search *search, const struct agent_enclosur
     if (search->tried == 0)
         search->epoch = enclosure->reactor->view->epoch;
     search->tried |= (uint64_t)1 << enclosure->number;
+    if (search->passed == enclosure->number + 1)
+        search->passed = 0;
     if (search->is_missed && !search->at_former)
         search->may_be_next = false;
 }
@@ -143,7 +147,7 @@ bool agent_search_missed(const struct agent_shard *shard, struct agent_search *s
                          const struct agent_enclosure *enclosure)
 {
     if (!search->is_missed)
-        search->may_be_next = agent_enclosure_was_away(enclosure, shard);
+        search->may_be_next = search->passed != 0 || agent_enclosure_was_away(enclosure, shard);
     search->is_missed = true;
     return search->may_be_next || search_is_behind(shard, search) ||
            (shard->reactor->view->former != NULL && !search->at_former);
@@ -187,6 +191,46 @@ static struct agent_enclosure *pick_owner(struct agent_shard *shard, uint32_t sl
     return NULL;
 }
 
+/* Owner and next in order among those that have the volume; UINT32_MAX: there is none. True: one
+ * before them lacks it. */
+static bool slot_owners(const struct agent_shard *shard, const struct place_map *map, uint32_t slot,
+                        uint32_t out_owners[2])
+{
+    uint64_t missing = atomic_load_explicit(&shard->missing, memory_order_relaxed);
+    bool lacks = false;
+    int count = 0;
+
+    out_owners[0] = out_owners[1] = UINT32_MAX;
+    for (uint32_t rank = 0; rank < PLACE_RANKS && count < 2; rank++) {
+        uint32_t number = agent_view_rank(shard->reactor->view, map, slot, rank);
+
+        if (number == UINT32_MAX)
+            break;
+        if ((missing >> number & 1) != 0)
+            lacks = true;
+        else
+            out_owners[count++] = number;
+    }
+    return lacks;
+}
+
+/* The next in order, where it is asked before the owner, whose share is lowered. Both are in use.
+ */
+static struct agent_enclosure *pick_next(struct agent_shard *shard, uint32_t slot,
+                                         uint64_t excluded, struct agent_search *search)
+{
+    struct agent_reactor *reactor = shard->reactor;
+    uint32_t owners[2];
+
+    (void)slot_owners(shard, reactor->view->owners, slot, owners);
+    if (owners[1] == UINT32_MAX || ((excluded >> owners[0] | excluded >> owners[1]) & 1) != 0 ||
+        agent_enclosure_takes(&reactor->enclosures[owners[0]], slot) ||
+        !agent_enclosure_takes(&reactor->enclosures[owners[1]], slot))
+        return NULL;
+    search->passed = (uint8_t)(owners[0] + 1);
+    return &reactor->enclosures[owners[1]];
+}
+
 /* The one that owned a slot before, if it was not asked and can be. A slow one is: no other has
  * what it has. */
 static struct agent_enclosure *pick_former(struct agent_shard *shard, uint32_t slot,
@@ -226,6 +270,12 @@ struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct ke
         if (enclosure != NULL || (!search->may_be_next && !search_is_behind(shard, search)))
             return enclosure;
     }
+    if (search->tried == 0) {
+        search->passed = 0;
+        enclosure = reactor->lowered != 0 ? pick_next(shard, slot, excluded, search) : NULL;
+        if (enclosure != NULL)
+            return enclosure;
+    }
     enclosure = pick_owner(shard, slot, excluded, search);
     if (enclosure == NULL && search->tried == 0) /* a slow one is better than none */
         enclosure = pick_owner(shard, slot, agent_reactor_down(reactor), search);
@@ -253,26 +303,6 @@ bool agent_op_may_move(const struct agent_shard *shard, const struct key *key)
            agent_view_rank(view, view->former, slot, 0);
 }
 
-/* Owner and next in order among those that have the volume. */
-static void op_owners(struct agent_op *op, const struct place_map *map, uint32_t out_owners[2])
-{
-    uint64_t missing = atomic_load_explicit(&op->shard->missing, memory_order_relaxed);
-    uint32_t slot = place_slot(map, &op->key, volume_has_runs(&op->shard->spec));
-    int count = 0;
-
-    out_owners[0] = out_owners[1] = UINT32_MAX;
-    for (uint32_t rank = 0; rank < PLACE_RANKS && count < 2; rank++) {
-        uint32_t number = agent_view_rank(op->shard->reactor->view, map, slot, rank);
-
-        if (number == UINT32_MAX)
-            break;
-        if ((missing >> number & 1) != 0)
-            op->search.owner_lacks = true;
-        else
-            out_owners[count++] = number;
-    }
-}
-
 /* Owner and next in order, both, have to forget a block. owner_down: one that may have it cannot be
  * asked. */
 static struct agent_enclosure *pick_delete(struct agent_op *op, const struct place_map *map)
@@ -281,7 +311,9 @@ static struct agent_enclosure *pick_delete(struct agent_op *op, const struct pla
     uint64_t excluded = agent_reactor_down(reactor);
     uint32_t owners[2];
 
-    op_owners(op, map, owners);
+    if (slot_owners(op->shard, map, place_slot(map, &op->key, volume_has_runs(&op->shard->spec)),
+                    owners))
+        op->search.owner_lacks = true;
     if (owners[0] == UINT32_MAX)
         return NULL;
     if ((excluded >> owners[0] & 1) != 0)
@@ -360,6 +392,8 @@ static bool op_ask(struct agent_op *op)
     if (op->enclosure == NULL)
         return false;
     agent_search_asked(&op->search, op->enclosure);
+    if (op->kind == AGENT_OP_STORE && !op->looks && op->search.passed != 0)
+        agent_enclosure_passed(&op->shard->reactor->enclosures[op->search.passed - 1]);
     agent_enclosure_ask(op->enclosure, op);
     return true;
 }
@@ -498,8 +532,8 @@ static bool op_read_goes_on(struct agent_op *op)
     if (err != ICMS_MISS || (reason != ICMS_MISS_ABSENT && reason != ICMS_MISS_EVICTED) ||
         !agent_search_missed(op->shard, &op->search, op->enclosure))
         return false;
-    if (op->first_reason == ICMS_MISS_NONE)
-        op->first_reason = reason;
+    if (op->first_reason == ICMS_MISS_NONE && op->search.passed == 0)
+        op->first_reason = reason; /* else the owner is asked yet */
     return op_ask(op);
 }
 

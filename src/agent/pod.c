@@ -623,6 +623,7 @@ static void reactor_view_set(struct agent_reactor *reactor, const struct agent_v
     reactor->view_ns = reactor_now_ns(reactor);
     slow_all_set(&reactor->slow_loads, all);
     slow_all_set(&reactor->slow_exists, all);
+    slow_all_set(&reactor->slow_stores, all);
 }
 
 /* All enclosures look for the namespace of its UUID. */

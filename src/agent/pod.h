@@ -98,11 +98,13 @@ struct agent_search {
     bool is_missed;   /* one that was asked does not have it                               */
     bool may_be_next; /* it may be with the next in order                                  */
     bool at_former;   /* the one that is asked owned it before                             */
+    uint8_t passed;   /* from 1: the owner, whose share is lowered, was not asked; 0: it was  */
 };
 
 /* Who is asked next; NULL: nobody. First the first in the key's order that is not excluded and has
- * the volume. When one misses it, the former owner, and the next in order where the one that misses
- * it was away lately. */
+ * the volume; where the owner's share is lowered, for a part of the slots the next in order, and
+ * then the owner. When one misses it, the former owner, and the next in order where the one that
+ * misses it was away lately. */
 struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct key *key,
                                       struct agent_search *search);
 

@@ -260,6 +260,9 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
                                                        &enclosure->state, memory_order_relaxed));
     out->excluded_count += counter_get(&enclosure->exclusions);
     out->slow_total += counter_get(&enclosure->slow_total);
+    out->share_percent =
+        (uint32_t)u64_min(out->share_percent, atomic_load_explicit(&enclosure->share_percent,
+                                                                   memory_order_relaxed));
     out->probes += counter_get(&enclosure->probes);
     out->auths += counter_get(&enclosure->auths);
     out->auths_refused += counter_get(&enclosure->auths_refused);
@@ -342,6 +345,7 @@ static void enclosure_stats(struct agent *agent, uint32_t number, struct agent_e
     out->has_psk = member->keys->tls != NULL;
     out->has_secret = member->keys->secret != NULL;
     out->state = AGENT_ENCLOSURE_UP;
+    out->share_percent = 100;
     for (uint32_t i = 0; i < LIMIT_LINKS; i++)
         out->links[i].state = AGENT_ENCLOSURE_UP;
     for (uint32_t r = 0; r < agent->reactor_count; r++)
@@ -663,6 +667,7 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
     json_put_string(json, "tls", enclosure->tls);
     json_put_uint(json, "exclusions", enclosure->excluded_count);
     json_put_uint(json, "slow_total", enclosure->slow_total);
+    json_put_uint(json, "share_percent", enclosure->share_percent);
     json_put_uint(json, "probes", enclosure->probes);
     json_put_uint(json, "auths", enclosure->auths);
     json_put_uint(json, "auths_refused", enclosure->auths_refused);

@@ -4,6 +4,7 @@
  */
 #include "base/slow.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,8 +130,8 @@ void slow_sent(struct slow *slow, uint32_t peer, struct slow_op *op)
     list_push(&slow->peers[peer].waiting, &op->link);
 }
 
-bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
-                const struct slow_op *op, uint64_t now_ns)
+bool slow_seen(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
+               const struct slow_op *op, uint64_t now_ns)
 {
     struct slow_peer *self = &slow->peers[peer];
     uint64_t took_ns = u64_max(now_ns - op->sent_ns, 1);
@@ -156,7 +157,14 @@ bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end
     }
     self->late_halves = (uint32_t)u64_min(self->late_halves + 2, (uint64_t)2 * SLOW_LATES);
     self->late_ns = u64_max(self->late_ns, took_ns);
-    return slow_judge(slow, peer, in_use, self->late_halves, now_ns);
+    return true;
+}
+
+bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
+                const struct slow_op *op, uint64_t now_ns)
+{
+    return slow_seen(slow, peer, in_use, end, op, now_ns) &&
+           slow_judge(slow, peer, in_use, slow->peers[peer].late_halves, now_ns);
 }
 
 uint64_t slow_late_ns(const struct slow *slow, uint32_t peer)
@@ -194,6 +202,38 @@ bool slow_look(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind
     }
     return waiting != 0 && slow_judge(slow, peer, in_use, self->late_halves + 2 * waiting, now_ns);
 }
+
+/* ---- shares --------------------------------------------------------------------------------- */
+
+static_assert(SLOW_SHARE_STEP * 2 * (SLOW_LATES - 1) < 100, "a share is never nothing");
+
+uint32_t slow_share(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind_ns,
+                    uint64_t now_ns)
+{
+    struct slow_peer *self = &slow->peers[peer];
+    bool is_stale = now_ns - self->late_end_ns > SLOW_STALE_NS;
+    uint32_t halves = is_stale ? 0 : self->late_halves, looked = 0;
+    uint64_t since_ns = self->streak_ns;
+
+    check(peer < slow->count && (in_use >> peer & 1) != 0);
+    /* the oldest say what all of them do */
+    list_for_each (link, &self->waiting) {
+        const struct slow_op *op = container_of(link, struct slow_op, link);
+
+        if (looked++ == SLOW_LATES)
+            break;
+        if (op->sent_ns <= blind_ns ||
+            !slow_is_late(slow, peer, in_use, SLOW_ANSWERED, op->bytes, now_ns - op->sent_ns))
+            continue;
+        since_ns = halves == 0 ? op->sent_ns : since_ns;
+        halves += 2;
+    }
+    if (halves <= 2 || !slow_others_are_well(slow, peer, in_use, since_ns))
+        return 100;
+    return 100 - SLOW_SHARE_STEP * ((uint32_t)u64_min(halves, (uint64_t)2 * SLOW_LATES) - 2);
+}
+
+/* ---- probes --------------------------------------------------------------------------------- */
 
 bool slow_probed(struct slow *slow, uint32_t peer, uint64_t in_use, bool answered, uint64_t bytes,
                  uint64_t sent_ns, uint64_t now_ns)

@@ -22,6 +22,13 @@
  * SLOW_HOLD_NS after the verdict, and twice as long each time, so that a peer that comes and goes
  * is left alone for longer and longer.
  *
+ * Before that, the peer has less of the work that others can do as well (slow_share). What is late
+ * counts there as above, and what waits for longer than the limit as if it had ended. One late
+ * operation lowers nothing; each half of one more takes SLOW_SHARE_STEP percent of the share, and
+ * each operation in time gives as much back, so that a peer which is late now and then keeps a part
+ * by which it is seen in time again. Nothing is lowered where the others are not well. A kind of
+ * work that no probe can stand for has a share and no verdict (slow_seen).
+ *
  * An operation that ended at its deadline without an answer took at least as long as it was under
  * way: it is late when that is over the limit, with SLOW_MISSED_FLOOR_NS instead of SLOW_FLOOR_NS,
  * and says nothing when it is not (who asked gave too little time). An answer that refuses work
@@ -50,6 +57,9 @@
 #define SLOW_FACTOR          8
 #define SLOW_FLOOR_NS        ((uint64_t)50 * 1000 * 1000)
 #define SLOW_MISSED_FLOOR_NS ((uint64_t)5 * 1000 * 1000)
+
+/* For each half of a late operation behind the first. */
+#define SLOW_SHARE_STEP 20
 
 /* The limit is so much higher for each byte: 64 MiB may take half a second. */
 #define SLOW_BYTES_PER_MS ((uint64_t)128 * 1000)
@@ -110,8 +120,11 @@ uint64_t slow_limit_ns(const struct slow *slow, uint32_t peer, uint64_t in_use, 
 /* The peer has to answer it; sent_ns and bytes are set. Until list_remove. */
 void slow_sent(struct slow *slow, uint32_t peer, struct slow_op *op);
 
-/* An operation, which is in no list any more, ended at a peer that is in use. True: the peer is
- * slow now, and the caller takes it out of use. */
+/* An operation, which is in no list any more, ended at a peer that is in use. True: it was late. */
+bool slow_seen(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
+               const struct slow_op *op, uint64_t now_ns);
+
+/* The same with a verdict. True: the peer is slow now, and the caller takes it out of use. */
 bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
                 const struct slow_op *op, uint64_t now_ns);
 
@@ -122,6 +135,11 @@ uint64_t slow_look_ns(const struct slow *slow, uint32_t peer, uint64_t now_ns);
  * sent up to blind_ns says nothing. */
 bool slow_look(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind_ns,
                uint64_t now_ns);
+
+/* Of the work that others can do as well, a peer that is in use takes so many percent: 100, or, while
+ * it is late, less, and never 0. What was sent up to blind_ns and waits says nothing. */
+uint32_t slow_share(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind_ns,
+                    uint64_t now_ns);
 
 /* How long the longest of its last streak took, or had waited at the verdict. */
 uint64_t slow_late_ns(const struct slow *slow, uint32_t peer);

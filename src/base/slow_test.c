@@ -356,6 +356,87 @@ static void the_others_have_to_be_well_since(void **state)
     assert_true(ended(&slow, 0, SLOW_ANSWERED, 30 * S, 31 * S));
 }
 
+/* The share of peer 0, where half of two peers are well. */
+static uint32_t share(struct slow *slow, uint64_t blind_ns, uint64_t now_ns)
+{
+    return slow_share(slow, 0, 3, blind_ns, now_ns);
+}
+
+static void a_share_falls_and_comes_back(void **state)
+{
+    static const uint32_t percent[] = {100, 60, 20, 20, 20};
+    struct slow slow;
+
+    slow_init(&slow, 2);
+    assert_int_equal(share(&slow, 0, S), 100);
+    for (uint32_t i = 0; i < 5; i++) {
+        uint64_t now_ns = S + (i + 1) * 60 * MS;
+
+        assert_false(ended(&slow, 0, SLOW_ANSWERED, now_ns - 55 * MS, now_ns));
+        assert_false(ended(&slow, 1, SLOW_ANSWERED, now_ns, now_ns + MS));
+        assert_int_equal(share(&slow, 0, now_ns), percent[i]);
+    }
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_int_equal(share(&slow, 0, 2 * S), i < 4 ? 20 + 20 * i : 100);
+        assert_false(ended(&slow, 0, SLOW_SHED, 2 * S, 2 * S + MS));
+    }
+}
+
+static void a_share_is_whole_where_the_others_are_late(void **state)
+{
+    struct slow slow;
+
+    slow_init(&slow, 2);
+    for (int i = 0; i < 3; i++)
+        assert_false(ended(&slow, 0, SLOW_MISSED, S, S + 300 * MS));
+    assert_int_equal(share(&slow, 0, S + 300 * MS), 100); /* nobody was seen since */
+    assert_false(ended(&slow, 1, SLOW_ANSWERED, 2 * S, 2 * S + MS));
+    assert_int_equal(share(&slow, 0, 2 * S + MS), 20);
+    assert_int_equal(slow_share(&slow, 0, 1, 0, 2 * S + MS), 100); /* the other is not there */
+    assert_false(ended(&slow, 1, SLOW_ANSWERED, 2 * S, 7 * S));
+    assert_int_equal(share(&slow, 0, 7 * S), 100);
+    for (int i = 0; i < 2; i++)
+        assert_false(ended(&slow, 1, SLOW_ANSWERED, 8 * S, 8 * S + MS));
+    assert_int_equal(share(&slow, 0, 9 * S), 20);
+    assert_int_equal(share(&slow, 0, 12 * S), 100); /* forgotten */
+}
+
+/* Two that are not answered are as two that were late. */
+static void what_waits_lowers_a_share(void **state)
+{
+    struct slow_op op[20];
+    struct slow slow;
+
+    slow_init(&slow, 2);
+    for (uint32_t i = 0; i < 20; i++) {
+        op[i] = (struct slow_op){.sent_ns = S + i * 10 * MS};
+        slow_sent(&slow, 0, &op[i]);
+    }
+    assert_false(ended(&slow, 1, SLOW_ANSWERED, S + 5 * MS, S + 6 * MS));
+    assert_int_equal(share(&slow, 0, S + 50 * MS), 100);
+    assert_int_equal(share(&slow, 0, S + 59 * MS), 100);
+    assert_int_equal(share(&slow, 0, S + 61 * MS), 60);
+    assert_int_equal(share(&slow, S, S + 61 * MS), 100); /* it stood still */
+    assert_int_equal(share(&slow, 0, 9 * S), 20);
+    for (uint32_t i = 0; i < 20; i++)
+        list_remove(&op[i].link);
+    assert_int_equal(share(&slow, 0, 9 * S), 100);
+}
+
+/* What no probe can stand for has no verdict, and so nothing is forgotten with one. */
+static void what_is_only_seen_has_no_verdict(void **state)
+{
+    struct slow_op op = {.sent_ns = S};
+    struct slow slow;
+
+    slow_init(&slow, 2);
+    for (uint64_t i = 0; i < 20; i++) {
+        assert_true(slow_seen(&slow, 0, 3, SLOW_ANSWERED, &op, S + (i + 1) * 300 * MS));
+        assert_false(ended(&slow, 1, SLOW_ANSWERED, 9 * S, 9 * S + MS));
+    }
+    assert_int_equal(share(&slow, 0, 9 * S), 20);
+}
+
 static void large_operations_may_take_longer(void **state)
 {
     struct slow slow;
@@ -419,6 +500,10 @@ int main(void)
         cmocka_unit_test(two_in_time_make_up_for_one),
         cmocka_unit_test(late_for_half_is_slow),
         cmocka_unit_test(the_others_have_to_be_well_since),
+        cmocka_unit_test(a_share_falls_and_comes_back),
+        cmocka_unit_test(a_share_is_whole_where_the_others_are_late),
+        cmocka_unit_test(what_waits_lowers_a_share),
+        cmocka_unit_test(what_is_only_seen_has_no_verdict),
         cmocka_unit_test(large_operations_may_take_longer),
         cmocka_unit_test(a_peer_that_comes_and_goes_does_not_flap),
         cmocka_unit_test(random_pods_never_lose_half),
