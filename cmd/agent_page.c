@@ -245,6 +245,11 @@ static double enclosure_slow_total(const struct agent_enclosure_stats *enclosure
     return (double)enclosure->slow_total;
 }
 
+static double enclosure_share(const struct agent_enclosure_stats *enclosure)
+{
+    return enclosure->share_percent / 100.0;
+}
+
 static double enclosure_auths(const struct agent_enclosure_stats *enclosure)
 {
     return (double)enclosure->auths;
@@ -466,6 +471,10 @@ static void page_enclosures(struct ctl_page *page, const struct agent_stats *sta
                    enclosure_slow);
     page_enclosure(page, stats, "icms_agent_enclosure_slow_total", "counter",
                    "Times it became slow.", enclosure_slow_total);
+    page_enclosure(page, stats, "icms_agent_enclosure_share", "gauge",
+                   "Part of its new blocks that it takes: less than 1 while it is late now and "
+                   "then.",
+                   enclosure_share);
     page_enclosure(page, stats, "icms_agent_enclosure_auths_total", "counter",
                    "Connections to it that authenticated.", enclosure_auths);
     page_enclosure(

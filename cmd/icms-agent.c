@@ -17,6 +17,7 @@
 #include "agent_match.h"
 #include "agent_page.h"
 #include "agent_prestage.h"
+#include "base/bytes.h"
 #include "base/log.h"
 #include "inprocess/agent_opts.h"
 #include "inprocess/pod_watch.h"
@@ -95,6 +96,9 @@ struct main_seen {
     uint64_t excluded;                        /* bit i: enclosure i is down                 */
     uint64_t slow_total[LIMIT_ENCLOSURES];    /* of enclosure i                             */
     uint64_t slow;                            /* bit i: enclosure i is slow                 */
+    uint8_t lowered_looks[LIMIT_ENCLOSURES];  /* that saw its share lowered, in halves      */
+    uint64_t lowered_ns[LIMIT_ENCLOSURES];    /* when that was logged; 0: never             */
+    uint64_t lowered;                         /* bit i: it is logged, and its end is not    */
     bool enclosures_differ;                   /* from those of other hosts                  */
     bool weights_differ;                      /* likewise                                   */
     uint64_t run_blocks_differ;               /* bit j: of volume j                         */
@@ -118,6 +122,11 @@ struct main_seen {
 
 /* Reasons that change are logged so often at most. */
 #define MAIN_DOWN_NS ((uint64_t)30 * 1000 * 1000 * 1000)
+
+/* An enclosure whose share is lowered is logged when half as many looks saw that; each look that
+ * did not takes half of one back. So often at most. */
+#define MAIN_LOWERED_LOOKS 12
+#define MAIN_LOWERED_NS    ((uint64_t)60 * 1000 * 1000 * 1000)
 
 /* An enclosure whose blocks are damaged is logged at once, and then so often. */
 #define MAIN_DAMAGE_NS ((uint64_t)10 * 1000 * 1000 * 1000)
@@ -218,6 +227,33 @@ static void main_slow(const struct agent_enclosure_stats *enclosure, const struc
         log_line(LOG_INFO, "enclosure %s: in time again", enclosure->name);
     if (enclosure->state != AGENT_ENCLOSURE_SLOW)
         io_seen->slow &= ~bit;
+}
+
+/* Its share is lowered for more than a third of the time. */
+static void main_share(const struct agent_enclosure_stats *enclosure, struct main_seen *io_seen)
+{
+    uint32_t i = enclosure->number;
+    uint64_t bit = (uint64_t)1 << i, now_ns = loop_env_now_ns(loop_env_uring());
+    uint8_t *looks = &io_seen->lowered_looks[i];
+
+    if (enclosure->share_percent < 100)
+        *looks = (uint8_t)u64_min(*looks + 2u, MAIN_LOWERED_LOOKS);
+    else if (*looks > 0)
+        *looks -= 1;
+    if (*looks == 0 && (io_seen->lowered & bit) != 0) {
+        if (enclosure->state == AGENT_ENCLOSURE_UP)
+            log_line(LOG_INFO, "enclosure %s: takes all of its new blocks again", enclosure->name);
+        io_seen->lowered &= ~bit;
+    }
+    if (*looks < MAIN_LOWERED_LOOKS || (io_seen->lowered & bit) != 0 ||
+        (io_seen->lowered_ns[i] != 0 && now_ns < io_seen->lowered_ns[i] + MAIN_LOWERED_NS))
+        return;
+    log_line(LOG_WARN,
+             "enclosure %s: late now and then: part of its new blocks go to the next enclosure; "
+             "look at the network and at the drives of its icms-target; share_percent=%u",
+             enclosure->name, enclosure->share_percent);
+    io_seen->lowered_ns[i] = now_ns;
+    io_seen->lowered |= bit;
 }
 
 /* A link that fails or is late alone: the enclosure's other ones are used. */
@@ -414,6 +450,9 @@ static void main_seen_forget(const struct agent_enclosure_stats *enclosure,
     io_seen->uuid[i] = enclosure->uuid;
     io_seen->excluded &= ~bit;
     io_seen->slow &= ~bit;
+    io_seen->lowered &= ~bit;
+    io_seen->lowered_looks[i] = 0;
+    io_seen->lowered_ns[i] = 0;
     io_seen->up &= ~bit;
     io_seen->links_down[i] = io_seen->links_slow[i] = 0;
     io_seen->slow_total[i] = io_seen->missing[i] = io_seen->damaged[i] = 0;
@@ -492,6 +531,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
                     enclosure->name, stats.volumes[j].name);
         io_seen->missing[enclosure->number] = enclosure->missing;
         main_slow(enclosure, conf, io_seen);
+        main_share(enclosure, io_seen);
         for (uint32_t j = 0; j < enclosure->link_count; j++)
             main_link(enclosure, &enclosure->links[j], conf, io_seen);
         main_damage(&stats, enclosure, io_seen);

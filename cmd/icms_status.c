@@ -192,6 +192,18 @@ static void status_links(const json_t *links)
     }
 }
 
+/* What an enclosure takes of its new blocks, under its line. */
+static void status_share(const json_t *enclosure)
+{
+    char share[STATUS_WHOLE_TEXT];
+
+    if (json_is_integer(json_object_get(enclosure, "share_percent")) &&
+        json_integer_value(json_object_get(enclosure, "share_percent")) < 100)
+        (void)printf("%-20s late now and then: takes %s %% of its new blocks; using the next "
+                     "enclosure for the others\n",
+                     "", status_whole(enclosure, "share_percent", share));
+}
+
 static void status_enclosures(const json_t *enclosures)
 {
     char in[32], out[32], error[STATUS_ERROR_BYTES];
@@ -210,6 +222,7 @@ static void status_enclosures(const json_t *enclosures)
                      status_bytes(status_number(e, "store_bytes"), out),
                      status_number(e, "exclusions"), status_error(e, error));
         status_links(json_object_get(e, "links"));
+        status_share(e);
         status_lacks(json_object_get(e, "lacks"));
         status_differ(json_object_get(e, "settings_differ"));
     }

@@ -369,8 +369,8 @@ struct agent_enclosure_stats {
     const char *auth; /* "none", "chap" or "chap-mutual"; likewise */
     uint64_t excluded_count; /* times it was excluded   */
     uint64_t slow_total;     /* times it became slow    */
-    uint32_t share_percent;  /* of its blocks that it takes now, at the worst reactor: below 100 while
-                                it is UP and late now and then */
+    uint32_t share_percent;  /* of its blocks that it takes now, at the worst reactor: below 100
+                                while it is UP and late now and then */
     uint64_t probes;
     uint64_t auths, auths_refused; /* connections that authenticated; that did not */
     uint64_t load_bytes, store_bytes;

@@ -312,15 +312,15 @@ struct agent_reactor {
     struct agent *agent;
     uint32_t index;
     struct loop *loop;
-    uint32_t shard_count;                  /* made                                         */
-    struct agent_shard *shards;            /* one a volume                                 */
-    struct agent_slabs *slabs;             /* [agent->arena_count]                         */
-    const struct agent_view *view;         /* what of the pod is used: pod.h               */
-    uint64_t view_ns;                      /* since when                                   */
-    struct agent_enclosure *enclosures;    /* [LIMIT_ENCLOSURES]                           */
-    _Atomic uint64_t excluded;             /* bit j: enclosure j takes nothing now, or is none */
-    uint64_t slow;                         /* bit j: and is connected: it is SLOW          */
-    uint64_t lowered;                      /* bit j: it is UP, with a share below 100 %    */
+    uint32_t shard_count;               /* made                                         */
+    struct agent_shard *shards;         /* one a volume                                 */
+    struct agent_slabs *slabs;          /* [agent->arena_count]                         */
+    const struct agent_view *view;      /* what of the pod is used: pod.h               */
+    uint64_t view_ns;                   /* since when                                   */
+    struct agent_enclosure *enclosures; /* [LIMIT_ENCLOSURES]                           */
+    _Atomic uint64_t excluded;          /* bit j: enclosure j takes nothing now, or is none */
+    uint64_t slow;                      /* bit j: and is connected: it is SLOW          */
+    uint64_t lowered;                   /* bit j: it is UP, with a share below 100 %    */
     struct slow slow_loads, slow_exists, slow_stores; /* what enclosures take for them     */
     struct agent_op *ops;                  /* [AGENT_OPS]                                  */
     struct list free_ops;                  /* struct agent_op                              */

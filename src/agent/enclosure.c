@@ -40,8 +40,8 @@
  * links has.
  *
  * Invariant: bit `number` of reactor->excluded is clear exactly while UP, that of reactor->slow set
- * exactly while SLOW, and that of reactor->lowered only while UP. A link is UP or SLOW exactly while its association is up and has answered
- * its first probe.
+ * exactly while SLOW, and that of reactor->lowered only while UP. A link is UP or SLOW exactly
+ * while its association is up and has answered its first probe.
  */
 #include "agent/agent_int.h"
 
@@ -186,7 +186,7 @@ void agent_enclosure_share_look(struct agent_enclosure *enclosure)
 {
     struct agent_reactor *reactor = enclosure->reactor;
     struct slow *const slows[] = {&reactor->slow_loads, &reactor->slow_exists,
-                                        &reactor->slow_stores};
+                                  &reactor->slow_stores};
     uint32_t percent = 100;
 
     if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP)

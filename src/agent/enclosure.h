@@ -106,13 +106,13 @@ struct agent_enclosure {
     bool was_relinked;      /* since it was up last: who took over may have blocks of it    */
     _Atomic uint64_t
         appeared_ns[LIMIT_AGENT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
-    struct loop_timer probe;  /* next probe while SLOW                                    */
-    struct loop_timer late;   /* next look at what is not answered while something was late */
-    struct slow *slow_in;     /* SLOW: reactor->slow_loads or slow_exists                 */
+    struct loop_timer probe;        /* next probe while SLOW                                    */
+    struct loop_timer late;         /* next look at what is not answered while something was late */
+    struct slow *slow_in;           /* SLOW: reactor->slow_loads or slow_exists                 */
     _Atomic uint32_t share_percent; /* of the slots that it owns: what it takes while UP     */
-    uint64_t loading_bytes;   /* space of loads in flight                                 */
-    uint64_t storing_bytes;   /* of stores in flight                                      */
-    struct estimate estimate; /* of loads, by all links                                   */
+    uint64_t loading_bytes;         /* space of loads in flight                                 */
+    uint64_t storing_bytes;         /* of stores in flight                                      */
+    struct estimate estimate;       /* of loads, by all links                                   */
     struct { /* for exists, for loads: the last key that was there while UP, else the last */
         struct key key;
         uint32_t volume;

@@ -14,13 +14,13 @@
  * connection that ends under an operation excludes its enclosure, so the next one is asked. A block
  * that is missed may be elsewhere (agent_op_pick): with the enclosure that owned it before another
  * one joined or it drained itself; and with the one that took over, where the one that misses it
- * was away lately. Each of the two is asked once. While the owner is late now and then, its share is
- * lowered: in a part of its slots it and the next in order change places (pick_next), for stores as
- * for loads, so that no block is missed for it; only these two, which deletions reach. A block that the former owner had is stored at
- * its owner (op_move), if nothing else has to wait for that: the next load finds it there. While
- * the owner is excluded, "absent" elsewhere means that the owner is down. An enclosure that lacks
- * the volume is passed over in the same way, and "absent" elsewhere then is "no_volume"; that
- * nobody has it is an error.
+ * was away lately. Each of the two is asked once. While the owner is late now and then, its share
+ * is lowered: in a part of its slots it and the next in order change places (pick_next), for stores
+ * as for loads, so that no block is missed for it; only these two, which deletions reach. A block
+ * that the former owner had is stored at its owner (op_move), if nothing else has to wait for that:
+ * the next load finds it there. While the owner is excluded, "absent" elsewhere means that the
+ * owner is down. An enclosure that lacks the volume is passed over in the same way, and "absent"
+ * elsewhere then is "no_volume"; that nobody has it is an error.
  *
  * With a drive of the agent's own beside the pod (tier.h), it is asked first: a load that it
  * answers is over, and a store that it takes; a remove is over when it and the pod have forgotten

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Enclosures that are late now and then: their share of new blocks is lowered, they stay in use, and
- * no block is missed for it. base/slow_test.c has the rule by itself, slow_test.c what is passed
- * over as a whole.
+ * Enclosures that are late now and then: their share of new blocks is lowered, they stay in use,
+ * and no block is missed for it. base/slow_test.c has the rule by itself, slow_test.c what is
+ * passed over as a whole.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -230,7 +230,8 @@ static void a_pod_that_is_late_lowers_nobody(void **state)
         rig->fake[i]->delay_ns = 100 * MS;
     for (uint32_t i = 0; i < 100; i++) {
         (void)rig_wait(client, rig_get(client, KV, key_at(rig, i % 3), UINT32_MAX, 1000 * MS));
-        (void)rig_wait(client, rig_put(client, KV, key_at(rig, i % 3), BYTES, SHM_FLAG_ON_FLASH, 0));
+        (void)rig_wait(client,
+                       rig_put(client, KV, key_at(rig, i % 3), BYTES, SHM_FLAG_ON_FLASH, 0));
         for (uint32_t j = 0; j < 3; j++)
             assert_int_equal(share_of(rig, j), 100);
     }
@@ -265,7 +266,8 @@ static void a_delete_reaches_both(void **state)
     rig_free(rig);
 }
 
-/* The owner, which may have it, is asked behind the next one: what it does not say is not absent. */
+/* The owner, which may have it, is asked behind the next one: what it does not say is not absent.
+ */
 static void a_miss_says_what_the_owner_said(void **state)
 {
     for (size_t way = 0; way < WAYS; way++) {

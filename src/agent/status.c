@@ -260,9 +260,8 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
                                                        &enclosure->state, memory_order_relaxed));
     out->excluded_count += counter_get(&enclosure->exclusions);
     out->slow_total += counter_get(&enclosure->slow_total);
-    out->share_percent =
-        (uint32_t)u64_min(out->share_percent, atomic_load_explicit(&enclosure->share_percent,
-                                                                   memory_order_relaxed));
+    out->share_percent = (uint32_t)u64_min(
+        out->share_percent, atomic_load_explicit(&enclosure->share_percent, memory_order_relaxed));
     out->probes += counter_get(&enclosure->probes);
     out->auths += counter_get(&enclosure->auths);
     out->auths_refused += counter_get(&enclosure->auths_refused);

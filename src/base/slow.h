@@ -136,8 +136,8 @@ uint64_t slow_look_ns(const struct slow *slow, uint32_t peer, uint64_t now_ns);
 bool slow_look(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind_ns,
                uint64_t now_ns);
 
-/* Of the work that others can do as well, a peer that is in use takes so many percent: 100, or, while
- * it is late, less, and never 0. What was sent up to blind_ns and waits says nothing. */
+/* Of the work that others can do as well, a peer that is in use takes so many percent: 100, or,
+ * while it is late, less, and never 0. What was sent up to blind_ns and waits says nothing. */
 uint32_t slow_share(struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t blind_ns,
                     uint64_t now_ns);
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An enclosure behind a slow link, and agents that disagree.
 
-Goal: one of three enclosures that is 300 ms away, or that moves 1 MB/s, is passed over, named in the
+Goal: of a client that only stores, an enclosure that is 300 ms away has fewer blocks, which the log
+and icms status say, and no block is lost for it; one of three enclosures that is 300 ms away, or that moves 1 MB/s, is passed over, named in the
 log, and used again when its link is well; a pod that is 300 ms away as a whole loses nobody; an agent
 whose run_blocks differ from another's is told so.
 Method: real daemons on loopback, and a TCP proxy in front of each enclosure that delays or throttles
@@ -11,6 +12,7 @@ what it carries.
 usage: slow.py BUILD_ROOT
 """
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -60,6 +62,40 @@ def scene(name, agent, target, probe, begin, end):
           f"{min(a['seconds'] for a in after):.3f} s, used again after {back_s:.2f} s")
 
 
+def stores_scene(build, agent, target, probe, link):
+    """Nobody loads: its stores are late."""
+    def stored():
+        return [slow(agent, "store_bytes_total", f"enclosure{i}") for i in range(3)]
+
+    def puts_until(what, is_so):
+        until = time.monotonic() + 60
+        while not is_so():
+            expect(f"stores: {what} within 60 s", time.monotonic() < until, agent.log_tail())
+            probe.ask("put")
+
+    def has_few():
+        before = stored()
+        probe.ask("put")
+        new = [b - a for a, b in zip(before, stored())]
+        return new[int(target.name[-1])] < sum(new) / 6
+
+    expect("stores: a whole share before", slow(agent, "share", target.name) == 1, agent.log_tail())
+    link.delay_s = 0.15
+    puts_until("its share is lowered", lambda: slow(agent, "share", target.name) < 1)
+    puts_until("it has few of the blocks", has_few)
+    puts_until("said in the log",
+               lambda: f"enclosure {target.name}: late now and then: " in agent.log_tail())
+    puts_until("said by icms status", lambda: b"late now and then: takes " in subprocess.run(
+        [build / "cmd" / "icms", "status", "--open", f"unix:{agent.socket}"],
+        stdout=subprocess.PIPE, check=True, timeout=60).stdout)
+    expect("stores: it stays in use", slow(agent, "slow_total", target.name) == 0, agent.log_tail())
+    link.delay_s = 0.0
+    puts_until("its share is whole", lambda: slow(agent, "share", target.name) == 1)
+    whole = probe.ask("get 20000")
+    expect("stores: all blocks are there after", whole["ok"] == COUNT, whole)
+    print("ok stores")
+
+
 def main():
     build = pathlib.Path(sys.argv[1])
     with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
@@ -74,6 +110,7 @@ def main():
         agent.wait_ready()
         probe = Probe(build, f"unix:{agent.socket}", COUNT, BYTES)
         probe.ask("put")
+        stores_scene(build, agent, targets[2], probe, proxies[2])
         scene("300 ms", agent, targets[0], probe,
               lambda: setattr(proxies[0], "delay_s", 0.15),
               lambda: setattr(proxies[0], "delay_s", 0.0))
