@@ -214,8 +214,7 @@ static bool slot_owners(const struct agent_shard *shard, const struct place_map 
     return lacks;
 }
 
-/* The next in order, where it is asked before the owner, whose share is lowered. Both are in use.
- */
+/* The next in order, where it is asked before the owner, whose share is lowered. */
 static struct agent_enclosure *pick_next(struct agent_shard *shard, uint32_t slot,
                                          uint64_t excluded, struct agent_search *search)
 {
@@ -223,7 +222,7 @@ static struct agent_enclosure *pick_next(struct agent_shard *shard, uint32_t slo
     uint32_t owners[2];
 
     (void)slot_owners(shard, reactor->view->owners, slot, owners);
-    if (owners[1] == UINT32_MAX || ((excluded >> owners[0] | excluded >> owners[1]) & 1) != 0 ||
+    if (owners[1] == UINT32_MAX || (excluded >> owners[1] & 1) != 0 ||
         agent_enclosure_takes(&reactor->enclosures[owners[0]], slot) ||
         !agent_enclosure_takes(&reactor->enclosures[owners[1]], slot))
         return NULL;

@@ -283,11 +283,18 @@ static void a_miss_says_what_the_owner_said(void **state)
         rig_run(rig, 2 * AGENT_HEARTBEAT_NS);
         assert_int_equal(share_of(rig, 0), 80);
         n = key_above(rig);
-        rig->fake[0]->delay_ns = 300 * MS;
-        answer = rig_wait(client, rig_get(client, KV, n, UINT32_MAX, 100 * MS));
-        assert_int_equal(answer->reason, ICMS_MISS_DEADLINE);
-        assert_int_equal(matched(client, n, 1, 100 * MS, &reason), 0);
-        assert_int_equal(reason, ICMS_MISS_DEADLINE);
+        rig->fake[0]->status = 0x021; /* Command Interrupted: it sheds */
+        answer = rig_wait(client, rig_get(client, KV, n, UINT32_MAX, 1000 * MS));
+        assert_int_equal(answer->reason, ICMS_MISS_SHED);
+        assert_int_equal(matched(client, n, 1, 1000 * MS, &reason), 0);
+        assert_int_equal(reason, ICMS_MISS_SHED);
+        /* the next one answers many keys at once, and the owner does not */
+        atomic_store(&rig->agent->reactors[0].enclosures[0].exist_many, false);
+        assert_int_equal(matched(client, n, 1, 1000 * MS, &reason), 0);
+        assert_int_equal(reason, ICMS_MISS_SHED);
+        rig->fake[0]->status = 0;
+        assert_int_equal(matched(client, n, 1, 1000 * MS, &reason), 0);
+        assert_int_equal(reason, ICMS_MISS_ABSENT);
         rig_client_free(client);
         rig_free(rig);
     }
@@ -343,6 +350,68 @@ static void stores_that_are_never_answered_lower_the_share(void **state)
         put(client, key_at(rig, 0));
     rig_run(rig, 2 * AGENT_HEARTBEAT_NS);
     assert_int_equal(share_of(rig, 0), 100);
+    assert_int_equal(rig->agent->reactors[0].enclosures[0].storing_bytes, 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Loads are late at one, and stores at another: what the one would take for the other one, which
+ * has a share of its own, stays where it belongs. */
+static void the_next_takes_no_more_than_its_share(void **state)
+{
+    struct agent_rig *rig = rig_new(&ways[0]);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t at[3] = {0};
+
+    rig->fake[1]->hold_stores = true;
+    for (uint32_t i = 0; i < 2; i++)
+        (void)rig_put(client, KV, key_at(rig, 1), BYTES, SHM_FLAG_ON_FLASH, 20000 * MS);
+    rig_run(rig, 100 * MS);
+    for (uint32_t i = 0; i < 3; i += 2)
+        put(client, key_at(rig, i));
+    lower(rig, client, 2);
+    assert_int_equal(share_of(rig, 0), 60);
+    assert_int_equal(share_of(rig, 1), 60);
+    rig_on_fake(rig, 1, fake_target_release);
+    for (uint32_t i = 0; i < 100; i++) {
+        uint32_t n = key_above(rig);
+
+        put(client, n);
+        assert_int_equal(copies(rig, n), 1);
+        for (uint32_t j = 0; j < 3; j++)
+            at[j] += has(rig, j, n);
+        assert_hit(client, n);
+    }
+    assert_int_equal(at[1], 0);
+    assert_in_range(at[0], 20, 80);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Passed over for all, or gone: it has no share. */
+static void the_verdict_ends_the_share(void **state)
+{
+    struct agent_rig *rig = rig_new(&ways[0]);
+    struct rig_client *client = rig_client_new(rig);
+
+    lower(rig, client, 2);
+    assert_int_equal(share_of(rig, 0), 60);
+    sim_net_cut(rig->sim, rig->node, rig->fake_node[0], true);
+    rig_run(rig, 8000 * MS);
+    assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_EXCLUDED);
+    assert_int_equal(share_of(rig, 0), 100);
+    assert_int_equal(rig->agent->reactors[0].lowered, 0);
+    sim_net_cut(rig->sim, rig->node, rig->fake_node[0], false);
+    rig_run(rig, 8000 * MS);
+    assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_UP);
+    assert_int_equal(share_of(rig, 0), 100);
+    lower(rig, client, 2);
+    assert_int_equal(share_of(rig, 0), 60);
+    rig_run(rig, 500 * MS);
+    lower(rig, client, 2);
+    assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_SLOW);
+    assert_int_equal(share_of(rig, 0), 100);
+    assert_int_equal(rig->agent->reactors[0].lowered, 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -357,6 +426,8 @@ int main(void)
         cmocka_unit_test(a_miss_says_what_the_owner_said),
         cmocka_unit_test(the_owner_is_asked_when_the_next_is_lost),
         cmocka_unit_test(stores_that_are_never_answered_lower_the_share),
+        cmocka_unit_test(the_next_takes_no_more_than_its_share),
+        cmocka_unit_test(the_verdict_ends_the_share),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

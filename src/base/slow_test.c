@@ -412,6 +412,8 @@ static void what_waits_lowers_a_share(void **state)
         op[i] = (struct slow_op){.sent_ns = S + i * 10 * MS};
         slow_sent(&slow, 0, &op[i]);
     }
+    assert_false(ended(&slow, 1, SLOW_ANSWERED, S - MS, S + 6 * MS));
+    assert_int_equal(share(&slow, 0, S + 90 * MS), 100); /* is the other one well? */
     assert_false(ended(&slow, 1, SLOW_ANSWERED, S + 5 * MS, S + 6 * MS));
     assert_int_equal(share(&slow, 0, S + 50 * MS), 100);
     assert_int_equal(share(&slow, 0, S + 59 * MS), 100);
