@@ -130,8 +130,6 @@ void agent_search_asked(struct agent_search *search, const struct agent_enclosur
     if (search->tried == 0)
         search->epoch = enclosure->reactor->view->epoch;
     search->tried |= (uint64_t)1 << enclosure->number;
-    if (search->passed == enclosure->number + 1)
-        search->passed = 0;
     if (search->is_missed && !search->at_former)
         search->may_be_next = false;
 }
@@ -532,7 +530,7 @@ static bool op_read_goes_on(struct agent_op *op)
         !agent_search_missed(op->shard, &op->search, op->enclosure))
         return false;
     if (op->first_reason == ICMS_MISS_NONE && op->search.passed == 0)
-        op->first_reason = reason; /* else the owner is asked yet */
+        op->first_reason = reason; /* else what the owner says comes last */
     return op_ask(op);
 }
 

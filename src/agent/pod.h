@@ -98,7 +98,7 @@ struct agent_search {
     bool is_missed;   /* one that was asked does not have it                               */
     bool may_be_next; /* it may be with the next in order                                  */
     bool at_former;   /* the one that is asked owned it before                             */
-    uint8_t passed;   /* from 1: the owner, whose share is lowered, was not asked; 0: it was  */
+    uint8_t passed;   /* from 1: the owner, who is asked behind the next one; 0: it is first  */
 };
 
 /* Who is asked next; NULL: nobody. First the first in the key's order that is not excluded and has

@@ -322,6 +322,37 @@ static void the_owner_is_asked_when_the_next_is_lost(void **state)
     rig_free(rig);
 }
 
+/* Where the next one is down the owner is asked alone. */
+static void what_is_down_is_not_asked(void **state)
+{
+    struct rig_opts opts = {.enclosures = 4, .many = true};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    const struct shm_complete *answer;
+    uint32_t above[40];
+
+    sim_net_cut(rig->sim, rig->node, rig->fake_node[1], true);
+    rig_run(rig, 3000 * MS);
+    assert_int_equal(rig_stats(rig)->enclosures[1].state, AGENT_ENCLOSURE_EXCLUDED);
+    for (int i = 0; i < 2; i++) {
+        rig->fake[0]->delay_ns = 100 * MS;
+        (void)rig_wait(client, rig_get(client, KV, key_at(rig, 0), UINT32_MAX, 1000 * MS));
+        rig->fake[0]->delay_ns = 0;
+        for (uint32_t j = 2; j < 4; j++)
+            (void)rig_wait(client, rig_get(client, KV, key_at(rig, j), UINT32_MAX, 1000 * MS));
+    }
+    rig_run(rig, 2 * AGENT_HEARTBEAT_NS);
+    assert_int_equal(share_of(rig, 0), 60);
+    for (uint32_t i = 0; i < 40; i++)
+        above[i] = key_above(rig);
+    for (uint32_t i = 0; i < 40; i++) {
+        answer = rig_wait(client, rig_get(client, KV, above[i], UINT32_MAX, 1000 * MS));
+        assert_int_equal(answer->reason, ICMS_MISS_ABSENT);
+    }
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* Nobody loads: what is stored, and not answered, lowers the share, and no more than that. */
 static void stores_that_are_never_answered_lower_the_share(void **state)
 {
@@ -425,6 +456,7 @@ int main(void)
         cmocka_unit_test(a_delete_reaches_both),
         cmocka_unit_test(a_miss_says_what_the_owner_said),
         cmocka_unit_test(the_owner_is_asked_when_the_next_is_lost),
+        cmocka_unit_test(what_is_down_is_not_asked),
         cmocka_unit_test(stores_that_are_never_answered_lower_the_share),
         cmocka_unit_test(the_next_takes_no_more_than_its_share),
         cmocka_unit_test(the_verdict_ends_the_share),
