@@ -283,7 +283,7 @@ static double enclosure_lacks(const struct agent_enclosure_stats *enclosure)
 static double enclosure_settings_differ(const struct agent_enclosure_stats *enclosure)
 {
     return enclosure->enclosures_differ + enclosure->weights_differ +
-           __builtin_popcountll(enclosure->run_blocks_differ) +
+           (enclosure->epoch_there != 0) + __builtin_popcountll(enclosure->run_blocks_differ) +
            __builtin_popcountll(enclosure->value_max_differ);
 }
 
@@ -462,7 +462,7 @@ static void page_enclosures(struct ctl_page *page, const struct agent_stats *sta
                    "Times it was excluded.", enclosure_exclusions);
     page_enclosure(page, stats, "icms_agent_enclosure_settings_differ", "gauge",
                    "Settings in which it or its other hosts differ: blocks are not found, or do "
-                   "not fit.",
+                   "not fit; or its target has a later pod map.",
                    enclosure_settings_differ);
     page_enclosure(page, stats, "icms_agent_enclosure_probes_total", "counter",
                    "Times it was tried again while excluded or slow.", enclosure_probes);

@@ -92,15 +92,17 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
 
 /* What was logged of the enclosures, by their numbers. */
 struct main_seen {
-    struct uuid uuid[LIMIT_ENCLOSURES];       /* of enclosure i                             */
-    uint64_t excluded;                        /* bit i: enclosure i is down                 */
-    uint64_t slow_total[LIMIT_ENCLOSURES];    /* of enclosure i                             */
-    uint64_t slow;                            /* bit i: enclosure i is slow                 */
-    uint8_t lowered_looks[LIMIT_ENCLOSURES];  /* that saw its share lowered, in halves      */
-    uint64_t lowered_ns[LIMIT_ENCLOSURES];    /* when that was logged; 0: never             */
-    uint64_t lowered;                         /* bit i: it is logged, and its end is not    */
-    bool enclosures_differ;                   /* from those of other hosts                  */
-    bool weights_differ;                      /* likewise                                   */
+    struct uuid uuid[LIMIT_ENCLOSURES];      /* of enclosure i                             */
+    uint64_t excluded;                       /* bit i: enclosure i is down                 */
+    uint64_t slow_total[LIMIT_ENCLOSURES];   /* of enclosure i                             */
+    uint64_t slow;                           /* bit i: enclosure i is slow                 */
+    uint8_t lowered_looks[LIMIT_ENCLOSURES]; /* that saw its share lowered, in halves      */
+    uint64_t lowered_ns[LIMIT_ENCLOSURES];   /* when that was logged; 0: never             */
+    uint64_t lowered;                        /* bit i: it is logged, and its end is not    */
+    bool enclosures_differ;                  /* from those of other hosts                  */
+    bool weights_differ;                     /* likewise                                   */
+    uint64_t epoch, epoch_ns; /* in use; since when no enclosure had a later one, or it is in use */
+    bool epoch_said;          /* that enclosures have a later one                          */
     uint64_t run_blocks_differ;               /* bit j: of volume j                         */
     uint64_t value_max_differ;                /* likewise                                   */
     uint64_t up;                              /* bit i: enclosure i is up                   */
@@ -354,6 +356,39 @@ static void main_settings(const struct agent_stats *stats, struct main_seen *io_
     io_seen->run_blocks_differ = run_blocks_differ;
 }
 
+/* Maps reach one server after the other: a later one elsewhere is logged when it stays so. */
+#define MAIN_EPOCH_NS ((uint64_t)10 * 1000 * 1000 * 1000)
+
+/* Enclosures whose targets have a later epoch are logged once for each epoch of our own. */
+static void main_epoch(const struct agent_stats *stats, struct main_seen *io_seen)
+{
+    const struct agent_enclosure_stats *latest = NULL;
+    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
+        const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
+
+        count += enclosure->epoch_there != 0;
+        if (latest == NULL || latest->epoch_there < enclosure->epoch_there)
+            latest = enclosure;
+    }
+    if (count == 0 || io_seen->epoch != stats->epoch) {
+        io_seen->epoch = stats->epoch;
+        io_seen->epoch_ns = now_ns;
+        io_seen->epoch_said = false;
+    }
+    if (io_seen->epoch_said || now_ns - io_seen->epoch_ns < MAIN_EPOCH_NS)
+        return;
+    io_seen->epoch_said = true;
+    log_line(LOG_WARN,
+             "pod map: epoch %llu is in use here, and a later one at %u of %u enclosures, such as "
+             "%u at %s: the map of this server is old, and what changed since then is missed; copy "
+             "the newer map here; compare: `icms pod status`",
+             (unsigned long long)stats->epoch, count, stats->enclosure_count, latest->epoch_there,
+             latest->name);
+}
+
 /* How something is proven; NULL: not at all. */
 static const char *main_method(bool chap, bool tls)
 {
@@ -536,6 +571,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
             main_link(enclosure, &enclosure->links[j], conf, io_seen);
         main_damage(&stats, enclosure, io_seen);
     }
+    main_epoch(&stats, io_seen);
     main_settings(&stats, io_seen);
     main_value_max(&stats, io_seen);
     version_log_look(&io_seen->versions, loop_env_now_ns(loop_env_uring()), &stats);

@@ -107,13 +107,15 @@ static icms_err main_hosts(const struct conf_target *conf, struct target_opts *o
 }
 
 /* A whole number of what conf says, as target takes it. */
-static icms_err main_opts(const struct conf_target *conf, const struct daemon_opts *opts,
+static icms_err main_opts(const struct target_reload *reload, const struct daemon_opts *opts,
                           struct target_drive_opts *drives, struct err_why *why,
                           struct target_opts *out)
 {
+    const struct conf_target *conf = target_reload_conf(reload);
     icms_err err;
 
     target_opts_init(out);
+    target_reload_pod(reload->started, out);
     out->env = loop_env_uring();
     out->name = conf->name;
     out->uuid = conf->uuid;
@@ -488,7 +490,7 @@ static int main_check(const struct daemon_opts *opts, const struct target_reload
     struct target_drive_opts drives[LIMIT_DRIVES];
     struct target_opts target_opts;
     struct err_why why = {""};
-    icms_err err = main_opts(conf, opts, drives, &why, &target_opts);
+    icms_err err = main_opts(reload, opts, drives, &why, &target_opts);
 
     if (err == ICMS_OK)
         err = target_check(&target_opts, &why);
@@ -516,7 +518,7 @@ static int main_run(const struct daemon_opts *opts, struct target_reload *reload
     struct target *target = NULL;
     struct ctl_http *http = NULL;
     struct err_why why = {""};
-    icms_err err = main_opts(conf, opts, drives, &why, &target_opts);
+    icms_err err = main_opts(reload, opts, drives, &why, &target_opts);
 
     if (err == ICMS_OK) /* before a drive is made or formatted */
         err = target_keys_check(&target_opts, &why);

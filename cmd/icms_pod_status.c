@@ -115,6 +115,24 @@ static void values_compare(json_t *list, const struct conf_enclosure *is, const 
     addresses_compare(list, is, known);
 }
 
+/* An enclosure whose target has a later map than the agent. */
+static void epochs_there_compare(json_t *list, const json_t *root)
+{
+    const json_t *enclosure;
+    size_t at;
+
+    json_array_foreach(json_object_get(root, "enclosures"), at, enclosure)
+    {
+        json_int_t there = json_integer_value(json_object_get(enclosure, "epoch_there"));
+
+        if (there > (json_int_t)agent_epoch_of(root))
+            difference_add(list,
+                           "the agent uses epoch %u, the target of %s epoch %lld: the map of "
+                           "this machine is old",
+                           agent_epoch_of(root), text_of(enclosure, "name"), (long long)there);
+    }
+}
+
 static void epoch_compare(json_t *list, const struct conf_pod *map, uint32_t epoch)
 {
     if (epoch == 0)
@@ -154,6 +172,7 @@ static json_t *differences(const struct conf_pod *map, const json_t *root)
         difference_add(list, "the agent uses the map of pod %s, the file is that of pod %s",
                        text_of(root, "pod"), map->name);
     epoch_compare(list, map, agent_epoch_of(root));
+    epochs_there_compare(list, root);
     for (uint32_t i = 0; i < map->enclosure_count; i++) {
         const struct conf_enclosure *is = &map->enclosures[i];
         const json_t *known = agent_enclosure(root, is->name);

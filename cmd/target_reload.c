@@ -33,6 +33,14 @@ void target_reload_drives(const struct conf_target *conf, struct target_drive_op
             .drains = conf->drives[i].state == CONF_DRIVE_DRAINING};
 }
 
+void target_reload_pod(const struct conf_live *live, struct target_opts *io_opts)
+{
+    const struct conf_pod *pod = conf_live_pod(live);
+
+    io_opts->pod = pod != NULL ? pod->name : NULL;
+    io_opts->pod_epoch = pod != NULL ? pod->epoch : 0;
+}
+
 /* ---- the map's file ------------------------------------------------------------------------- */
 
 /* On the thread of the watch. A text that was not taken yet is out of date. */
@@ -129,14 +137,37 @@ const struct conf_target *target_reload_conf(const struct target_reload *reload)
     return conf_live_target(reload->started);
 }
 
-icms_err target_reload_check(const struct target_reload *reload, const struct target_opts *opts,
-                             struct err_why *why)
+/* Whether the map is as new as the one that the drives had last. */
+static icms_err epoch_check(const struct target_reload *reload, const struct target_opts *opts,
+                            struct err_why *why)
+{
+    const struct conf_pod *pod = conf_live_pod(reload->started);
+    uint32_t had = target_epoch_known(opts);
+    char remedy[128] = "give the pod another name in all files, as no epoch is higher";
+    const char *file;
+    uint32_t line = conf_live_line(reload->started, UINT32_MAX, "epoch", &file);
+
+    if (pod->epoch >= had)
+        return ICMS_OK;
+    if (had < UINT32_MAX)
+        (void)snprintf(remedy, sizeof(remedy),
+                       "set its `epoch` to %u or more, and give it to all servers of the pod",
+                       had + 1);
+    return err_set(why, ICMS_CONFIG,
+                   "%.200s:%u: epoch %u of pod %s is lower than %u, which the drives of this "
+                   "enclosure had: what was reset, deleted or changed since then would be undone; "
+                   "take the newer map from another server of the pod; if the older one is meant, "
+                   "%s",
+                   file, line, pod->epoch, pod->name, had, remedy);
+}
+
+/* Whether it is the map of this enclosure, or lists a volume of its drives. */
+static icms_err foreign_check(const struct target_reload *reload, const struct target_opts *opts,
+                              struct err_why *why)
 {
     const struct conf_pod *pod = conf_live_pod(reload->started);
     uint32_t held;
 
-    if (pod == NULL)
-        return ICMS_OK;
     for (uint32_t i = 0; i < pod->enclosure_count; i++)
         if (uuid_equal(&pod->enclosures[i].uuid, &opts->uuid))
             return ICMS_OK;
@@ -150,6 +181,18 @@ icms_err target_reload_check(const struct target_reload *reload, const struct ta
                    "there (icms pod add %s)",
                    target_reload_conf(reload)->pod, pod->name, pod->epoch, opts->name, held,
                    opts->name);
+}
+
+icms_err target_reload_check(const struct target_reload *reload, const struct target_opts *opts,
+                             struct err_why *why)
+{
+    icms_err err = ICMS_OK;
+
+    if (conf_live_pod(reload->started) != NULL)
+        err = foreign_check(reload, opts, why);
+    if (err == ICMS_OK && conf_live_pod(reload->started) != NULL)
+        err = epoch_check(reload, opts, why);
+    return err;
 }
 
 icms_err target_reload_start(struct target_reload *reload, struct target *target,
@@ -368,6 +411,7 @@ static icms_err comes_check(struct target_reload *reload, bool *out_is_same, str
                        "for that line",
                        cause.text);
     target_opts_init(&reload->target_opts);
+    target_reload_pod(reload->comes, &reload->target_opts);
     target_reload_drives(conf, reload->drives);
     reload->target_opts.env = loop_env_uring();
     reload->target_opts.segment_bytes = conf->segment_bytes;

@@ -75,6 +75,9 @@ struct target_reload {
 /* Drives of a configuration as target takes them: [LIMIT_DRIVES]. */
 void target_reload_drives(const struct conf_target *conf, struct target_drive_opts *out_drives);
 
+/* The pod and the epoch of a file's map as target takes them; they stay the file's. */
+void target_reload_pod(const struct conf_live *live, struct target_opts *io_opts);
+
 /* Reads the file, and its map. target_reload_fini also after an error. */
 icms_err target_reload_init(struct target_reload *reload, const struct daemon_opts *opts,
                             struct err_why *why) ICMS_MUST_CHECK;
@@ -84,7 +87,8 @@ void target_reload_fini(struct target_reload *reload);
 const struct conf_target *target_reload_conf(const struct target_reload *reload);
 
 /* Whether the target may start with its map, before a drive is opened. CONFIG, with a sentence: it
- * is that of other enclosures and other volumes. Blocking. */
+ * is that of other enclosures and other volumes, or of an epoch below the one that the drives had
+ * of the same pod. Blocking. */
 icms_err target_reload_check(const struct target_reload *reload, const struct target_opts *opts,
                              struct err_why *why) ICMS_MUST_CHECK;
 

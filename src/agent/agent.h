@@ -381,6 +381,7 @@ struct agent_enclosure_stats {
     uint64_t missing;           /* bit i: lacks volume i, or hides it from this host */
     bool enclosures_differ;     /* other hosts have other enclosures, by their UUIDs        */
     bool weights_differ;        /* or other weights                                         */
+    uint32_t epoch_there;       /* of the pod map at its target, later than ours; 0: it is not */
     uint64_t run_blocks_differ; /* bit i: of volume i                                     */
     uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* what other hosts have; 0: the same */
     uint64_t value_max_differ; /* bit i: of volume i; ours is agent_volume_stats.value_max */

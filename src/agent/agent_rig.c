@@ -166,6 +166,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig->opts.client_bytes = 4 << 20;
     rig->opts.enclosure_count = opts->members != 0 ? opts->members : opts->enclosures;
     rig->opts.epoch = opts->epoch;
+    rig->opts.pod_name = opts->pod_name;
     rig->opts.enclosures = rig->enclosures;
     rig->opts.volume_count = RIG_VOLUMES;
     rig->opts.volumes = rig->volumes;

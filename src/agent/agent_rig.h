@@ -44,6 +44,7 @@ struct rig_opts {
     bool heavy;                /* the first one listed has another weight       */
     uint32_t members;          /* so many of the enclosures are in the pod; 0: all */
     uint64_t epoch;            /* of them                                       */
+    const char *pod_name;      /* likewise; NULL: no map                        */
     uint32_t links;            /* addresses of each enclosure; 0: 1             */
     uint64_t own_drive_bytes;  /* beside enclosures; 0: there is none           */
     uint64_t own_drive_day;    /* its write budget                              */

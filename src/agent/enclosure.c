@@ -627,7 +627,8 @@ static void link_up(struct nvmf_ctrl *ctrl)
 
 /* What other hosts of the enclosure have. Where that is not what this one has, they look for the
  * same block at different places. An epoch reaches one host after the other: what it changes is not
- * told before all had time to take it. */
+ * told before all had time to take it. That the target itself has a later one is told at once; it
+ * is one peer's word, so nothing but a sentence follows. */
 static void link_told(struct nvmf_ctrl *ctrl, uint8_t feature, uint32_t volume, uint32_t others)
 {
     const struct agent_link *link = nvmf_ctrl_owner(ctrl);
@@ -640,6 +641,9 @@ static void link_told(struct nvmf_ctrl *ctrl, uint8_t feature, uint32_t volume, 
     if (feature == NVME_FEATURE_ICMS_ENCLOSURES)
         atomic_store_explicit(&enclosure->enclosures_differ,
                               is_settled && others != own->enclosures, memory_order_relaxed);
+    else if (feature == NVME_FEATURE_ICMS_EPOCH)
+        atomic_store_explicit(&enclosure->epoch_there, others > own->epoch ? others : 0,
+                              memory_order_relaxed);
     else if (feature == NVME_FEATURE_ICMS_WEIGHTS)
         atomic_store_explicit(&enclosure->weights_differ, is_settled && others != own->weights,
                               memory_order_relaxed);
@@ -857,6 +861,7 @@ void agent_enclosure_settings_set(struct agent_enclosure *enclosure,
 {
     atomic_store_explicit(&enclosure->enclosures_differ, false, memory_order_relaxed);
     atomic_store_explicit(&enclosure->weights_differ, false, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->epoch_there, 0, memory_order_relaxed);
     for (uint32_t i = 0; i < LIMIT_LINKS; i++) {
         const struct agent_link *link = &enclosure->links[i];
 
@@ -892,6 +897,7 @@ static void enclosure_counters_reset(struct agent_enclosure *enclosure)
         link_counters_reset(&enclosure->links[i]);
     atomic_store_explicit(&enclosure->enclosures_differ, false, memory_order_relaxed);
     atomic_store_explicit(&enclosure->weights_differ, false, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->epoch_there, 0, memory_order_relaxed);
     atomic_store_explicit(&enclosure->included_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&enclosure->tried, false, memory_order_relaxed);
     atomic_store_explicit(&enclosure->state, AGENT_ENCLOSURE_CONNECTING, memory_order_relaxed);

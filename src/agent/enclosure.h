@@ -121,6 +121,7 @@ struct agent_enclosure {
     uint8_t *probe_memory;   /* [AGENT_PROBE_BYTES], of all probes: never looked at      */
     _Atomic bool exist_many; /* it offers exist-many, and that may be used          */
     _Atomic bool enclosures_differ, weights_differ; /* from what other hosts have         */
+    _Atomic uint32_t epoch_there; /* of the pod map at its target, later than ours; 0: it is not */
     _Atomic uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* theirs; 0: the same       */
     _Atomic uint32_t value_max_there[LIMIT_AGENT_VOLUMES];   /* its own, as stored; 0: the same */
     uint64_t began_ns;            /* when CONNECTING began                                    */

@@ -270,6 +270,7 @@ static void view_settings(struct agent_view *view, const struct agent *agent,
     view->settings.enclosures = (uint32_t)(uuids ^ uuids >> 32);
     view->settings.weights = (uint32_t)(weights ^ weights >> 32);
     view->settings.epoch = (uint32_t)view->epoch;
+    view->settings.pod = agent->pod.name[0] != '\0' ? pod_name_hash(agent->pod.name) : 0;
     for (uint32_t i = 0; i < agent->volume_count; i++)
         view->settings.run_blocks[i] = agent->volumes[i].spec.run_blocks;
 }

@@ -103,6 +103,67 @@ static void a_target_that_does_not_know_the_epoch_is_told_the_rest(void **state)
     rig_free(rig);
 }
 
+static void of_pod_a(struct fake_target *target)
+{
+    target->pod = pod_name_hash("a");
+    target->others[3] = 7;
+    settings_on(target);
+}
+
+static void of_pod_b(struct fake_target *target)
+{
+    of_pod_a(target);
+    target->pod = pod_name_hash("b");
+    target->others[3] = UINT32_MAX;
+}
+
+/* A target that uses a later epoch of the same pod's map: what this agent has is old. It is said,
+ * and the agent works on, as it is one peer's word; until it has that epoch, or the target has not.
+ */
+static void a_later_epoch_at_a_target_is_named(void **state)
+{
+    static const struct rig_opts mapped = {.enclosures = 2, .epoch = 5, .pod_name = "a"};
+    struct agent_rig *rig = rig_new(&mapped);
+    struct err_why why = {""};
+
+    rig_on_fake(rig, 0, of_pod_a);
+    rig_on_fake(rig, 1, of_pod_b); /* none of ours */
+    rig_run(rig, 3000 * MS);
+    assert_int_equal(rig->fake[0]->told_value[3], 5);
+    assert_int_equal(rig_stats(rig)->enclosures[0].epoch_there, 7);
+    assert_int_equal(rig_stats(rig)->enclosures[1].epoch_there, 0);
+    assert_true(status_has(rig, "\"settings_differ\":[\"epoch of the pod map: 5 here, 7 there\"]"));
+    assert_true(status_has(rig, "\"epoch_there\":7,"));
+    assert_true(agent_ready(rig->agent, 0, &why));
+    assert_int_equal(rig_pod(rig, 6, rig->enclosures, 2, &why), ICMS_OK);
+    assert_int_equal(rig_stats(rig)->enclosures[0].epoch_there, 0); /* not told yet */
+    rig_run(rig, 100 * MS);
+    assert_true(status_has(rig, "\"settings_differ\":[\"epoch of the pod map: 6 here, 7 there\"]"));
+    assert_int_equal(rig_pod(rig, 7, rig->enclosures, 2, &why), ICMS_OK);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(rig->fake[0]->told_value[3], 7);
+    assert_int_equal(rig_stats(rig)->enclosures[0].epoch_there, 0);
+    rig->fake[0]->others[3] = 9;
+    rig_run(rig, EVERY + MS); /* it is told now and then */
+    assert_int_equal(rig_stats(rig)->enclosures[0].epoch_there, 9);
+    rig->fake[0]->pod = 0; /* it has no map any more, or is an older version */
+    rig_run(rig, EVERY + MS);
+    assert_int_equal(rig_stats(rig)->enclosures[0].epoch_there, 0);
+    rig_free(rig);
+}
+
+/* Without a map there is none to be older. */
+static void without_a_map_no_epoch_is_later(void **state)
+{
+    struct agent_rig *rig = rig_new(&two);
+
+    rig_on_fake(rig, 0, of_pod_a);
+    rig_run(rig, 3000 * MS);
+    assert_int_equal(rig_stats(rig)->enclosures[0].epoch_there, 0);
+    assert_true(status_has(rig, "\"settings_differ\":[]"));
+    rig_free(rig);
+}
+
 static void smaller(struct fake_target *target)
 {
     target->volumes[KV].value_bytes_max -= 4096;
@@ -166,6 +227,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_that_differ_are_named),
         cmocka_unit_test(a_target_that_does_not_know_the_epoch_is_told_the_rest),
+        cmocka_unit_test(a_later_epoch_at_a_target_is_named),
+        cmocka_unit_test(without_a_map_no_epoch_is_later),
         cmocka_unit_test(a_value_max_that_differs_is_named),
         cmocka_unit_test(order_does_not_matter_and_weights_do),
     };

@@ -280,6 +280,8 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
     out->enclosures_differ |=
         atomic_load_explicit(&enclosure->enclosures_differ, memory_order_relaxed);
     out->weights_differ |= atomic_load_explicit(&enclosure->weights_differ, memory_order_relaxed);
+    out->epoch_there = (uint32_t)u64_max(
+        out->epoch_there, atomic_load_explicit(&enclosure->epoch_there, memory_order_relaxed));
     for (uint32_t i = 0; i < enclosure->agent->volume_count; i++) {
         uint32_t others =
             atomic_load_explicit(&enclosure->run_blocks_others[i], memory_order_relaxed);
@@ -682,11 +684,19 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
         if ((enclosure->missing & volumes & (uint64_t)1 << i) != 0)
             json_put_string(json, NULL, stats->volumes[i].name);
     json_put_end(json);
+    json_put_uint(json, "epoch_there", enclosure->epoch_there);
     json_put_array(json, "settings_differ");
     if (enclosure->enclosures_differ)
         json_put_string(json, NULL, "enclosures");
     if (enclosure->weights_differ)
         json_put_string(json, NULL, "weights");
+    if (enclosure->epoch_there != 0) {
+        char text[96];
+
+        (void)snprintf(text, sizeof(text), "epoch of the pod map: %llu here, %u there",
+                       (unsigned long long)stats->epoch, enclosure->epoch_there);
+        json_put_string(json, NULL, text);
+    }
     for (uint32_t i = 0; i < stats->volume_count; i++) {
         char text[LIMIT_NAME_BYTES + 32];
 

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+#include "base/hash.h"
+
 int hex_digit(char c)
 {
     if (c >= '0' && c <= '9')
@@ -33,6 +35,13 @@ bool key_parse(const char *text, struct key *out_key)
     }
     *out_key = key;
     return true;
+}
+
+uint32_t pod_name_hash(const char *name)
+{
+    uint32_t hash = (uint32_t)hash64(name, strlen(name));
+
+    return hash != 0 ? hash : 1;
 }
 
 bool uuid_parse(const char *text, struct uuid *out_uuid)

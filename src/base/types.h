@@ -132,6 +132,9 @@ struct volume_spec {
     struct local_id groups[LIMIT_VOLUME_USERS]; /* agent: groups whose members may          */
 };
 
+/* By which daemons and drives compare the names of their pods; never 0. Pure; any thread. */
+uint32_t pod_name_hash(const char *name);
+
 /* Whether the first LIMIT_RUN_BYTES of the volume's 16-byte keys are a run, which places them. All
  * keys of a sealed volume are made by libicms. Those of a raw one are whatever hosts choose, names
  * that begin alike perhaps: the whole key places them. */

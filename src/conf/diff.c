@@ -544,7 +544,9 @@ void conf_live_diff(const struct conf_live *was, const struct conf_live *is,
 uint32_t conf_live_line(const struct conf_live *live, uint32_t volume, const char *key,
                         const char **out_file)
 {
-    bool is_map = live->map.object != NULL && (volume != UINT32_MAX || strcmp(key, "tenants") == 0);
+    bool is_map =
+        live->map.object != NULL &&
+        (volume != UINT32_MAX || strcmp(key, "tenants") == 0 || strcmp(key, "epoch") == 0);
     const struct conf_node *root = conf_doc_root(is_map ? live->map.doc : live->file.doc);
     const struct conf_node *list = conf_node_get(root, volume == UINT32_MAX ? key : "volumes");
     const struct conf_node *node = list != NULL ? list->first : NULL;

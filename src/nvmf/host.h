@@ -134,9 +134,9 @@ struct nvmf_ctrl_ops {
     /* The namespaces changed; look volumes up again. */
     void (*changed)(struct nvmf_ctrl *ctrl);
 
-    /* The target says which value other hosts have (NVME_FEATURE_ICMS_*), while it is up. volume:
-     * which of opts.volumes, of run_blocks. After up(), and again now and then. NULL: not of
-     * interest. */
+    /* The target says which value other hosts have (NVME_FEATURE_ICMS_*), while it is up; of the
+     * epoch, which one it uses itself of the same pod's map, or 0. volume: which of opts.volumes,
+     * of run_blocks. After up(), and again now and then. NULL: not of interest. */
     void (*told)(struct nvmf_ctrl *ctrl, uint8_t feature, uint32_t volume, uint32_t others);
 
     /* Commands wait, and nothing came for half of silence_ns. NULL: not of interest. */
@@ -151,11 +151,13 @@ struct nvmf_ctrl_ops {
 };
 
 /* What all hosts that share blocks have to agree about; compared by the target, which does not know
- * what it means. The epoch is only shown there: it reaches one host after the other. */
+ * what it means. The epoch is only shown there, and answered with the target's: it reaches one
+ * after the other. */
 struct nvmf_settings {
     uint32_t enclosures;                      /* a hash of the UUIDs of all enclosures */
     uint32_t weights;                         /* a hash of them with their weights     */
     uint32_t epoch;                           /* of the pod map; 0: there is none      */
+    uint32_t pod;                             /* pod_name_hash() of its pod; likewise  */
     uint32_t run_blocks[LIMIT_AGENT_VOLUMES]; /* of each of opts.volumes               */
 };
 

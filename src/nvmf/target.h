@@ -328,6 +328,10 @@ struct nvmf_target_differs {
     uint32_t value, kept;          /* what it told, what others have                              */
 };
 
+/* The pod map that the target follows, which hosts are answered with when they tell the epoch of
+ * theirs: pod_name_hash() of its pod; 0: there is none. Any thread. */
+void nvmf_target_epoch_set(struct nvmf_target *target, uint32_t pod, uint32_t epoch);
+
 /* The last one that stats.settings_differ counted. Any thread. */
 void nvmf_target_differs(struct nvmf_target *target, struct nvmf_target_differs *out_differs);
 

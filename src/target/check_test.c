@@ -171,6 +171,118 @@ static void drives_that_were_used_for_other_volumes_are_told(void **state)
     rig_free(&rig);
 }
 
+/* Applies the volumes of the options with an epoch of a map, while the target runs. */
+static void epoch_apply(struct rig *rig, uint32_t epoch)
+{
+    struct target_refused refused;
+    struct err_why why = {""};
+    icms_err err = ICMS_OK;
+    int turns = 0;
+
+    rig->opts.pod_epoch = epoch;
+    assert_int_equal(target_volumes_change(rig->target, &rig->opts, &refused, &why), ICMS_OK);
+    while (!target_volumes_changed(rig->target, &err, &refused, &why) && turns++ < 1000)
+        (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 1000000);
+    assert_true(turns < 1000);
+    assert_int_equal(err, ICMS_OK);
+}
+
+/* The highest epoch of a pod that one drive of the rig, or all of them (first: 0), know. */
+static uint32_t epoch_of(struct rig *rig, const char *pod, uint32_t first, uint32_t count)
+{
+    struct target_opts opts = rig->opts;
+
+    opts.pod = pod;
+    opts.drives = &rig->drives[first];
+    opts.drive_count = count;
+    return target_epoch_known(&opts);
+}
+
+/* The highest epoch stays on all drives, over restarts and crashes, whatever the map has later. */
+static void the_highest_epoch_stays(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+
+    rig_up(rig); /* without a map */
+    assert_int_equal(target_epoch_known(&rig->opts), 0);
+    rig_down(rig);
+    rig->opts.pod = "a";
+    rig->opts.pod_epoch = 7;
+    assert_int_equal(target_epoch_known(&rig->opts), 0);
+    rig_up(rig);
+    assert_int_equal(target_epoch_known(&rig->opts), 7); /* beside the target that serves */
+    epoch_apply(rig, 9);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(epoch_of(rig, "a", i, 1), 9);
+    rig_crash_power(rig, true);
+    assert_int_equal(target_epoch_known(&rig->opts), 9);
+    rig->opts.pod_epoch = 3; /* whoever starts it so was asked before */
+    rig_up(rig);
+    assert_int_equal(target_epoch_known(&rig->opts), 9);
+    rig_down(rig);
+    rig->opts.pod = NULL; /* volumes of its own for a while */
+    rig_up(rig);
+    rig_down(rig);
+    assert_int_equal(epoch_of(rig, "a", 0, 2), 9);
+    assert_int_equal(epoch_of(rig, "b", 0, 2), 0);
+    rig->opts.pod = "b"; /* of another pod from now on */
+    rig->opts.pod_epoch = 2;
+    rig_up(rig);
+    rig_down(rig);
+    assert_int_equal(epoch_of(rig, "b", 0, 2), 2);
+    assert_int_equal(epoch_of(rig, "a", 0, 2), 0);
+    rig_free(&rig);
+}
+
+/* A drive that was away, or is new, knows less: the highest of all counts, and all know it then. */
+static void the_highest_epoch_of_all_drives_counts(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+
+    rig->opts.pod = "a";
+    rig->opts.pod_epoch = 7;
+    rig_up(rig);
+    rig_down(rig);
+    sim_disk_dead(rig->node, rig->paths[1], true);
+    rig_up(rig);
+    epoch_apply(rig, 9);
+    rig_down(rig);
+    sim_disk_dead(rig->node, rig->paths[1], false);
+    assert_int_equal(epoch_of(rig, "a", 0, 1), 9);
+    assert_int_equal(epoch_of(rig, "a", 1, 1), 7);
+    assert_int_equal(epoch_of(rig, "a", 0, 2), 9);
+    rig_up(rig);
+    assert_int_equal(epoch_of(rig, "a", 1, 1), 9);
+    rig_down(rig);
+    rig->drives[0].format = TARGET_FORMAT_ANY; /* the other one still knows */
+    assert_int_equal(target_epoch_known(&rig->opts), 9);
+    rig->drives[1].format = TARGET_FORMAT_ANY;
+    assert_int_equal(target_epoch_known(&rig->opts), 0);
+    rig->drives[1].format = TARGET_FORMAT_NOTHING;
+    rig_up(rig); /* the new one knows it, too */
+    rig->drives[0].format = TARGET_FORMAT_NOTHING;
+    assert_int_equal(epoch_of(rig, "a", 0, 1), 9);
+    rig_free(&rig);
+}
+
+/* A change that a drive refuses leaves the epoch as it was. */
+static void a_refused_change_keeps_the_epoch(void **state)
+{
+    struct rig *rig = rig_new(1, 1);
+    struct target_refused refused;
+    struct err_why why = {""};
+
+    rig->opts.pod = "a";
+    rig->opts.pod_epoch = 7;
+    rig->volumes[0].generation = 2;
+    rig_up(rig);
+    rig->volumes[0].generation = 1;
+    rig->opts.pod_epoch = 8;
+    assert_int_equal(target_volumes_change(rig->target, &rig->opts, &refused, &why), ICMS_CONFIG);
+    assert_int_equal(target_epoch_known(&rig->opts), 7);
+    rig_free(&rig);
+}
+
 /* The quota fits into the size that is written, and not into the drive that is there. */
 static void a_quota_above_the_drives_that_are_here_is_said(void **state)
 {
@@ -315,6 +427,9 @@ int main(void)
         cmocka_unit_test(a_segment_that_differs_is_said),
         cmocka_unit_test(volumes_that_the_drives_know_otherwise_are_said),
         cmocka_unit_test(drives_that_were_used_for_other_volumes_are_told),
+        cmocka_unit_test(the_highest_epoch_stays),
+        cmocka_unit_test(the_highest_epoch_of_all_drives_counts),
+        cmocka_unit_test(a_refused_change_keeps_the_epoch),
         cmocka_unit_test(a_quota_above_the_drives_that_are_here_is_said),
         cmocka_unit_test(values_that_do_not_fit_a_formatted_drive_are_said),
         cmocka_unit_test(a_drive_is_formatted_as_its_options_say_and_that_is_told),

@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which generation the volumes of an enclosure had.
+ * Which generation the volumes of an enclosure had, and which epoch its pod map.
  *
  * A volume that is reset has another UUID, so nothing of before is found. But its file may be put
  * back to the one of before: then that UUID is looked for again, and what was reset would be there.
- * So each drive keeps the highest generation of each name, and whether its blocks are sealed:
+ * So each drive keeps the highest generation of each name, and whether its blocks are sealed. A map
+ * that goes back is refused by who has a later one in use; after a restart nobody has. So each
+ * drive keeps the highest epoch, too, of the pod that the enclosure followed last:
  *
  *   target_generations_start   at the start: what all drives know together, against the file
  *   target_generations_look    what a drive knows that nobody has opened, for --check-config
- *   target_generations_know    a volume begins while the enclosure runs: on all drives in service
- *                              before a command can reach it (volumes.c); or a drive joins
+ *   target_generations_know    a volume begins, or an epoch is applied, while the enclosure runs:
+ * on all drives in service before a command can meet it, and after all that can refuse it
+ * (volumes.c); or a drive joins target_epoch_known         what all drives know before the start,
+ * and for --check-config
+ *
+ * An epoch that is on flash when the power fails, and was not applied, is that of a file which was
+ * there: the start takes that. The other way round, what a later epoch took away would be back.
  *
  * Names stand there as hashes. An entry of a name stays when its volume is deleted; when all are in
  * use, the one with the lowest generation goes. A drive that was away knows less; the highest of
@@ -128,6 +135,58 @@ void target_generation_add(struct target_generations *known, const struct volume
     entry_add(known, &add, true);
 }
 
+/* ---- the epoch ------------------------------------------------------------------------------ */
+
+/* Whose epoch counts: nothing is known of it yet. Without a pod whatever drives know stays. */
+static void epoch_begin(struct target_generations *known, const struct target_opts *opts)
+{
+    if (opts->pod != NULL)
+        known->map.pod = le32_of(pod_name_hash(opts->pod));
+}
+
+static void epoch_add(struct target_generations *known, const struct target_epoch_df *add)
+{
+    if (le32_get(known->map.pod) == 0)
+        known->map = *add;
+    else if (le32_get(known->map.pod) == le32_get(add->pod) &&
+             le32_get(known->map.epoch) < le32_get(add->epoch))
+        known->map.epoch = add->epoch;
+}
+
+void target_epoch_add(struct target_generations *known, const struct target_opts *opts)
+{
+    struct target_epoch_df add;
+
+    if (opts->pod == NULL)
+        return;
+    add = (struct target_epoch_df){le32_of(pod_name_hash(opts->pod)), le32_of(opts->pod_epoch)};
+    epoch_add(known, &add);
+}
+
+void target_epoch_tell(struct target *target)
+{
+    nvmf_target_epoch_set(target->nvmf, le32_get(target->generations.map.pod),
+                          le32_get(target->generations.map.epoch));
+}
+
+uint32_t target_epoch_known(const struct target_opts *opts)
+{
+    struct target_generations *known = calloc(1, sizeof(*known));
+    uint32_t epoch = 0;
+
+    if (known == NULL || opts->pod == NULL) {
+        free(known);
+        return 0;
+    }
+    epoch_begin(known, opts);
+    for (uint32_t i = 0; i < opts->drive_count; i++)
+        if (opts->drives[i].format != TARGET_FORMAT_ANY)
+            target_generations_look(known, opts->env, opts->drives[i].path);
+    epoch = le32_get(known->map.epoch);
+    free(known);
+    return epoch;
+}
+
 /* ---- on drives ------------------------------------------------------------------------------ */
 
 /* A page of the owner's notes, from 1. */
@@ -137,14 +196,21 @@ static void page_make(const struct target_generations *known, uint32_t page,
     memset(out_page, 0, STORE_NOTE_BYTES);
     memcpy(out_page, &known->entry[(page - 1) * TARGET_PAGE_GENERATIONS],
            TARGET_PAGE_GENERATIONS * sizeof(known->entry[0]));
+    if (page == 1)
+        memcpy(out_page + TARGET_PAGE_GENERATIONS * sizeof(known->entry[0]), &known->map,
+               sizeof(known->map));
 }
 
 /* What a page of a drive has to say. */
-static void page_read(struct target_generations *known, const void *page)
+static void page_read(struct target_generations *known, uint32_t page, const uint8_t *bytes)
 {
     struct target_generation_df entry[TARGET_PAGE_GENERATIONS];
+    struct target_epoch_df map;
 
-    memcpy(entry, page, sizeof(entry));
+    memcpy(entry, bytes, sizeof(entry));
+    memcpy(&map, bytes + sizeof(entry), sizeof(map));
+    if (page == 1)
+        epoch_add(known, &map);
     for (uint32_t i = 0; i < TARGET_PAGE_GENERATIONS; i++)
         if (le64_get(entry[i].name) != 0)
             entry_add(known, &entry[i], false);
@@ -154,7 +220,7 @@ static void page_read(struct target_generations *known, const void *page)
 static void drive_read(struct target_generations *known, const struct target_drive *drive)
 {
     for (uint32_t page = 1; page < STORE_NOTES; page++)
-        page_read(known, store_note(drive->store, page));
+        page_read(known, page, store_note(drive->store, page));
 }
 
 void target_generations_look(struct target_generations *known, struct loop_env *env,
@@ -164,7 +230,7 @@ void target_generations_look(struct target_generations *known, struct loop_env *
 
     if (pages != NULL && store_notes_look(env, path, NULL, pages) == ICMS_OK)
         for (uint32_t page = 1; page < STORE_NOTES; page++)
-            page_read(known, pages + (size_t)page * STORE_NOTE_BYTES);
+            page_read(known, page, pages + (size_t)page * STORE_NOTE_BYTES);
     free(pages);
 }
 
@@ -185,6 +251,7 @@ icms_err target_generations_start(struct target *target, struct err_why *why)
 {
     const char *key;
 
+    epoch_begin(&target->generations, &target->opts);
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
         if (target_drive_in(target, i))
             drive_read(&target->generations, &target->drives[i]);
@@ -197,6 +264,9 @@ icms_err target_generations_start(struct target *target, struct err_why *why)
     }
     for (uint32_t v = 0; v < target->volume_count; v++)
         target_generation_add(&target->generations, &target->volumes[v].spec);
+    target_epoch_add(&target->generations, &target->opts);
+    if (target->opts.pod != NULL)
+        target_epoch_tell(target);
     return target_drives_each(target, drive_write, why);
 }
 

@@ -186,6 +186,7 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
     err = target_make(target, why);
     target->opts.volumes = NULL; /* they were copied */
     target->opts.tenants = NULL;
+    target->opts.pod = NULL;
     if (err != ICMS_OK) {
         target_free(&target);
         return err;

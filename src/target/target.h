@@ -70,6 +70,9 @@ struct target_opts {
     uint32_t tenant_count;
     const struct volume_spec *volumes; /* 0..LIMIT_VOLUMES; copied                               */
     uint32_t volume_count;
+    const char
+        *pod; /* whose map the volumes are of; NULL: there is none; until target_new returns */
+    uint32_t pod_epoch;                   /* of that map                                      */
     const struct nvmf_target_host *hosts; /* that are known; read by target_new                  */
     uint32_t host_count;
     uint8_t require; /* REQUIRE_*: of hosts that are not listed                             */
@@ -102,6 +105,12 @@ void target_check_here(const struct target_opts *opts, void (*say)(void *arg, co
  * for none, or will be erased. Changes nothing, and works beside a target that serves them.
  * Blocking. */
 uint32_t target_volumes_foreign(const struct target_opts *opts);
+
+/* The highest epoch of a map of opts.pod that the drives which are here have had; of those that
+ * will be erased it does not count. 0: none, or no pod. Who starts with a lower one takes back what
+ * a later map changed: target_new allows that and keeps the highest. Changes nothing, and works
+ * beside a target that serves the drives. Blocking. */
+uint32_t target_epoch_known(const struct target_opts *opts);
 
 /* Memory that target_new takes: buffers, and the indexes of the drives that are here or will be
  * made. Blocking. */
@@ -141,7 +150,8 @@ struct target_refused {
     const char *key; /* of the configuration: "quota"; ""                  */
 };
 
-/* Begins a change: opts.volumes and opts.tenants as they shall be; the rest of opts is not read.
+/* Begins a change: opts.volumes and opts.tenants as they shall be, of the map of opts.pod with
+ * opts.pod_epoch, which drives keep from then on; the rest of opts is not read.
  * What it needs is copied. Refused as a whole, with a sentence: CONFIG: a generation that goes
  * back, a flag that records depend on without another generation, a value or quota that is too
  * large; LIMIT: no number is left; BUSY: the change before is not over; NO_MEMORY. One control

@@ -66,13 +66,24 @@ struct target_generation_df {
 };
 static_assert(sizeof(struct target_generation_df) == 16, "no padding");
 
+/* The pod map that the enclosure applied last: behind the entries of the first page. */
+struct target_epoch_df {
+    le32 pod;   /* pod_name_hash() of its pod; 0: it had none */
+    le32 epoch; /* the highest of that pod                    */
+};
+
 #define TARGET_PAGE_GENERATIONS (STORE_NOTE_BYTES / sizeof(struct target_generation_df))
 #define TARGET_GENERATIONS      ((STORE_NOTES - 1) * TARGET_PAGE_GENERATIONS)
 static_assert(TARGET_GENERATIONS >= LIMIT_VOLUMES, "each volume has an entry");
+static_assert(TARGET_PAGE_GENERATIONS * sizeof(struct target_generation_df) +
+                      sizeof(struct target_epoch_df) <=
+                  STORE_NOTE_BYTES,
+              "the epoch has its place");
 
 /* By no order; in pages 1 and on of the owner's notes of each drive. */
 struct target_generations {
     struct target_generation_df entry[TARGET_GENERATIONS];
+    struct target_epoch_df map;
 };
 
 /* ---- volumes -------------------------------------------------------------------------------- */
@@ -589,6 +600,12 @@ uint32_t target_generations_count(const struct target_generations *known);
 
 /* It has begun. */
 void target_generation_add(struct target_generations *known, const struct volume_spec *volume);
+
+/* The map of opts.pod and its epoch are applied; without a pod nothing. */
+void target_epoch_add(struct target_generations *known, const struct target_opts *opts);
+
+/* Hosts are answered with the map that is known, which is applied. */
+void target_epoch_tell(struct target *target);
 
 /* At the start, when drives are open: what all of them know is checked, and written to those that
  * lack some of it. CONFIG. Blocking. */

@@ -46,6 +46,7 @@ struct target_change {
     uint32_t count;                              /* numbers used afterwards */
     struct target_tenants tenants;               /* afterwards */
     struct target_generations generations;       /* afterwards */
+    bool is_map;                                 /* the volumes are of a pod map */
     struct nvmf_target_change *nvmf;
     enum change_step step;
     uint32_t drive;          /* that is visited */
@@ -175,6 +176,8 @@ static icms_err change_plan(const struct target *target, const struct target_opt
                               TARGET_TENANTS_SPARE));
     change->count = target->volume_count;
     change->generations = target->generations;
+    target_epoch_add(&change->generations, opts);
+    change->is_map = opts->pod != NULL;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         const struct volume_spec *spec = &opts->volumes[i];
         uint32_t n = change_number(target, change, spec);
@@ -464,6 +467,8 @@ static void change_publish(struct target *target, struct target_change *change)
 {
     if (change->err == ICMS_OK)
         target->generations = change->generations;
+    if (change->is_map)
+        target_epoch_tell(target);
     target_volumes_lock(target);
     target->volume_count = change->count;
     for (uint32_t n = 0; n < change->count && change->err == ICMS_OK; n++) {

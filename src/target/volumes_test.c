@@ -238,6 +238,8 @@ static void a_drive_that_comes_knows_generations(void **state)
     uint32_t drive;
 
     spec_make(0, 0, 5);
+    rig->opts.pod = "a";
+    rig->opts.pod_epoch = 3;
     change(rig);
     (void)snprintf(rig->paths[2], sizeof(rig->paths[2]), "/drive/2");
     drives[0] = rig->drives[0];
@@ -250,6 +252,7 @@ static void a_drive_that_comes_knows_generations(void **state)
     rig_down(rig);
     rig->opts.drives = &drives[1];
     rig->opts.drive_count = 1;
+    assert_int_equal(target_epoch_known(&rig->opts), 3);
     spec_make(0, 0, 4);
     start_refused(rig, "is older than 5");
     rig_free(&rig);

@@ -204,8 +204,9 @@ icms_err nvme_sgl_decode(const struct nvme_sgl_wf *wf, struct nvme_sgl *out_sgl,
 
 /* Of icms, with NVME_ICMS_EXT_SETTINGS: what all hosts that share blocks have to agree about. Set
  * tells one; DW0 is the value that the other hosts have (nvmf/target.h). They cannot be got. EPOCH
- * is kept for each controller and compared with nothing; targets that do not know it answer Invalid
- * Field, which says nothing. */
+ * is kept for each controller. A target that follows a pod map answers it with the epoch of that in
+ * DW0, and pod_name_hash() of its pod in DW1; one that does not, or did not yet, with the same
+ * epoch and 0. Targets that do not know EPOCH answer Invalid Field, which says nothing. */
 #define NVME_FEATURE_ICMS_ENCLOSURES 0xc0 /* a hash of the UUIDs of all enclosures      */
 #define NVME_FEATURE_ICMS_WEIGHTS    0xc1 /* a hash of them with their weights          */
 #define NVME_FEATURE_ICMS_RUN_BLOCKS 0xc2 /* of a namespace: blocks placed together     */

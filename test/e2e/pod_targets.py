@@ -4,7 +4,7 @@
 
 Goal: with `icms pod volume` alone a volume is created, reset, changed and deleted at both targets and at the
 agent, without a restart and without a failed load of another volume; a map that is wrong, older, cut or without
-most of its volumes is refused by all, with file and line, and changes nothing; a link that is swapped, as a
+most of its volumes is refused by all, with file and line, and changes nothing, and an older one at the start, too; a link that is swapped, as a
 ConfigMap is, works; all say which epoch they use.
 Method: real daemons on loopback with one file; blocks that do not fit into the agent's memory are loaded all the
 time; the targets' own files stay as they are.
@@ -395,6 +395,57 @@ def restarts(s):
     e0.wait_ready()
 
 
+def goes_back(s):
+    """A start with a map that is older than the one that the drives had."""
+    e0, right = s.targets[0], s.text()
+    had = int(right.split("epoch: ")[1].split("\n")[0])
+    older = unshrunk(s.raised(by=-1))
+    line = older[:older.index("\nepoch: ") + 1].count("\n") + 1
+    e0.stop()
+    s.replace(older)
+    for words in ((), ("--check-config",)):
+        answer = subprocess.run([BUILD / "cmd/icms-target", "--config", e0.config_path, *words], capture_output=True,
+                                text=True, timeout=60, check=False)
+        expect(f"an older map is refused at the start {words}", answer.returncode == 2 and
+               f"{s.file}:{line}: epoch {had - 1} of pod pod0 is lower than {had}, which the drives" in answer.stderr and
+               f"set its `epoch` to {had + 1} or more" in answer.stderr, answer)
+    answer = subprocess.run([BUILD / "cmd/icms-target", "--config", e0.config_path, "--check-config", "--format", "all"],
+                            capture_output=True, text=True, timeout=60, check=False)
+    expect("not where the drives are erased", answer.returncode == 0, answer)
+    s.replace(right)
+    e0.start()
+    e0.wait_ready()
+    s.replace(unshrunk(s.raised(right)))  # as it is told to those who mean the older one
+    s.until("a higher epoch is taken", lambda: s.epochs() == [had + 1] * 3)
+
+
+def agent_goes_back(s):
+    """An agent that starts with an older map than targets use: it works, and says so."""
+    agent, right, where = s.agent, s.text(), ["--file", s.file, *s.tier]
+    had = int(right.split("epoch: ")[1].split("\n")[0])
+    agent.stop()
+    at = len(agent.log_path.read_text())
+    s.replace(unshrunk(s.raised(by=-1)))
+    agent.start()
+    agent.wait_ready()
+    text = f"epoch of the pod map: {had - 1} here, {had} there"
+    s.until("its status says so", lambda: [e["settings_differ"] for e in s.status(agent)["enclosures"]] == [[text]] * 2)
+    answer = run("status", "--open", f"unix:{agent.socket}")
+    expect("icms status shows it, and that it is ready", answer.returncode == 0 and
+           f"settings differ: {text}".encode() in answer.stdout, answer)
+    expect("/metrics, too", agent.metrics()['icms_agent_enclosure_settings_differ{enclosure="e0"}'] == 1, agent.metrics())
+    answer = run("pod", "status", *where)
+    expect("icms pod status fails", answer.returncode == 1 and f"the agent uses epoch {had - 1}, the target of e0 epoch {had}: "
+           "the map of this machine is old".encode() in answer.stdout, answer)
+    said = f"epoch {had - 1} is in use here, and a later one at 2 of 2 enclosures, such as {had} at e"
+    s.until("it is logged", lambda: said in agent.log_path.read_text()[at:])
+    expect("its blocks are hits", s.get("other").stdout == b"second", s.get("other"))
+    s.replace(right)
+    s.until("the newer map is taken", lambda: s.epochs() == [had] * 3)
+    s.until("and nothing differs", lambda: [e["settings_differ"] for e in s.status(agent)["enclosures"]] == [[]] * 2)
+    expect("it was logged once", agent.log_path.read_text()[at:].count("a later one at") == 1, agent.log_tail())
+
+
 def lacking(s):
     """A target that starts with a map which lacks a volume that its drives have blocks of."""
     e0, e1 = s.targets
@@ -524,6 +575,8 @@ def main():
             expect(f"{load.loaded} loads meanwhile were hits", not wrong, wrong[:3])
             expect("no daemon was restarted", pids == [daemon.pid for daemon in s.daemons])
             restarts(s)
+            goes_back(s)
+            agent_goes_back(s)
             lacking(s)
             foreign(s)
             commands(s)

@@ -567,12 +567,13 @@ static void ctrl_tell_next(struct nvmf_ctrl *ctrl)
 }
 
 /* Whatever it answers otherwise says nothing: a volume may just be going away, or an older target
- * not know the setting. Of the epoch there is nothing to hear. */
+ * not know the setting. The epoch of another pod is none of ours. */
 static void ctrl_tell_done(struct nvmf_req *req)
 {
     struct nvmf_ctrl *ctrl = container_of(req, struct nvmf_ctrl, tell);
     uint32_t at = ctrl->tell_at;
     uint8_t fid = at < TELLS ? tell_fids[at] : NVME_FEATURE_ICMS_RUN_BLOCKS;
+    uint32_t others = req->result;
 
     if (!ctrl->up)
         return;
@@ -582,8 +583,10 @@ static void ctrl_tell_done(struct nvmf_req *req)
         ctrl_tell_next(ctrl);
         return;
     }
-    if (req->err == ICMS_OK && ctrl->ops->told != NULL && fid != NVME_FEATURE_ICMS_EPOCH)
-        ctrl->ops->told(ctrl, fid, at < TELLS ? 0 : at - TELLS, req->result);
+    if (fid == NVME_FEATURE_ICMS_EPOCH && req->result1 != ctrl->settings.pod)
+        others = 0;
+    if (req->err == ICMS_OK && ctrl->ops->told != NULL)
+        ctrl->ops->told(ctrl, fid, at < TELLS ? 0 : at - TELLS, others);
     if (!ctrl->up)
         return; /* told() closed it */
     ctrl->tell_at++;

@@ -440,6 +440,8 @@ static void fake_admin(struct fake_cmd *cmd)
             fake_answer(cmd, NVME_SC_FIELD, 0);
             break;
         }
+        if (feature.fid == NVME_FEATURE_ICMS_EPOCH)
+            cmd->dw1 = target->pod;
         fake_answer(cmd, 0,
                     feature.fid == NVME_FEATURE_QUEUES ? 0x00070007 : fake_told(target, &feature));
         break;

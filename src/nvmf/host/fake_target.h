@@ -95,6 +95,7 @@ struct fake_target {
     bool settings;       /* compares settings of hosts                       */
     uint32_t others[4];  /* what others have, by NVME_FEATURE_ICMS_*; 0: the same */
     bool no_epoch;       /* it does not know NVME_FEATURE_ICMS_EPOCH         */
+    uint32_t pod;        /* DW1 of that                                      */
     bool no_write_cache; /* Flush is not needed, and not known               */
     bool refuse_connect; /* Connect answers "host not allowed"               */
     bool no_subsystem;   /* Connect answers that the subsystem's name is wrong */

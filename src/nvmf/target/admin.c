@@ -164,9 +164,8 @@ static uint16_t feature_set(struct nvmft_req *req, const struct nvme_feature *fe
     case NVME_FEATURE_ICMS_WEIGHTS:
     case NVME_FEATURE_ICMS_RUN_BLOCKS:
         return nvmft_setting_tell(ctrl, req->qpair->shard, feature, &req->dw0);
-    case NVME_FEATURE_ICMS_EPOCH: /* the last one counts; DW0: compared with nobody's */
-        atomic_store(&ctrl->epoch, NVMFT_EPOCH_TOLD | feature->value);
-        req->dw0 = feature->value;
+    case NVME_FEATURE_ICMS_EPOCH:
+        nvmft_epoch_tell(ctrl, feature->value, &req->dw0, &req->dw1);
         return NVME_SC_SUCCESS;
     case NVME_FEATURE_WRITE_CACHE:
         return feature->value & 1 ? NVME_SC_SUCCESS : NVME_SC_FEATURE_READ_ONLY;

@@ -85,6 +85,21 @@ uint16_t nvmft_setting_tell(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
     return NVME_SC_SUCCESS;
 }
 
+void nvmf_target_epoch_set(struct nvmf_target *target, uint32_t pod, uint32_t epoch)
+{
+    atomic_store(&target->map, (uint64_t)pod << 32 | epoch);
+}
+
+void nvmft_epoch_tell(struct nvmft_ctrl *ctrl, uint32_t epoch, uint32_t *out_epoch,
+                      uint32_t *out_pod)
+{
+    uint64_t map = atomic_load(&ctrl->target->map);
+
+    atomic_store(&ctrl->epoch, NVMFT_EPOCH_TOLD | epoch);
+    *out_pod = (uint32_t)(map >> 32);
+    *out_epoch = *out_pod != 0 ? (uint32_t)map : epoch;
+}
+
 void nvmf_target_differs(struct nvmf_target *target, struct nvmf_target_differs *out_differs)
 {
     pthread_mutex_lock(&target->slow_lock);

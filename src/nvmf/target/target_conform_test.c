@@ -291,8 +291,8 @@ static void settings_of_hosts_are_compared(void **state)
     rig_free(&rig);
 }
 
-/* The epoch that each controller told last is shown, until it ends; it is compared with nobody's.
- */
+/* The epoch that each controller told last is shown, until it ends; it is answered with the
+ * target's own, if that follows a map, else with the same. */
 static void the_epoch_that_a_host_tells_is_shown(void **state)
 {
     static struct nvmf_target_connected hosts[NVMF_TARGET_CONNECTED];
@@ -319,6 +319,11 @@ static void the_epoch_that_a_host_tells_is_shown(void **state)
     assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_EPOCH, 0, 6), 6);
     assert_int_equal(nvmf_target_connected(rig->target, 0, hosts, &more), 1);
     assert_true(hosts[0].epoch_min == 6 && hosts[0].epoch_max == 7 && hosts[0].age_ns == 0);
+    nvmf_target_epoch_set(rig->target, pod_name_hash("a"), 12);
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_EPOCH, 0, 6), 12);
+    assert_int_equal(nvmf_target_connected(rig->target, 0, hosts, &more), 1);
+    assert_true(hosts[0].epoch_min == 6 && hosts[0].epoch_max == 7);
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_ENCLOSURES, 0, 3), 3);
     assert_true(peer_admin(discovery, 0));
     assert_int_equal(setting_tell(discovery, NVME_FEATURE_ICMS_EPOCH, 0, 9),
                      (uint64_t)NVME_SC_FIELD << 32);

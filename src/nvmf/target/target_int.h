@@ -561,6 +561,7 @@ struct nvmf_target {
                          NVMFT_PROVEN + proven; under slow_lock                            */
     struct nvmft_setting enclosures, weights;       /* what hosts told                         */
     struct nvmft_setting run_blocks[LIMIT_VOLUMES]; /* likewise, by namespace                  */
+    _Atomic uint64_t map;    /* of nvmf_target_epoch_set: pod << 32 | epoch            */
     struct nvmft_keys *keys; /* what hosts have to prove, and with what                */
     uint64_t opened_ns;      /* when nvmf_target_open was called, for the hours in service  */
     struct nvmft_losses losses;
@@ -574,6 +575,11 @@ struct nvmf_target {
  * others have. */
 uint16_t nvmft_setting_tell(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
                             const struct nvme_feature *feature, uint32_t *out_kept);
+
+/* A host tells the epoch of its pod map, or 0; the last one counts. *out_epoch, *out_pod: what it
+ * is answered with (NVME_FEATURE_ICMS_EPOCH). */
+void nvmft_epoch_tell(struct nvmft_ctrl *ctrl, uint32_t epoch, uint32_t *out_epoch,
+                      uint32_t *out_pod);
 
 /* ---- spaces.c ------------------------------------------------------------------------------- */
 
