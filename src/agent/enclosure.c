@@ -512,6 +512,19 @@ static void enclosure_down(struct agent_enclosure *enclosure)
     atomic_store_explicit(&enclosure->tried, true, memory_order_release);
 }
 
+static void link_use(struct agent_link *link);
+
+/* Those that waited for a sign of life of one that is lost. */
+static void links_waiting_use(const struct agent_link *lost)
+{
+    for (uint32_t i = 0; i < LIMIT_LINKS; i++) {
+        struct agent_link *link = &lost->enclosure->links[i];
+
+        if (link->other == lost && agent_link_is_connected(link))
+            link_use(link);
+    }
+}
+
 /* It is not used from now on, until it is connected to again; why: a sentence. */
 static void link_lost(struct agent_link *link, const char *why)
 {
@@ -528,6 +541,8 @@ static void link_lost(struct agent_link *link, const char *why)
         counter_add(&link->exclusions, 1);
     agent_link_state_set(link, AGENT_ENCLOSURE_EXCLUDED);
     atomic_store_explicit(&link->is_misdirected, false, memory_order_relaxed);
+    link->other = NULL;
+    links_waiting_use(link);
     agent_enclosure_missing_set_all(enclosure);
     if (agent_enclosure_links_up(enclosure) == 0 &&
         (enclosure_state(enclosure) != AGENT_ENCLOSURE_CONNECTING ||
@@ -564,11 +579,66 @@ static void links_judge(struct agent_enclosure *enclosure)
     }
 }
 
+/* The first of the other links that are up with another process; NULL: none is. */
+static struct agent_link *link_other(const struct agent_link *link)
+{
+    uint64_t own = nvmf_ctrl_instance(link->own.ctrl);
+
+    for (uint32_t left = agent_enclosure_links_up(link->enclosure); left != 0; left &= left - 1) {
+        struct agent_link *other = &link->enclosure->links[__builtin_ctz(left)];
+        uint64_t instance = nvmf_ctrl_instance(other->own.ctrl);
+
+        if (other != link && own != 0 && instance != 0 && instance != own)
+            return other;
+    }
+    return NULL;
+}
+
+/* Both processes live. */
+static void link_refuse_other(struct agent_link *link, const struct agent_link *other)
+{
+    char here[LIMIT_ADDRESS_BYTES], there[LIMIT_ADDRESS_BYTES];
+    char text[LIMIT_REASON_BYTES];
+
+    (void)snprintf(
+        text, sizeof(text),
+        "misdirected: another process with this UUID answers at %s than at %s; it is not "
+        "used: stop one of the two icms-target, or give it a UUID and NQN of its own",
+        loop_addr_format(&link->own.addr, here, sizeof(here)),
+        loop_addr_format(&other->own.addr, there, sizeof(there)));
+    nvmf_ctrl_close(link->own.ctrl, ICMS_PEER_DOWN);
+    link_lost(link, text);
+    atomic_store_explicit(&link->is_misdirected, true, memory_order_relaxed);
+}
+
+/* Whether another process is up: the link waits then until it is known whether that lives, or is
+ * refused. */
+static bool link_waits(struct agent_link *link)
+{
+    struct agent_link *asked = link->other, *other = link_other(link);
+
+    link->other = other;
+    if (other == NULL)
+        return false;
+    if (asked == other && nvmf_ctrl_heard(other->own.ctrl) != link->other_heard) {
+        link_refuse_other(link, other);
+        return true;
+    }
+    link->other_heard = nvmf_ctrl_heard(other->own.ctrl);
+    nvmf_ctrl_ask(other->own.ctrl);
+    enclosure_probe_arm(link->enclosure, &link->retry);
+    return true;
+}
+
 static void link_use(struct agent_link *link)
 {
     struct agent_enclosure *enclosure = link->enclosure;
 
+    if (link_waits(link))
+        return;
+    loop_timer_stop(enclosure->reactor->loop, &link->retry);
     agent_link_state_set(link, AGENT_ENCLOSURE_UP);
+    atomic_store_explicit(&link->is_misdirected, false, memory_order_relaxed);
     estimate_forget(&enclosure->estimate);
     agent_link_volumes_read(link);
     if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP &&
@@ -582,7 +652,7 @@ static void link_tested(struct nvmf_req *req)
     struct agent_link *link = req->owner;
 
     link->probing = false;
-    if (!agent_link_is_connected(link))
+    if (!agent_link_is_connected(link) || agent_link_is_up(link))
         return;
     if (req->err == ICMS_OK || req->status != 0)
         link_use(link);
@@ -817,6 +887,7 @@ static void link_relink(struct agent_link *link, struct agent_association *take)
     loop_timer_stop(enclosure->reactor->loop, &link->look);
     slow_forget(&enclosure->links_slow, link->at);
     memset(link->nsid, 0, sizeof(link->nsid));
+    link->other = NULL;
     link_counters_reset(link);
     if (link->is_open)
         nvmf_ctrl_close(link->own.ctrl, ICMS_PEER_DOWN); /* then link_closed */

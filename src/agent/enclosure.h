@@ -31,6 +31,12 @@
  *   the link that was up first. It stays known while the process lives and the enclosure keeps UUID
  *   and NQN, whatever links fail. A link that leads elsewhere is misdirected: closed, told, and
  *   tried again as one that is down.
+ * - Two processes may have one UUID and NQN: a copied configuration, a machine that was cloned.
+ * Each target tells a random number of its process. A link that comes up, while another one of the
+ * same enclosure is up with another number, waits: the target was restarted, or there are two. The
+ * other link is asked for a sign of life. It is lost within silence_ms, and the one that waits is
+ * used; or it answers, and the one that waits is misdirected. Each reactor decides for itself.
+ * Targets that tell no number are not told apart.
  * - Which of its own NICs a server uses for an address is what its routes say.
  */
 #ifndef AGENT_ENCLOSURE_H
@@ -73,8 +79,10 @@ struct agent_link {
     struct agent_association own;  /* empty: the place is free                                */
     struct agent_association next; /* relinking: the one after it; empty: none                */
     _Atomic bool is_misdirected;   /* EXCLUDED: it leads to another enclosure                 */
-    bool is_relinking;             /* `own` ends, `next` comes                                */
-    bool is_open;                  /* `own` was opened, and is not closed                     */
+    struct agent_link *other; /* connected, it waits: another process is up there; NULL: not so */
+    uint64_t other_heard;     /* nvmf_ctrl_heard() of that, when it was asked            */
+    bool is_relinking;        /* `own` ends, `next` comes                                */
+    bool is_open;             /* `own` was opened, and is not closed                     */
     uint32_t nsid[LIMIT_AGENT_VOLUMES]; /* by the agent's number; 0: it has no such volume    */
     uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored                               */
     struct loop_timer retry;         /* next try while EXCLUDED, next probe while SLOW        */

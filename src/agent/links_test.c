@@ -508,6 +508,129 @@ static void an_enclosure_is_known_by_its_uuid(void **state)
     }
 }
 
+/* Two processes with one serial number, of which each tells its own number. Enclosure 0 has the
+ * second address from now on. */
+static struct agent_rig *two_processes(uint32_t loops, uint64_t second,
+                                       struct agent_enclosure_opts list[2])
+{
+    struct agent_rig *rig = wrong_list("1010101010101010", loops, list);
+    struct err_why why = {""};
+
+    rig->fake[2]->serial = rig->fake[0]->serial;
+    rig->fake[0]->instance = 0x1111;
+    rig->fake[2]->instance = second;
+    rig_on_fake(rig, 0, fake_target_drop); /* its number is told with the next connection */
+    rig_run(rig, 3000 * MS);
+    assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_UP);
+    assert_int_equal(rig_pod(rig, 2, list, 2, &why), ICMS_OK);
+    rig_run(rig, 5000 * MS);
+    return rig;
+}
+
+static void another_process_of_one_identity_is_not_used(void **state)
+{
+    for (uint32_t loops = 1; loops <= 2; loops++) {
+        struct agent_enclosure_opts list[2];
+        struct agent_rig *rig = two_processes(loops, 0x2222, list);
+        struct rig_client *client = rig_client_new(rig);
+        uint32_t first = flash(rig, 64);
+
+        assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_EXCLUDED);
+        assert_true(seen(rig, 0)->links[1].is_misdirected);
+        assert_string_equal(seen(rig, 0)->links[1].last_error,
+                            "misdirected: another process with this UUID answers at 10.1.2.3:4420 "
+                            "than at 10.1.2.1:4420; it is not used: stop one of the two "
+                            "icms-target, or give it a UUID and NQN of its own");
+        assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_UP);
+        assert_false(seen(rig, 0)->links[0].is_misdirected);
+        assert_int_equal(seen(rig, 0)->state, AGENT_ENCLOSURE_UP);
+        assert_int_equal(loads(rig, client, first, 64, 16), 64);
+        assert_int_equal(rig->fake[2]->retrieves, 0);
+        /* the first one ends: the other one is the enclosure, with what it has */
+        enclosure0_cut(rig, true);
+        assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_UP);
+        assert_false(seen(rig, 0)->links[1].is_misdirected);
+        enclosure0_cut(rig, false);
+        assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_UP);
+        assert_true(seen(rig, 0)->links[0].is_misdirected);
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
+/* One that tells no number, as targets of others and older ones, is told apart by nothing. */
+static void a_process_without_a_number_is_used(void **state)
+{
+    struct agent_enclosure_opts list[2];
+    struct agent_rig *rig = two_processes(1, 0, list);
+
+    assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_UP);
+    assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_UP);
+    rig_free(rig);
+}
+
+static void restarted(struct fake_target *target)
+{
+    target->instance++;
+    fake_target_drop(target);
+}
+
+/* After a restart all links are lost, and come back with the other number. */
+static void a_target_that_is_restarted_is_used(void **state)
+{
+    static const struct rig_opts opts = {.enclosures = 1, .links = 2, .slots = 2048};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t first = flash(rig, 64);
+
+    for (uint32_t n = 0; n < 3; n++) {
+        uint64_t lost = seen(rig, 0)->links[0].excluded_count;
+
+        rig_on_fake(rig, 0, restarted);
+        rig_run(rig, 3000 * MS);
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(seen(rig, 0)->links[i].state, AGENT_ENCLOSURE_UP);
+            assert_false(seen(rig, 0)->links[i].is_misdirected);
+            assert_int_equal(seen(rig, 0)->links[i].excluded_count, lost + 1);
+        }
+        assert_int_equal(loads(rig, client, first, 64, 16), 64);
+    }
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* One link does not learn of the restart: its end is lost on the way. The other one is used when
+ * that is known, after the silence, and loads that were sent by the dead one go on with it. */
+static void a_link_that_missed_the_restart_costs_no_miss(void **state)
+{
+    static const struct rig_opts opts = {.enclosures = 1, .links = 2, .slots = 2048};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t first = flash(rig, 64);
+    const struct agent_link *links = rig->agent->reactors[0].enclosures[0].links;
+
+    rig_on_fake(rig, 0, restarted);
+    rig_run(rig, 3000 * MS);
+    sim_net_cut(rig->sim, rig->node, rig->link_node[0][0], true);
+    rig_on_fake(rig, 0, restarted);
+    for (uint32_t turns = 0; links[1].other != &links[0]; turns++) {
+        assert_true(turns < 1000);
+        rig_run(rig, MS);
+    }
+    assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_UP); /* as far as is known */
+    assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_EXCLUDED);
+    assert_int_equal(loads(rig, client, first, 16, 16), 16);
+    assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_EXCLUDED);
+    assert_int_equal(seen(rig, 0)->links[1].state, AGENT_ENCLOSURE_UP);
+    assert_false(seen(rig, 0)->links[1].is_misdirected);
+    assert_int_equal(seen(rig, 0)->excluded_count, 1); /* of the first restart */
+    sim_net_cut(rig->sim, rig->node, rig->link_node[0][0], false);
+    rig_run(rig, 5000 * MS);
+    assert_int_equal(seen(rig, 0)->links[0].state, AGENT_ENCLOSURE_UP);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
     static const struct rig_opts opts = {.enclosures = 2, .links = 2, .epoch = 1};
@@ -589,6 +712,10 @@ int main(void)
         cmocka_unit_test(an_address_that_leads_elsewhere_is_never_used),
         cmocka_unit_test(what_is_known_of_an_enclosure_stays_known),
         cmocka_unit_test(an_enclosure_is_known_by_its_uuid),
+        cmocka_unit_test(another_process_of_one_identity_is_not_used),
+        cmocka_unit_test(a_process_without_a_number_is_used),
+        cmocka_unit_test(a_target_that_is_restarted_is_used),
+        cmocka_unit_test(a_link_that_missed_the_restart_costs_no_miss),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(addresses_of_an_enclosure_in_use_change),
     };

@@ -253,6 +253,13 @@ enum net_tls_how nvmf_ctrl_tls(const struct nvmf_ctrl *ctrl);
 #define NVMF_SERIAL_BYTES 21
 const char *nvmf_ctrl_serial(const struct nvmf_ctrl *ctrl);
 
+/* A random number of the process that serves it, alike for all controllers of one; 0: the target
+ * tells none. Known once it is up. */
+uint64_t nvmf_ctrl_instance(const struct nvmf_ctrl *ctrl);
+
+/* Bytes that came from it since it was opened: another number is a sign of life. */
+uint64_t nvmf_ctrl_heard(const struct nvmf_ctrl *ctrl);
+
 /* True when the target offers exist-many and takes its keys in the capsule; known once it is up. */
 bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl);
 

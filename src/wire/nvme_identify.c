@@ -187,6 +187,7 @@ void nvme_ctrl_encode(const struct nvme_ctrl *ctrl, uint8_t out_page[NVME_PAGE_B
         page.vendor.magic = le32_of(VENDOR_MAGIC);
         page.vendor.version = VENDOR_VERSION;
         page.vendor.extensions = le32_of(ctrl->icms_ext);
+        page.vendor.instance = le64_of(ctrl->icms_instance);
     }
     memcpy(out_page, &page, sizeof(page));
 }
@@ -226,8 +227,10 @@ icms_err nvme_ctrl_decode(const void *page, size_t bytes, struct nvme_ctrl *out_
     ctrl.write_cache = wf.vwc & 1;
     if (capsule >= NVME_SQE_BYTES / CTRL_UNIT && capsule <= UINT32_MAX / CTRL_UNIT)
         ctrl.in_capsule_bytes = capsule * CTRL_UNIT - NVME_SQE_BYTES;
-    if (le32_get(wf.vendor.magic) == VENDOR_MAGIC && wf.vendor.version == VENDOR_VERSION)
+    if (le32_get(wf.vendor.magic) == VENDOR_MAGIC && wf.vendor.version == VENDOR_VERSION) {
         ctrl.icms_ext = le32_get(wf.vendor.extensions);
+        ctrl.icms_instance = le64_get(wf.vendor.instance);
+    }
     *out_ctrl = ctrl;
     return ICMS_OK;
 }

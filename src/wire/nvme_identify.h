@@ -70,6 +70,7 @@ struct nvme_ctrl {
     bool multi_ctrl;     /* CMIC: several ports and controllers                               */
     uint32_t ana_groups; /* ANAGRPMAX, NANAGRPID: of asymmetric access; 0: it is not reported   */
     uint32_t icms_ext;   /* vendor: NVME_ICMS_EXT_*; 0 when foreign                           */
+    uint64_t icms_instance; /* vendor: a random number of the target's process; 0: not told    */
 };
 
 /* The struct must be valid (MUST-haves of a host: cntlid, keep_alive, commands_max). */

@@ -22,6 +22,7 @@ static const struct nvme_ctrl example = {
     .in_capsule_bytes = 8192,
     .write_cache = true,
     .icms_ext = NVME_ICMS_EXT_EXIST_MANY,
+    .icms_instance = 0x123456789abcdef1,
 };
 
 static void command_round_trips(void **state)
@@ -103,6 +104,7 @@ static void controller_round_trips(void **state)
     assert_int_equal(back.in_capsule_bytes, 8192);
     assert_int_equal(back.async_events, 4);
     assert_int_equal(back.icms_ext, example.icms_ext);
+    assert_int_equal(back.icms_instance, example.icms_instance);
     nvme_ctrl_encode(&back, again);
     assert_memory_equal(page, again, sizeof(page));
 }

@@ -17,11 +17,13 @@
 
 /* Identify Controller, bytes 3072..4095. */
 struct vendor_ctrl_wf {
-    le32 magic;           /* @0  VENDOR_MAGIC                 */
-    uint8_t version;      /* @4  VENDOR_VERSION               */
-    uint8_t reserved5[3]; /* @5  0                            */
-    le32 extensions;      /* @8  NVME_ICMS_EXT_*              */
-    uint8_t reserved12[1012];
+    le32 magic;            /* @0  VENDOR_MAGIC                 */
+    uint8_t version;       /* @4  VENDOR_VERSION               */
+    uint8_t reserved5[3];  /* @5  0                            */
+    le32 extensions;       /* @8  NVME_ICMS_EXT_*              */
+    uint8_t reserved12[4]; /* @12 0                           */
+    le64 instance;         /* @16 of the target's process; 0: not told */
+    uint8_t reserved24[1000];
 };
 static_assert(sizeof(struct vendor_ctrl_wf) == 1024, "vendor bytes of a controller");
 

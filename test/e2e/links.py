@@ -4,12 +4,13 @@
 
 Goal: whatever happens to one of its links, no get misses, none takes until its deadline and the enclosure is
 never excluded; the link is named in the log, in the status and in metrics, and carries commands again when it is
-well; an address may leave and come back while it is used.
+well; an address may leave and come back while it is used; a second process of one identity is not.
 Method: real daemons on loopback, with a TCP proxy for each address of the first of two enclosures: a black hole,
 an end of all connections and 300 ms, in turn; then epochs of the pod map with one address less, and one more.
 
 usage: links.py BUILD_ROOT
 """
+import json
 import pathlib
 import socket
 import subprocess
@@ -125,6 +126,34 @@ class Scene:
         self.load.judge("addresses come and go", DEADLINE_MS / 2000)
         expect("an epoch excludes nobody", self.enclosure("exclusions_total") == 0, self.agent.log_tail())
 
+    def link_state(self, place):
+        enclosure = next(e for e in json.loads(self.agent.get("/status")[1])["enclosures"] if e["name"] == "e0")
+        return next((link["state"] for link in enclosure["links"] if link["address"] == f"127.0.0.1:{place.port}"), None)
+
+    def copied(self, p):
+        """A second icms-target with the UUID and NQN of the first one, behind one list of addresses."""
+        own, copy = self.targets[0], p.make_target("copy0", 1, "64MiB", [VOLUME], segment="4MiB", memory="32MiB")
+        config = copy.config_path.read_text().replace("name: copy0", f"name: {own.name}", 1)
+        copy.config_path.write_text(config.replace(copy.nqn, own.nqn))
+        copy.start()
+        copy.wait_ready()
+        self.write(6, [self.links[0], copy])
+        wait_until("copied: misdirected", lambda: self.link_state(copy) == "misdirected")
+        wait_until("copied: said in the log", lambda: f"another process with this UUID answers at 127.0.0.1:{copy.port} "
+                   f"than at 127.0.0.1:{self.links[0].port}" in self.agent.log_path.read_text())
+        self.load.judge("copied", DEADLINE_MS / 2000)
+        expect("copied: it is never used", self.value(copy, "commands_total") == 0 and self.link_state(copy) == "misdirected",
+               self.agent.get("/status")[1])
+        own.kill()
+        wait_until("copied: alone it is the enclosure", lambda: self.link_state(copy) == "up")
+        own.start()
+        own.wait_ready()
+        wait_until("copied: then the other one is misdirected", lambda: self.link_state(self.links[0]) == "misdirected")
+        copy.kill()
+        wait_until("copied: and used when that ends", lambda: self.link_state(self.links[0]) == "up")
+        self.write(7, self.links)
+        wait_until("copied: both links are used", lambda: all(self.value(link, "state") == 1 for link in self.links))
+
     def all_fail(self):
         """Both links: the log names both, and the status has each error once, with its age."""
         before = len(self.agent.log_path.read_text())
@@ -145,7 +174,7 @@ class Scene:
         self.none_answers()
         for link in self.links:
             link.up()
-        self.write(7, self.links)
+        self.write(9, self.links)
         wait_until("both recover", lambda: all(self.value(link, "state") == 1 for link in self.links))
         wait_until("both recover: said in the log", lambda: "enclosure e0: recovered" in
                    self.agent.log_path.read_text()[before:])
@@ -155,8 +184,8 @@ class Scene:
         """While the enclosure is down it gets an address where nobody answers, which is no recovery."""
         before = len(self.agent.log_path.read_text())
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            self.write(6, [types.SimpleNamespace(port=silent.getsockname()[1])])
-            wait_until("another address is used", lambda: self.agent.metrics()["icms_agent_epoch"] == 6)
+            self.write(8, [types.SimpleNamespace(port=silent.getsockname()[1])])
+            wait_until("another address is used", lambda: self.agent.metrics()["icms_agent_epoch"] == 8)
             time.sleep(2)
         expect("an address where nobody answers is no recovery", "recovered" not in
                self.agent.log_path.read_text()[before:], self.agent.log_tail())
@@ -174,6 +203,7 @@ def main():
         scene.link_fails("300 ms", links[0], lambda: setattr(links[0], "delay_s", 0.15),
                          lambda: setattr(links[0], "delay_s", 0.0), "slow", "slow", DEADLINE_MS / 2000)
         scene.addresses_change()
+        scene.copied(p)
         scene.all_fail()
 
 

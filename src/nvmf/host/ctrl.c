@@ -939,6 +939,20 @@ const char *nvmf_ctrl_serial(const struct nvmf_ctrl *ctrl)
     return ctrl->info.serial;
 }
 
+uint64_t nvmf_ctrl_instance(const struct nvmf_ctrl *ctrl)
+{
+    return ctrl->info.icms_instance;
+}
+
+uint64_t nvmf_ctrl_heard(const struct nvmf_ctrl *ctrl)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < NVMF_QUEUES; i++)
+        bytes += nvmf_queue_heard(&ctrl->queues[i]);
+    return bytes;
+}
+
 bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl)
 {
     return ctrl->up && (ctrl->info.icms_ext & NVME_ICMS_EXT_EXIST_MANY) != 0 &&

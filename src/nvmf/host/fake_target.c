@@ -263,6 +263,7 @@ static void fake_identify(struct fake_cmd *cmd)
                         (target->store_data ? NVME_ICMS_EXT_STORE_DATA : 0) |
                         (target->records ? NVME_ICMS_EXT_RECORD : 0) |
                         (target->settings ? NVME_ICMS_EXT_SETTINGS : 0),
+            .icms_instance = target->instance,
         };
 
         strcpy(ctrl.subnqn, "nqn.2014-08.org.nvmexpress:uuid:fake");

@@ -87,6 +87,7 @@ struct fake_target {
     struct list conns;     /* struct fake_conn                                 */
     /* what the test says */
     const char *serial;  /* of its subsystem; NULL: "FAKE"                   */
+    uint64_t instance;   /* of its process; 0, or with no extension: not told */
     bool timed;          /* offers the vendor Store and Retrieve             */
     bool many;           /* offers exist-many                                */
     bool store_data;     /* offers large stores with their data              */

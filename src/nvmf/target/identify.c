@@ -48,6 +48,7 @@ static void identify_ctrl(const struct nvmft_ctrl *ctrl, const struct nvmf_targe
         .multi_ctrl = !ctrl->discovery,
         .ana_groups = ctrl->discovery ? 0 : NVMFT_ANA_GROUP,
         .icms_ext = ctrl->discovery ? 0 : IDENTIFY_EXT,
+        .icms_instance = target->instance,
     };
 
     snprintf(identity.serial, sizeof(identity.serial), "%s", target->opts.serial);

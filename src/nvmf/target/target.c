@@ -232,6 +232,8 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
     if (target == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     target->opts = *opts;
+    loop_entropy(opts->loops[0], &target->instance, sizeof(target->instance));
+    target->instance |= 1; /* 0 is none */
     check(pthread_mutex_init(&target->slow_lock, NULL) == 0);
     check(pthread_mutex_init(&target->auth_events.lock, NULL) == 0);
     err = nvmft_auth_hosts_init(&target->auth_hosts, opts, why);

@@ -563,6 +563,7 @@ struct nvmf_target {
     struct nvmft_setting run_blocks[LIMIT_VOLUMES]; /* likewise, by namespace                  */
     _Atomic uint64_t map;    /* of nvmf_target_epoch_set: pod << 32 | epoch            */
     struct nvmft_keys *keys; /* what hosts have to prove, and with what                */
+    uint64_t instance;       /* a random number, told to hosts (nvme_ctrl.icms_instance) */
     uint64_t opened_ns;      /* when nvmf_target_open was called, for the hours in service  */
     struct nvmft_losses losses;
     struct nvmft_auth_hosts auth_hosts;
