@@ -39,14 +39,6 @@ void sim_opts_init(struct sim_opts *opts, uint64_t seed)
     };
 }
 
-void *sim_alloc(size_t bytes)
-{
-    void *memory = calloc(1, bytes);
-
-    check(memory != NULL);
-    return memory;
-}
-
 /* ---- chance --------------------------------------------------------------------------------- */
 
 uint64_t sim_random(struct sim *sim)
@@ -120,6 +112,9 @@ static const char *const sim_trace_names[] = {
     [SIM_TRACE_DIAL] = "dial: state, reaches",
     [SIM_TRACE_CRASH] = "crash: power, silent",
     [SIM_TRACE_JOB] = "job of loop",
+    [SIM_TRACE_LOST] = "packets lost: bytes, ns late",
+    [SIM_TRACE_HELD] = "held, too large: port, bytes",
+    [SIM_TRACE_REFUSED] = "refused: locked",
 };
 
 void sim_trace(struct sim *sim, enum sim_trace_kind kind, const struct sim_node *node, uint64_t a,
@@ -186,6 +181,11 @@ bool sim_run(struct sim *sim, uint64_t until_ns)
 uint64_t sim_now_ns(const struct sim *sim)
 {
     return sim->now_ns;
+}
+
+void sim_stats(const struct sim *sim, struct sim_stats *out_stats)
+{
+    *out_stats = sim->stats;
 }
 
 uint64_t sim_events(const struct sim *sim)
@@ -292,6 +292,7 @@ void sim_node_crash(struct sim_node *node, bool power, bool silent)
     sim_net_crash(node, silent);
     sim_loop_crash(node);
     node->paused = false;
+    node->short_of = 0;
     node->dark = silent;
 }
 
@@ -310,6 +311,21 @@ void sim_disk_slow(struct sim_node *node, uint32_t factor)
 void sim_net_far(struct sim_node *node, uint64_t ns)
 {
     node->far_ns = ns;
+}
+
+void sim_net_lossy(struct sim_node *node, uint32_t ppm)
+{
+    node->lossy_ppm = ppm;
+}
+
+bool sim_packet_lost(struct sim *sim, const struct sim_node *a, const struct sim_node *b)
+{
+    uint32_t ppm = a->lossy_ppm > b->lossy_ppm ? a->lossy_ppm : b->lossy_ppm;
+
+    if (ppm == 0 || sim_below(sim, 1000000) >= ppm)
+        return false;
+    sim->stats.packets_lost++;
+    return true;
 }
 
 static bool cut_is(const struct sim_cut *cut, const struct sim_cut *other)

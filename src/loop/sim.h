@@ -102,6 +102,19 @@ void sim_net_cut_way(struct sim *sim, struct sim_node *from, struct sim_node *to
  * normal. */
 void sim_net_far(struct sim_node *node, uint64_t ns);
 
+/* Of the packets that the machine sends and receives by connections so many of a million are lost
+ * and sent again: at once when others behind them tell, else after 200 ms, then 400 ms and so on;
+ * what is behind them waits. A connect asks again after a second. 0 is normal. */
+void sim_net_lossy(struct sim_node *node, uint32_t ppm);
+
+/* A switch on the machine's way takes no packet larger than an Ethernet frame: where a connection
+ * has more to send than fits into one, that and what is behind it waits until the switch is normal
+ * again, or for ever, when the connection ends before. */
+void sim_net_small(struct sim_node *node, bool on);
+
+/* Resets all connections of the machine. */
+void sim_net_reset(struct sim_node *node);
+
 /* Multiplies a node's disk delays (1 is normal). */
 void sim_disk_slow(struct sim_node *node, uint32_t factor);
 
@@ -120,6 +133,42 @@ uint8_t *sim_file_medium(struct sim_node *node, const char *path, uint64_t *out_
 
 /* The write stream to which the page of the file at this offset was written last; 0: to none. */
 uint32_t sim_file_stream(struct sim_node *node, const char *path, uint64_t offset);
+
+/* ---- what a machine lacks ------------------------------------------------------------------- */
+
+/* Of so many allocations of the machine's programs one fails, by chance; 1: each; 0: none. That is
+ * a socket, region, event or file, and what they allocate themselves where the allocator is wrapped
+ * and asks sim_memory_fails (test/sim/pod_host.c). Ends with a crash as well: the limit was that of
+ * the process. */
+void sim_memory_short(struct sim_node *node, uint32_t one_of);
+
+/* Whether an allocation of who runs at this moment has to fail, counted when it is so: a loop that
+ * has its turn, or control for a machine (sim_node_as). Never for what the simulation allocates. */
+bool sim_memory_fails(void);
+
+/* The programs of the machine may lock no memory: regions are not registered any more. */
+void sim_locked_none(struct sim_node *node, bool on);
+
+/* The wall clock of the machine is set so much ahead (or back). loop.h has no such clock: who wraps
+ * clock_gettime() asks sim_wall_ns, which is false when nobody's program runs, and counts. */
+void sim_wall_set(struct sim_node *node, int64_t ahead_ns);
+bool sim_wall_ns(uint64_t *out_ns);
+
+/* What control calls from now on is done by a program of the machine; NULL: by nobody's. */
+void sim_node_as(struct sim_node *node);
+
+/* What the troubles above did. */
+struct sim_stats {
+    uint64_t packets_lost;   /* each time that one was               */
+    uint64_t streams_held;   /* by packets that were too large       */
+    uint64_t memory_refused; /* allocations that failed              */
+    uint64_t locked_refused; /* regions that were not registered     */
+    uint64_t wall_reads;     /* of wall clocks, by programs          */
+};
+
+void sim_stats(const struct sim *sim, struct sim_stats *out_stats);
+
+/* ---- what happened -------------------------------------------------------------------------- */
 
 /* Events run so far: two runs of one seed agree. */
 uint64_t sim_events(const struct sim *sim);

@@ -384,6 +384,8 @@ icms_err sim_file_open(struct loop_env *env, const struct loop_file_opts *opts, 
     struct sim_file *file = file_find(node, opts->path);
     struct sim_handle *handle;
 
+    if (sim_memory_refused(node))
+        return err_set(why, ICMS_NO_MEMORY, "open %s: out of memory", opts->path);
     if (file == NULL && !opts->create)
         return err_set(why, ICMS_NOT_FOUND, "cannot open %s: no such file: create it first",
                        opts->path);
@@ -465,8 +467,11 @@ static struct sim_reads *sim_reads_of(struct loop_reads *reads)
 icms_err sim_reads_new(struct loop_file *file, uint32_t depth, struct err_why *why,
                        struct loop_reads **out_reads)
 {
-    struct sim_reads *own = sim_alloc(sizeof(*own));
+    struct sim_reads *own;
 
+    if (sim_memory_refused(sim_node_of(file->target.env)))
+        return err_set(why, ICMS_NO_MEMORY, "reads at start: out of memory");
+    own = sim_alloc(sizeof(*own));
     own->reads = (struct loop_reads){.file = file, .depth = depth};
     list_init(&own->flying);
     *out_reads = &own->reads;

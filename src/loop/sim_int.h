@@ -20,6 +20,7 @@
 #include "loop/sim.h"
 
 #define SIM_SECTOR 512
+#define SIM_PAGE   4096 /* of a machine */
 
 enum sim_trace_kind {
     SIM_TRACE_TURN,
@@ -31,6 +32,9 @@ enum sim_trace_kind {
     SIM_TRACE_DIAL,
     SIM_TRACE_CRASH,
     SIM_TRACE_JOB,
+    SIM_TRACE_LOST,
+    SIM_TRACE_HELD,
+    SIM_TRACE_REFUSED,
 };
 
 struct sim {
@@ -47,6 +51,7 @@ struct sim {
     struct list nodes;         /* struct sim_node                                */
     struct list conns;         /* struct sim_conn                                */
     struct list cuts;          /* struct sim_cut                                 */
+    struct sim_stats stats;    /* of troubles                                    */
 };
 
 struct sim_node {
@@ -60,6 +65,11 @@ struct sim_node {
     uint64_t random;       /* state of its entropy                                   */
     uint32_t disk_slow;    /* factor on its disks' delays                            */
     uint64_t far_ns;       /* added to its network's delays                          */
+    uint32_t lossy_ppm;    /* of a million of its packets are lost and sent again    */
+    bool small;            /* packets larger than an Ethernet frame do not pass      */
+    uint32_t short_of;     /* one of so many allocations of its programs fails; 0: none */
+    bool no_locked;        /* its programs may lock none                             */
+    int64_t ahead_ns;      /* its wall clock is this much ahead of others            */
     uint16_t port_next;    /* next port that is tried when one is picked             */
     bool paused;           /* its loops stand still                                  */
     bool dark;             /* crashed silently: nothing answers                      */
@@ -207,6 +217,7 @@ struct sim_stream {
     bool fin_sent;         /* and that is on its way                             */
     bool fin_arrived;      /* the receiver saw the end                           */
     bool stuck;            /* a piece vanished: nothing arrives any more         */
+    bool held;             /* by a packet that is too large                      */
 };
 
 struct sim_end {
@@ -284,7 +295,9 @@ bool sim_fault(struct sim *sim, uint32_t ppm);
 uint64_t sim_delay(struct sim *sim, uint64_t min_ns, uint64_t max_ns);
 uint64_t sim_net_delay(struct sim *sim);
 bool sim_reaches(struct sim *sim, const struct sim_node *a, const struct sim_node *b);
-void *sim_alloc(size_t bytes);
+
+/* A packet between the two is lost. */
+bool sim_packet_lost(struct sim *sim, const struct sim_node *a, const struct sim_node *b);
 
 /* Writes some random bytes, when the simulation is strict: the kernel may. */
 void sim_scribble(struct sim *sim, void *memory, size_t bytes);
@@ -293,6 +306,17 @@ static inline struct sim_node *sim_node_of(struct loop_env *env)
 {
     return container_of(env, struct sim_node, env);
 }
+
+/* ---- sim_host.c ---- */
+
+/* Memory of the simulation: zeroed. */
+void *sim_alloc(size_t bytes);
+
+/* The same in whole pages; bytes is a multiple of them. */
+void *sim_alloc_pages(size_t bytes);
+
+/* The machine gives its programs no memory for this: counted. */
+bool sim_memory_refused(struct sim_node *node);
 
 /* ---- sim_loop.c ---- */
 

@@ -20,8 +20,6 @@
 #define SIM_JOB_MIN_NS 10000
 #define SIM_JOB_MAX_NS 5000000
 
-#define SIM_PAGE 4096
-
 /* ---- turns ---------------------------------------------------------------------------------- */
 
 static uint64_t sim_env_now(struct loop_env *env)
@@ -389,14 +387,15 @@ void sim_loop_fini(struct sim_node *node)
 static icms_err sim_region_new(struct loop_env *env, const char *name, uint64_t bytes,
                                bool prefault, struct err_why *why, struct loop_region **out_region)
 {
-    struct sim_region *own = sim_alloc(sizeof(*own));
+    struct sim_region *own;
 
+    if (sim_memory_refused(sim_node_of(env)))
+        return err_set(why, ICMS_NO_MEMORY, "memory '%s': out of memory", name);
+    own = sim_alloc(sizeof(*own));
     own->region.env = env;
     own->region.bytes = bytes_align(bytes, SIM_PAGE);
     own->region.fd = -1;
-    own->region.base = aligned_alloc(SIM_PAGE, own->region.bytes);
-    check(own->region.base != NULL);
-    memset(own->region.base, 0, own->region.bytes);
+    own->region.base = sim_alloc_pages(own->region.bytes);
     list_push(&sim_node_of(env)->regions, &own->link);
     *out_region = &own->region;
     return ICMS_OK;
@@ -405,7 +404,13 @@ static icms_err sim_region_new(struct loop_env *env, const char *name, uint64_t 
 static icms_err sim_region_register(struct loop *loop, struct loop_region *region,
                                     struct err_why *why)
 {
-    return ICMS_OK;
+    struct sim_node *node = sim_node_of(loop->env);
+
+    if (!node->no_locked)
+        return ICMS_OK;
+    node->sim->stats.locked_refused++;
+    sim_trace(node->sim, SIM_TRACE_REFUSED, node, true, region->bytes);
+    return err_set(why, ICMS_LIMIT, "%s may lock no memory", node->host);
 }
 
 static icms_err sim_region_touch(struct loop_region *region)
@@ -430,8 +435,11 @@ static void sim_region_free(struct loop_region *region)
 static icms_err sim_event_new(struct loop_env *env, enum loop_event_role role,
                               struct loop_event **out_event)
 {
-    struct sim_bell *bell = sim_alloc(sizeof(*bell));
+    struct sim_bell *bell;
 
+    if (sim_memory_refused(sim_node_of(env)))
+        return ICMS_NO_MEMORY;
+    bell = sim_alloc(sizeof(*bell));
     bell->event.target.env = env;
     bell->event.fd = -1;
     list_push(&sim_node_of(env)->bells, &bell->link);

@@ -127,6 +127,14 @@ icms_err sim_listen(struct loop_env *env, const struct loop_addr *addr, struct e
     return ICMS_OK;
 }
 
+/* A process ends with the end of a connection. */
+static void end_give_up(struct sim_end *end, bool quiet)
+{
+    if (!quiet)
+        sim_end_reset(end);
+    sim_end_close(end, quiet);
+}
+
 static void listener_serve(struct sim_sock *listener)
 {
     while (!list_empty(&listener->accepts) && !list_empty(&listener->backlog)) {
@@ -134,17 +142,14 @@ static void listener_serve(struct sim_sock *listener)
         struct sim_end *end = container_of(list_pop(&listener->backlog), struct sim_end, link);
 
         listener->waiting--;
+        if (sim_memory_refused(end->node)) {
+            end_give_up(end, false);
+            sim_op_ready(op, ICMS_NO_MEMORY, 0);
+            continue;
+        }
         op->sock = sock_take(end);
         sim_op_ready(op, ICMS_OK, 0);
     }
-}
-
-/* A process ends with the end of a connection. */
-static void end_give_up(struct sim_end *end, bool quiet)
-{
-    if (!quiet)
-        sim_end_reset(end);
-    sim_end_close(end, quiet);
 }
 
 static void listener_empty(struct sim_sock *listener, bool quiet)
@@ -298,6 +303,9 @@ static void dial_fire(struct loop_timer *event)
     bool reaches = to != NULL && sim_reaches(sim, dial->node, to) &&
                    sim_reaches(sim, to, dial->node); /* it is asked, and answers */
 
+    if (reaches && (dial->state == SIM_DIAL_ASK || dial->state == SIM_DIAL_REFUSED))
+        reaches = !sim_packet_lost(sim, dial->node, to->home);
+
     sim_trace(sim, SIM_TRACE_DIAL, dial->node, dial->state, reaches);
     switch (dial->state) {
     case SIM_DIAL_ASK:
@@ -350,7 +358,9 @@ void sim_net_start(struct loop_op *op)
 {
     struct sim_sock *sock = op->target != NULL ? sock_target(op) : NULL;
 
-    if (op->kind == LOOP_CONNECT) {
+    if (op->kind == LOOP_CONNECT && sim_memory_refused(sim_node_of(op->loop->env))) {
+        sim_op_ready(op, ICMS_NO_MEMORY, 0);
+    } else if (op->kind == LOOP_CONNECT) {
         dial_start(op);
     } else if (op->kind == LOOP_ACCEPT && sock->listener) {
         list_push(&sock->accepts, &op->link);

@@ -21,6 +21,10 @@
 #define SIM_PIECE_BYTES_MAX 65536
 #define SIM_SEGMENT_BYTES   1448
 
+/* When a packet is sent again by itself, the first time; and how often at most. */
+#define SIM_RESEND_NS   (200 * (uint64_t)1000000)
+#define SIM_RESENDS_MAX 8
+
 /* ---- bounded queues of bytes ---------------------------------------------------------------- */
 
 static void bytes_put(struct sim_bytes *bytes, const uint8_t *from, uint32_t count)
@@ -107,6 +111,29 @@ static uint64_t end_far_ns(const struct sim_end *end)
     return end->node->far_ns + (end->at != end->node ? end->at->far_ns : 0);
 }
 
+/* How much later it is because packets of it are lost. */
+static uint64_t piece_lost_ns(const struct sim_piece *piece, uint64_t far_ns)
+{
+    struct sim *sim = piece->stream->conn->sim;
+    const struct sim_end *ends = piece->stream->conn->end;
+    uint64_t most_ns = 0;
+
+    if (ends[0].node->lossy_ppm == 0 && ends[1].node->lossy_ppm == 0)
+        return 0;
+    for (uint32_t packet = 0; packet <= piece->bytes / SIM_SEGMENT_BYTES; packet++) {
+        uint64_t late_ns = 0;
+
+        for (uint32_t i = 0;
+             i < SIM_RESENDS_MAX && sim_packet_lost(sim, ends[0].node, ends[1].node); i++)
+            late_ns += i == 0 && sim_below(sim, 2) == 0 ? 2 * (sim_net_delay(sim) + far_ns)
+                                                        : SIM_RESEND_NS << i;
+        most_ns = u64_max(most_ns, late_ns);
+    }
+    if (most_ns > 0)
+        sim_trace(sim, SIM_TRACE_LOST, stream_sender(piece->stream)->node, piece->bytes, most_ns);
+    return most_ns;
+}
+
 /* Sends it on its way behind all others. */
 static void piece_send(struct sim_piece *piece)
 {
@@ -116,7 +143,8 @@ static void piece_send(struct sim_piece *piece)
     uint64_t far_ns = end_far_ns(&stream->conn->end[0]) + end_far_ns(&stream->conn->end[1]);
 
     stream->busy_ns = u64_max(stream->busy_ns, sim->now_ns) + transfer_ns;
-    stream->last_ns = u64_max(stream->last_ns, stream->busy_ns + sim_net_delay(sim) + far_ns);
+    stream->last_ns = u64_max(stream->last_ns, stream->busy_ns + sim_net_delay(sim) + far_ns +
+                                                   piece_lost_ns(piece, far_ns));
     sim_at(sim, &piece->event, stream->last_ns);
 }
 
@@ -148,6 +176,23 @@ static void piece_flip(struct sim_piece *piece)
     sim_trace(sim, SIM_TRACE_FAULT, sender->node, piece->stream->from, bit);
 }
 
+/* Whether this is more than a packet that passes: what is sent again is as large. */
+static bool stream_holds(struct sim_stream *stream, uint64_t bytes)
+{
+    struct sim *sim = stream->conn->sim;
+
+    if (bytes <= SIM_SEGMENT_BYTES ||
+        (!stream->conn->end[0].node->small && !stream->conn->end[1].node->small))
+        return false;
+    if (!stream->held) {
+        sim->stats.streams_held++;
+        sim_trace(sim, SIM_TRACE_HELD, stream_sender(stream)->node, stream_sender(stream)->port,
+                  bytes);
+    }
+    stream->held = true;
+    return true;
+}
+
 /* Sends what there is and the receiver has room for; the end of the stream behind it. */
 static void stream_transmit(struct sim_stream *stream)
 {
@@ -158,8 +203,9 @@ static void stream_transmit(struct sim_stream *stream)
         uint64_t most = u64_min(stream->out.count, room);
         struct sim_piece *piece;
 
-        if (most == 0)
+        if (most == 0 || stream_holds(stream, most))
             break;
+        stream->held = false;
         if (sim_fault(sim, sim->opts.conn_reset_ppm)) {
             sim_trace(sim, SIM_TRACE_FAULT, stream_sender(stream)->node, stream->from, 0);
             sim_end_reset(stream_sender(stream));
@@ -344,6 +390,40 @@ void sim_end_close(struct sim_end *end, bool quiet)
         stream_transmit(end_out(end));
     }
 }
+
+/* ---- commanded faults ----------------------------------------------------------------------- */
+
+static bool conn_is_of(const struct sim_conn *conn, const struct sim_node *node)
+{
+    return conn->end[0].node == node || conn->end[1].node == node;
+}
+
+void sim_net_small(struct sim_node *node, bool on)
+{
+    check(loop_current == NULL);
+    node->small = on;
+    list_for_each (link, &node->sim->conns) {
+        struct sim_conn *conn = container_of(link, struct sim_conn, link);
+
+        for (int i = 0; i < 2 && !on && conn_is_of(conn, node); i++) {
+            stream_transmit(&conn->stream[i]);
+            end_serve_sends(stream_sender(&conn->stream[i]));
+        }
+    }
+}
+
+void sim_net_reset(struct sim_node *node)
+{
+    check(loop_current == NULL);
+    list_for_each (link, &node->sim->conns) {
+        struct sim_conn *conn = container_of(link, struct sim_conn, link);
+
+        if (conn_is_of(conn, node))
+            sim_end_reset(&conn->end[conn->end[1].node == node]);
+    }
+}
+
+/* ---- arrivals ------------------------------------------------------------------------------- */
 
 static void piece_deliver(struct sim_piece *piece, struct sim_end *to)
 {

@@ -665,6 +665,239 @@ static void a_full_backlog_makes_connects_wait(void **state)
     sim_free(&sim);
 }
 
+/* ---- what a machine lacks ------------------------------------------------------------------- */
+
+static void act_recv_all(struct box *box)
+{
+    loop_recv(box->loop, &box->op, box->sock, box->memory, box->bytes, true, box_done);
+}
+
+static void act_send_some(struct box *box)
+{
+    loop_sendv(box->loop, &box->op, box->sock, &box->vector, 1, box_done);
+}
+
+static void opts_whole(struct sim_opts *opts)
+{
+    opts->strict = false; /* so that what is received can be compared */
+}
+
+/* [1] sends so much, [0] waits for it. */
+static void box_send(struct box *box, uint32_t bytes)
+{
+    uint32_t sent = 0;
+
+    box[0].bytes = bytes;
+    box_do(&box[0], act_recv_all);
+    while (sent < bytes) {
+        box[1].vector = (struct iovec){box[1].memory + sent, bytes - sent};
+        box_do(&box[1], act_send_some);
+        assert_true(box_wait(&box[1], S));
+        assert_int_equal(box[1].err, ICMS_OK);
+        sent += box[1].bytes;
+    }
+}
+
+static void large_packets_wait_and_small_ones_pass(void **state)
+{
+    struct sim *sim = room(21, opts_whole);
+    struct sim_stats stats;
+    struct box box[2];
+
+    two_boxes(box, sim);
+    box_join(box);
+    sim_net_small(box[0].node, true);
+    box_send(box, 1000);
+    assert_true(box_wait(&box[0], S));
+    assert_int_equal(box[0].err, ICMS_OK);
+    sim_stats(sim, &stats);
+    assert_int_equal(stats.streams_held, 0);
+    do
+        box_send(box, 20000); /* until one send had more than a packet */
+    while (box_wait(&box[0], 100 * S));
+    sim_stats(sim, &stats);
+    assert_int_equal(stats.streams_held, 1);
+    sim_net_small(box[0].node, false);
+    assert_true(box_wait(&box[0], S));
+    assert_int_equal(box[0].err, ICMS_OK);
+    assert_int_equal(box[0].bytes, 20000);
+    box_end(&box[1]);
+    box_end(&box[0]);
+    sim_free(&sim);
+}
+
+/* All arrives, in order; some of it 200 ms later or more. */
+static void lost_packets_are_sent_again(void **state)
+{
+    struct sim *sim = room(22, opts_whole);
+    struct sim_stats stats;
+    struct box box[2];
+    uint64_t begin_ns;
+
+    two_boxes(box, sim);
+    box_join(box);
+    sim_net_lossy(box[1].node, 100000);
+    begin_ns = sim_now_ns(sim);
+    for (int i = 0; i < 20; i++) {
+        fill_blocks(box[1].memory, (uint64_t)i);
+        box_send(box, 10000);
+        assert_true(box_wait(&box[0], 100 * S));
+        assert_int_equal(box[0].err, ICMS_OK);
+        assert_memory_equal(box[0].memory, box[1].memory, 10000);
+    }
+    assert_true(sim_now_ns(sim) - begin_ns >= 200 * MS);
+    sim_stats(sim, &stats);
+    assert_true(stats.packets_lost > 0);
+    sim_net_lossy(box[1].node, 1000000);
+    loop_sock_close(&box[1].sock);
+    box_do(&box[1], act_connect); /* none arrives */
+    assert_false(box_wait(&box[1], 10 * S));
+    sim_net_lossy(box[1].node, 0);
+    assert_true(box_wait(&box[1], 2 * S));
+    assert_int_equal(box[1].err, ICMS_OK);
+    box_end(&box[1]);
+    box_end(&box[0]);
+    sim_free(&sim);
+}
+
+static bool alloc_failed;
+
+static void act_allocate(struct box *box)
+{
+    alloc_failed = sim_memory_fails();
+    box->done++;
+}
+
+static void a_machine_without_memory_makes_nothing_new(void **state)
+{
+    struct sim *sim = room(23, NULL);
+    struct loop_region *region = NULL;
+    struct loop_event *event = NULL;
+    struct sim_stats stats;
+    struct box box[2];
+
+    two_boxes(box, sim);
+    box_join(box);
+    assert_false(sim_memory_fails());
+    sim_memory_short(box[0].node, 1);
+    assert_int_equal(loop_region_new(sim_node_env(box[0].node), "r", BLOCK, false, NULL, &region),
+                     ICMS_NO_MEMORY);
+    assert_int_equal(loop_event_new(sim_node_env(box[0].node), LOOP_EVENT_WAIT, &event),
+                     ICMS_NO_MEMORY);
+    box_do(&box[0], act_allocate);
+    assert_true(box_wait(&box[0], S));
+    assert_true(alloc_failed);
+    box_do(&box[1], act_allocate);
+    assert_true(box_wait(&box[1], S));
+    assert_false(alloc_failed);
+    assert_false(sim_memory_fails()); /* nobody's */
+    sim_node_as(box[0].node);
+    assert_true(sim_memory_fails());
+    sim_node_as(NULL);
+    loop_sock_close(&box[0].sock);
+    loop_sock_close(&box[1].sock);
+    box_do(&box[0], act_accept); /* the kernel agrees, and the program cannot take it */
+    box_do(&box[1], act_connect);
+    assert_true(box_wait(&box[0], S));
+    assert_int_equal(box[0].err, ICMS_NO_MEMORY);
+    assert_true(box_wait(&box[1], S));
+    sim_memory_short(box[0].node, 0);
+    loop_sock_close(&box[1].sock);
+    box_join(box);
+    sim_stats(sim, &stats);
+    assert_int_equal(stats.memory_refused, 5);
+    box_end(&box[1]);
+    box_end(&box[0]);
+    sim_free(&sim);
+}
+
+static void a_machine_may_lock_no_memory(void **state)
+{
+    struct sim *sim = room(24, NULL);
+    struct loop_region *region = NULL;
+    struct err_why why = {""};
+    struct sim_node *node = sim_node_new(sim, "10.1.0.1");
+    struct loop *loop = NULL;
+    struct sim_stats stats;
+    struct loop_opts opts;
+
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(sim_node_env(node), &opts, NULL, &loop), ICMS_OK);
+    assert_int_equal(loop_region_new(sim_node_env(node), "r", BLOCK, false, NULL, &region),
+                     ICMS_OK);
+    sim_locked_none(node, true);
+    assert_int_equal(loop_region_register(loop, region, &why), ICMS_LIMIT);
+    assert_non_null(strstr(why.text, "lock"));
+    sim_locked_none(node, false);
+    assert_int_equal(loop_region_register(loop, region, &why), ICMS_OK);
+    sim_stats(sim, &stats);
+    assert_int_equal(stats.locked_refused, 1);
+    loop_region_free(&region);
+    loop_free(&loop);
+    sim_free(&sim);
+}
+
+static uint64_t wall_ns;
+
+static void act_read_wall(struct box *box)
+{
+    assert_true(sim_wall_ns(&wall_ns));
+    box->done++;
+}
+
+/* Only the wall clock of that machine: timers and what loop.h says go on as before. */
+static void wall_clocks_are_set_one_by_one(void **state)
+{
+    struct sim *sim = room(25, NULL);
+    uint64_t before_ns, now_ns;
+    struct sim_stats stats;
+    struct box box[2];
+
+    two_boxes(box, sim);
+    assert_false(sim_wall_ns(&wall_ns));
+    box_do(&box[0], act_read_wall);
+    assert_true(box_wait(&box[0], S));
+    before_ns = wall_ns;
+    now_ns = loop_env_now_ns(sim_node_env(box[0].node));
+    sim_wall_set(box[0].node, (int64_t)(3600 * S));
+    assert_int_equal(loop_env_now_ns(sim_node_env(box[0].node)), now_ns);
+    box_do(&box[0], act_read_wall);
+    assert_true(box_wait(&box[0], S));
+    assert_true(wall_ns >= before_ns + 3600 * S && wall_ns < before_ns + 3601 * S);
+    box_do(&box[1], act_read_wall);
+    assert_true(box_wait(&box[1], S));
+    assert_true(wall_ns >= before_ns && wall_ns < before_ns + S);
+    sim_wall_set(box[0].node, -(int64_t)(3600 * S));
+    box_do(&box[0], act_read_wall);
+    assert_true(box_wait(&box[0], S));
+    assert_true(wall_ns < before_ns);
+    sim_stats(sim, &stats);
+    assert_int_equal(stats.wall_reads, 4);
+    box_end(&box[1]);
+    box_end(&box[0]);
+    sim_free(&sim);
+}
+
+static void a_machine_loses_all_its_connections(void **state)
+{
+    struct sim *sim = room(26, NULL);
+    struct box box[2];
+
+    two_boxes(box, sim);
+    box_join(box);
+    box_do(&box[0], act_recv);
+    box_do(&box[1], act_recv);
+    (void)sim_run(sim, sim_now_ns(sim) + MS);
+    sim_net_reset(box[0].node);
+    assert_true(box_wait(&box[0], S));
+    assert_true(box_wait(&box[1], S));
+    assert_int_equal(box[0].err, ICMS_RESET);
+    assert_int_equal(box[1].err, ICMS_RESET);
+    box_end(&box[1]);
+    box_end(&box[0]);
+    sim_free(&sim);
+}
+
 /* ---- strictness ----------------------------------------------------------------------------- */
 
 static void act_write_and_change(struct box *box)
@@ -753,6 +986,12 @@ int main(void)
         cmocka_unit_test(a_connect_into_a_cut_waits_and_heals_or_gives_up),
         cmocka_unit_test(a_paused_node_accepts_and_buffers_in_its_kernel),
         cmocka_unit_test(a_full_backlog_makes_connects_wait),
+        cmocka_unit_test(large_packets_wait_and_small_ones_pass),
+        cmocka_unit_test(lost_packets_are_sent_again),
+        cmocka_unit_test(a_machine_without_memory_makes_nothing_new),
+        cmocka_unit_test(a_machine_may_lock_no_memory),
+        cmocka_unit_test(wall_clocks_are_set_one_by_one),
+        cmocka_unit_test(a_machine_loses_all_its_connections),
         cmocka_unit_test(a_buffer_that_changes_in_flight_is_caught),
         cmocka_unit_test(a_buffer_that_is_to_be_read_into_is_scribbled_on),
     };
