@@ -464,7 +464,9 @@ static icms_err hello_attach(struct client_link *link, uint64_t staging_bytes, s
     conn->process = process;
     conn->pod_agent = agent;
     conn->agent = agent->agent;
+    sim_node_as(agent->node);
     err = agent_client_attach(agent->agent, staging_bytes, why, &conn->attached);
+    sim_node_as(NULL);
     if (err != ICMS_OK) {
         free(conn);
         return err;

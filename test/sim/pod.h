@@ -8,6 +8,7 @@
  *   pod_world.c   the machines: targets, agents, clients; boot, crash, heal; limits
  *   pod_drives.c  drives that come and go
  *   pod_storm.c   what goes wrong, and when
+ *   pod_host.c    memory and clocks of the machines, for what programs call past loop.h
  *   pod_flood.c   instead of that: loads beside a neighbour that stores without end
  *   pod_settle.c  when nothing goes wrong any more: exact accounts
  *   pod_test.c    seeds, canaries, the command line
@@ -321,6 +322,11 @@ enum pod_trouble_kind {
     POD_TROUBLE_RACK,   /* half of the targets, or all, crash or stop   */
     POD_TROUBLE_SWAP,   /* two drives change places, or one is a copy   */
     POD_TROUBLE_FILES,  /* targets have no descriptor for a connection  */
+    POD_TROUBLE_LOSS,   /* a machine loses packets                      */
+    POD_TROUBLE_SMALL,  /* only small packets of a machine arrive       */
+    POD_TROUBLE_MEMORY, /* the program of a machine gets none           */
+    POD_TROUBLE_LOCKED, /* the program of a machine may lock none       */
+    POD_TROUBLE_CLOCK,  /* wall clocks are set an hour ahead, and back  */
     POD_TROUBLE_KINDS,
 };
 
@@ -353,7 +359,8 @@ struct pod_trouble {
     uint32_t a; /* agent or target; CUT: agent, or agent_count + target */
     uint32_t b; /* CUT: target, POD_TARGETS_MAX: everybody. LINK: its number, or POD_LINKS + that to
                    delay */
-    uint32_t way; /* CUT: 0: both; 1: what a sends; 2: what a gets */
+    uint32_t way; /* CUT: 0: both; 1: what a sends; 2: what a gets. CLOCK: 0: of all machines; 1: of
+                     targets; 2: of agent a */
     uint64_t until_ns;
 };
 
@@ -372,6 +379,7 @@ struct pod_counts {
     uint64_t replaced;       /* drives that were erased */
     uint64_t swapped;        /* drives that changed places, or became copies */
     uint64_t unaccepted;     /* connections for which there was no descriptor */
+    struct sim_stats sim;    /* what troubles of the simulation did */
     uint64_t drives;         /* changes of drives that targets took */
     uint64_t pinned_evicted; /* blocks that were pinned, for loads and puts of their volume */
     uint64_t slow;      /* verdicts on enclosures, by reactors of agents that did not crash since */
@@ -462,6 +470,9 @@ void pod_evict_init(struct pod_world *world);
 /* Numbers of all targets together. */
 uint64_t pod_world_blocks(struct pod_world *world);
 uint64_t pod_world_evictions(struct pod_world *world);
+
+/* What a trouble is called. */
+const char *pod_trouble_name(enum pod_trouble_kind kind);
 
 /* Draws the weather: before pod_world_new makes the simulation. */
 void pod_weather_init(struct pod_world *world, struct sim_opts *opts);

@@ -731,12 +731,18 @@ static void client_view(struct pod_client *client, uint32_t reactor)
 void pod_client_attach(struct pod_client *client)
 {
     struct err_why why = {""};
+    icms_err err;
 
     if (client->state != POD_CLIENT_OUT || client->msg_out || loop_op_busy(&client->event_op) ||
         client->agent->state != POD_MACHINE_UP)
         return;
-    if (agent_client_attach(client->agent->agent, POD_CLIENT_OPS * POD_STAGE_BYTES, &why,
-                            &client->attached) != ICMS_OK)
+    sim_node_as(client->agent->node);
+    err = agent_client_attach(client->agent->agent, POD_CLIENT_OPS * POD_STAGE_BYTES, &why,
+                              &client->attached);
+    sim_node_as(NULL);
+    if (err == ICMS_NO_MEMORY)
+        return;
+    if (err != ICMS_OK)
         pod_fail(client->world, POD_FAULT_HEAL, "client %u cannot attach: %s", client->number,
                  why.text);
     check(client->attached.reactor_count == client->world->reactors);

@@ -162,17 +162,18 @@ static void drives_refused(struct pod_target *target, icms_err err, const char *
 {
     struct pod_world *world = target->world;
     uint32_t comes = target->drives & ~target->drives_told;
+    bool is_unusable = err == ICMS_FOREIGN || (err == ICMS_CORRUPT && world->weather.disk_faults);
 
     pod_tell(world, "target %u: drives refused: %s", target->number, why);
-    if (err == ICMS_BUSY)
-        return; /* it has not let go of a drive yet */
-    if (err == ICMS_FOREIGN && pod_chance(world, 2) == 0) {
+    if (err == ICMS_BUSY || err == ICMS_NO_MEMORY)
+        return; /* it has not let go of a drive yet, or is asked again */
+    if (is_unusable && pod_chance(world, 2) == 0) {
         for (uint32_t i = 0; i < POD_DRIVES_MAX; i++)
             if ((comes >> i & 1) != 0 && drive_of(target, i) == NULL)
                 pod_drive_erase(target, drive_paths[i]);
         return;
     }
-    if (!world->faults && err != ICMS_FOREIGN && !(err == ICMS_CONFIG && drives_are_out(target)))
+    if (!world->faults && !is_unusable && !(err == ICMS_CONFIG && drives_are_out(target)))
         pod_fail(world, POD_FAULT_HEAL, "target %u refuses drives: %s", target->number, why);
     if (pod_chance(world, 4) == 0)
         return; /* it stays in the file, for the next start */
@@ -199,7 +200,9 @@ void pod_drives_drive(struct pod_target *target)
     target_opts_init(&opts);
     opts.drives = drives;
     opts.drive_count = pod_drives_list(target, drives);
+    sim_node_as(target->node);
     err = target_drives_change(target->target, &opts, &at, &why);
+    sim_node_as(NULL);
     if (err != ICMS_OK) {
         drives_refused(target, err, why.text);
         return;

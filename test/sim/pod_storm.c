@@ -16,6 +16,10 @@
 /* Each takes a number of a target's. */
 #define STORM_RESETS_MAX 40
 
+/* Of packets that are lost, of a million; and how far a clock is set. */
+#define STORM_LOSS_PPM 10000
+#define STORM_CLOCK_NS ((int64_t)3600 * 1000 * MS)
+
 /* ---- the weather ---------------------------------------------------------------------------- */
 
 /* One of count values, by the seed and a name of the question. */
@@ -100,7 +104,17 @@ static const char *const trouble_names[POD_TROUBLE_KINDS] = {
     [POD_TROUBLE_RACK] = "many targets fail at once",
     [POD_TROUBLE_SWAP] = "drives are swapped and copied",
     [POD_TROUBLE_FILES] = "no descriptors",
+    [POD_TROUBLE_LOSS] = "packets are lost",
+    [POD_TROUBLE_SMALL] = "large packets are lost",
+    [POD_TROUBLE_MEMORY] = "no memory",
+    [POD_TROUBLE_LOCKED] = "no locked memory",
+    [POD_TROUBLE_CLOCK] = "clocks jump",
 };
+
+const char *pod_trouble_name(enum pod_trouble_kind kind)
+{
+    return trouble_names[kind];
+}
 
 /* A machine with drives that fail: a target, or from POD_TARGETS_MAX on an agent. */
 static uint32_t storm_drives(struct pod_world *world, uint32_t target, uint32_t agent)
@@ -137,6 +151,58 @@ static void trouble_cut(struct pod_world *world, const struct pod_trouble *troub
         sim_net_cut_way(world->sim, trouble->way == 1 ? a : b, trouble->way == 1 ? b : a, on);
 }
 
+/* Agents and targets, for troubles of either. */
+static bool trouble_is_up(const struct pod_world *world, uint32_t place)
+{
+    return (place < world->agent_count
+                ? world->agents[place].state
+                : world->targets[place - world->agent_count].state) == POD_MACHINE_UP;
+}
+
+/* As with RLIMIT_AS: connections are made anew without memory. A program that starts again has
+ * memory. */
+static void trouble_memory(struct pod_world *world, uint32_t place, bool on)
+{
+    static const uint32_t fails[] = {1, 2, 4, 16};
+    struct sim_node *node = trouble_node(world, place);
+    uint32_t one_of = on ? fails[pod_chance(world, 4)] : 0;
+
+    if (on && !trouble_is_up(world, place))
+        return;
+    if (on)
+        pod_tell(world, "machine %u has no memory: one of %u allocations fails", place, one_of);
+    else
+        pod_tell(world, "machine %u has memory again", place);
+    sim_memory_short(node, one_of);
+    if (on)
+        sim_net_reset(node);
+}
+
+/* Memory is locked at the start, so the program is killed and starts again with that limit. */
+static void trouble_locked(struct pod_world *world, uint32_t place, bool on)
+{
+    pod_tell(world, "machine %u may lock %s", place, on ? "no memory" : "memory again");
+    sim_locked_none(trouble_node(world, place), on);
+    if (on && place < world->agent_count)
+        pod_agent_crash(&world->agents[place], false);
+    else if (on)
+        pod_target_crash(&world->targets[place - world->agent_count], false, false);
+}
+
+static void trouble_clock(struct pod_world *world, const struct pod_trouble *trouble, bool on)
+{
+    static const char *const whose[] = {"all machines", "targets", "agent"};
+    int64_t ahead_ns = on ? STORM_CLOCK_NS : 0;
+
+    pod_tell(world, "the clocks of %s %u are %s", whose[trouble->way], trouble->a,
+             on ? "an hour ahead" : "right again");
+    for (uint32_t i = 0; i < world->target_count && trouble->way != 2; i++)
+        sim_wall_set(world->targets[i].node, ahead_ns);
+    for (uint32_t i = 0; i < world->agent_count; i++)
+        if (trouble->way == 0 || (trouble->way == 2 && trouble->a == i))
+            sim_wall_set(world->agents[i].node, ahead_ns);
+}
+
 static void trouble_set(struct pod_world *world, const struct pod_trouble *trouble, bool on)
 {
     switch (trouble->kind) {
@@ -149,6 +215,23 @@ static void trouble_set(struct pod_world *world, const struct pod_trouble *troub
         break;
     case POD_TROUBLE_CUT:
         trouble_cut(world, trouble, on);
+        break;
+    case POD_TROUBLE_LOSS:
+        pod_tell(world, "machine %u %s packets", trouble->a, on ? "loses" : "does not lose");
+        sim_net_lossy(trouble_node(world, trouble->a), on ? STORM_LOSS_PPM : 0);
+        break;
+    case POD_TROUBLE_SMALL:
+        pod_tell(world, "large packets of machine %u %s", trouble->a, on ? "vanish" : "arrive");
+        sim_net_small(trouble_node(world, trouble->a), on);
+        break;
+    case POD_TROUBLE_MEMORY:
+        trouble_memory(world, trouble->a, on);
+        break;
+    case POD_TROUBLE_LOCKED:
+        trouble_locked(world, trouble->a, on);
+        break;
+    case POD_TROUBLE_CLOCK:
+        trouble_clock(world, trouble, on);
         break;
     case POD_TROUBLE_FILES:
         pod_tell(world, "targets have %s", on ? "no descriptors" : "descriptors again");
@@ -209,7 +292,8 @@ static void trouble_begin(struct pod_world *world, enum pod_trouble_kind kind, u
         .kind = kind,
         .a = a,
         .b = b,
-        .way = kind == POD_TROUBLE_CUT ? (uint32_t)pod_chance(world, 3) : 0,
+        .way = kind == POD_TROUBLE_CUT || kind == POD_TROUBLE_CLOCK ? (uint32_t)pod_chance(world, 3)
+                                                                    : 0,
         .until_ns = sim_now_ns(world->sim) + 1 + pod_chance(world, most_ns),
     };
     trouble_set(world, free, true);
@@ -367,6 +451,19 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         break;
     case POD_TROUBLE_FILES:
         trouble_begin(world, kind, 0, 0, 400 * MS);
+        break;
+    case POD_TROUBLE_LOSS:
+        trouble_begin(world, kind, place, 0, 1000 * MS);
+        break;
+    case POD_TROUBLE_SMALL:
+    case POD_TROUBLE_LOCKED:
+        trouble_begin(world, kind, place, 0, 400 * MS);
+        break;
+    case POD_TROUBLE_MEMORY:
+        trouble_begin(world, kind, place, 0, 200 * MS);
+        break;
+    case POD_TROUBLE_CLOCK:
+        trouble_begin(world, kind, agent, 0, 400 * MS);
         break;
     case POD_TROUBLE_RESET:
         if (world->resets < STORM_RESETS_MAX)

@@ -4,22 +4,25 @@
  * beside each agent, for many seeds, under everything that can go wrong; then healed, and held to
  * exact accounts.
  *
- *   pod_test [--seed N] [--runs N] [--again N] [--large] [--brief] [--flood] [--chatty]
+ *   pod_test [--seed N] [--runs N] [--again N] [--all] [--large] [--brief] [--flood] [--chatty]
  *            [--verbose]
  *            [--canary NAME]
  *
  * pod_lib_test is the same with libicms in the processes beside the agents (lib.h).
  *
  * Each seed runs in a process of its own, so that a crash costs one seed and names it; --again N
- * runs every Nth seed twice and compares the histories. One seed alone runs in this process, for a
- * debugger. A canary breaks the system on purpose and has to be found: the exit status is 0 when
- * it was, in every seed.
+ * runs every Nth seed twice and compares the histories. At the end of several runs stands how often
+ * each trouble was drawn, and what came of it where that can be counted; with --all each has to
+ * have been, and to have come to something. One seed alone runs in this process, for a debugger. A
+ * canary breaks the system on purpose and has to be found: the exit status is 0 when it was, in
+ * every seed.
  */
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -134,6 +137,48 @@ static void say_counts(const struct pod_world *world)
                  (unsigned long long)counts->moved, (unsigned long long)counts->failovers);
 }
 
+/* Of all seeds: memory that is shared with their processes. */
+static struct pod_counts *all_counts;
+
+static void all_add(const struct pod_counts *counts)
+{
+    for (int i = 0; i < POD_TROUBLE_KINDS; i++)
+        all_counts->trouble[i] += counts->trouble[i];
+    all_counts->swapped += counts->swapped;
+    all_counts->unaccepted += counts->unaccepted;
+    all_counts->sim.packets_lost += counts->sim.packets_lost;
+    all_counts->sim.streams_held += counts->sim.streams_held;
+    all_counts->sim.memory_refused += counts->sim.memory_refused;
+    all_counts->sim.locked_refused += counts->sim.locked_refused;
+    all_counts->sim.wall_reads += counts->sim.wall_reads;
+}
+
+static bool all_said(const char *what, uint64_t count)
+{
+    (void)printf("  %-32s %llu\n", what, (unsigned long long)count);
+    return count > 0;
+}
+
+/* Whether each trouble was drawn, and came to something. */
+static bool all_say(void)
+{
+    const struct sim_stats *sim = &all_counts->sim;
+    bool is_all = true;
+
+    (void)printf("troubles:\n");
+    for (int i = 0; i < POD_TROUBLE_KINDS; i++)
+        is_all =
+            all_said(pod_trouble_name((enum pod_trouble_kind)i), all_counts->trouble[i]) && is_all;
+    is_all = all_said("drives swapped", all_counts->swapped) && is_all;
+    is_all = all_said("connections not accepted", all_counts->unaccepted) && is_all;
+    is_all = all_said("packets lost", sim->packets_lost) && is_all;
+    is_all = all_said("streams held, too large", sim->streams_held) && is_all;
+    is_all = all_said("allocations refused", sim->memory_refused) && is_all;
+    is_all = all_said("registrations refused", sim->locked_refused) && is_all;
+    (void)all_said("wall clocks read", sim->wall_reads); /* none reads them in a loop */
+    return is_all;
+}
+
 /* ---- running -------------------------------------------------------------------------------- */
 
 /* A whole life; the hash over all that happened. */
@@ -154,7 +199,9 @@ static uint64_t run_once(const struct pod_options *options, bool say)
     else
         pod_settle(world);
     hash = hash64_mix(sim_trace_hash(world->sim) ^ world->history);
+    sim_stats(world->sim, &world->counts.sim);
     if (say) {
+        all_add(&world->counts);
         (void)printf("seed %llu hash %016llx %.1f s %llu events ",
                      (unsigned long long)options->seed, (unsigned long long)hash,
                      (double)sim_now_ns(world->sim) / 1e9,
@@ -203,25 +250,32 @@ static int run_apart(const struct pod_options *options, bool again)
 
 static int usage(void)
 {
-    (void)fprintf(
-        stderr,
-        "usage: %s [--seed N] [--runs N] [--again N] [--large] [--brief] [--flood] [--chatty] "
-        "[--verbose] [--canary forget|corrupt|late|twice|write]\n",
-        said_program);
+    (void)fprintf(stderr,
+                  "usage: %s [--seed N] [--runs N] [--again N] [--all] [--large] [--brief] "
+                  "[--flood] [--chatty] "
+                  "[--verbose] [--canary forget|corrupt|late|twice|write]\n",
+                  said_program);
     return 2;
 }
 
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"seed", required_argument, NULL, 's'},   {"runs", required_argument, NULL, 'r'},
-        {"again", required_argument, NULL, 'a'},  {"brief", no_argument, NULL, 'k'},
-        {"chatty", no_argument, NULL, 'c'},       {"verbose", no_argument, NULL, 'v'},
-        {"canary", required_argument, NULL, 'b'}, {"flood", no_argument, NULL, 'f'},
-        {"large", no_argument, NULL, 'l'},        {NULL, 0, NULL, 0},
+        {"seed", required_argument, NULL, 's'},
+        {"runs", required_argument, NULL, 'r'},
+        {"again", required_argument, NULL, 'a'},
+        {"brief", no_argument, NULL, 'k'},
+        {"chatty", no_argument, NULL, 'c'},
+        {"verbose", no_argument, NULL, 'v'},
+        {"canary", required_argument, NULL, 'b'},
+        {"flood", no_argument, NULL, 'f'},
+        {"large", no_argument, NULL, 'l'},
+        {"all", no_argument, NULL, 'x'},
+        {NULL, 0, NULL, 0},
     };
     struct pod_options options = {.seed = 1};
     uint64_t runs = 1, again = 0, wrong = 0;
+    bool wants_all = false;
     int option;
 
     said_program = basename(argv[0]);
@@ -245,6 +299,9 @@ int main(int argc, char **argv)
         case 'l':
             options.large = true;
             break;
+        case 'x':
+            wants_all = true;
+            break;
         case 'c':
             options.chatty = true;
             break;
@@ -262,11 +319,18 @@ int main(int argc, char **argv)
             return usage();
         }
     }
+    all_counts =
+        mmap(NULL, sizeof(*all_counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    check(all_counts != MAP_FAILED);
     check_dump(say_dump, NULL);
     if (runs == 1 && options.canary == POD_CANARY_NONE)
         return run_seed(&options, again == 1);
     for (uint64_t i = 0; i < runs; i++, options.seed++)
         wrong += !canary_found(options.canary, run_apart(&options, again > 0 && i % again == 0));
+    if (!all_say() && wants_all) {
+        (void)printf("a trouble did not happen, or came to nothing: see above for 0\n");
+        wrong++;
+    }
     (void)printf("%llu seeds, %llu wrong\n", (unsigned long long)runs, (unsigned long long)wrong);
     return wrong == 0 ? 0 : 1;
 }

@@ -141,6 +141,7 @@ static void target_down(struct pod_target *target, uint64_t pause_ns)
     struct pod_world *world = target->world;
 
     target_free(&target->target);
+    sim_memory_short(target->node, 0);
     target->state = POD_MACHINE_DOWN;
     target->paused = false;
     target->restart_ns = sim_now_ns(world->sim) + pause_ns;
@@ -188,17 +189,20 @@ static void target_resets_take(struct pod_target *target)
         if (!target_volumes_changed(target->target, &err, &refused, &why))
             return;
         target->changing = false;
-        target->resets = target->resets_next;
+        if (err == ICMS_OK)
+            target->resets = target->resets_next;
     } else if (target->resets != world->resets && !target->drives_changing &&
                pod_chance(world, 16) == 0) {
         target_opts_init(&opts);
         opts.volumes = world->volumes;
         opts.volume_count = POD_VOLUMES;
+        sim_node_as(target->node);
         err = target_volumes_change(target->target, &opts, &refused, &why);
+        sim_node_as(NULL);
         target->changing = err == ICMS_OK;
         target->resets_next = world->resets;
     }
-    if (err != ICMS_OK)
+    if (err != ICMS_OK && err != ICMS_NO_MEMORY)
         pod_fail(world, POD_FAULT_HEAL, "target %u does not reset: %s", target->number, why.text);
 }
 
@@ -301,6 +305,7 @@ void pod_agent_start(struct pod_agent *agent)
 static void agent_down(struct pod_agent *agent)
 {
     pod_client_agent_free(agent);
+    sim_memory_short(agent->node, 0);
     agent->state = POD_MACHINE_DOWN;
 }
 
@@ -352,9 +357,11 @@ static void agent_epoch_take(struct pod_agent *agent)
         return;
     for (uint32_t i = 0; i < POD_VOLUMES; i++)
         volumes[i] = (struct agent_identity){world->volumes[i].uuid, world->volumes[i].generation};
+    sim_node_as(agent->node);
     err = agent_pod_apply_start(agent->agent, world->epoch, members, count, volumes, &why, NULL,
                                 NULL);
-    if (err != ICMS_OK && err != ICMS_BUSY)
+    sim_node_as(NULL);
+    if (err != ICMS_OK && err != ICMS_BUSY && err != ICMS_NO_MEMORY)
         pod_fail(world, POD_FAULT_HEAL, "agent %u does not take epoch %llu: %s", agent->number,
                  (unsigned long long)world->epoch, why.text);
 }
