@@ -665,7 +665,7 @@ static void a_full_backlog_makes_connects_wait(void **state)
     sim_free(&sim);
 }
 
-/* ---- what a machine lacks ------------------------------------------------------------------- */
+/* ---- networks that lose, and machines that lack ---------------------------------------------- */
 
 static void act_recv_all(struct box *box)
 {
@@ -760,119 +760,30 @@ static void lost_packets_are_sent_again(void **state)
     sim_free(&sim);
 }
 
-static bool alloc_failed;
-
-static void act_allocate(struct box *box)
-{
-    alloc_failed = sim_memory_fails();
-    box->done++;
-}
-
-static void a_machine_without_memory_makes_nothing_new(void **state)
+/* The kernel agrees, and the program cannot take it. */
+static void a_machine_without_memory_takes_no_connection(void **state)
 {
     struct sim *sim = room(23, NULL);
-    struct loop_region *region = NULL;
-    struct loop_event *event = NULL;
-    struct sim_stats stats;
     struct box box[2];
 
     two_boxes(box, sim);
     box_join(box);
-    assert_false(sim_memory_fails());
-    sim_memory_short(box[0].node, 1);
-    assert_int_equal(loop_region_new(sim_node_env(box[0].node), "r", BLOCK, false, NULL, &region),
-                     ICMS_NO_MEMORY);
-    assert_int_equal(loop_event_new(sim_node_env(box[0].node), LOOP_EVENT_WAIT, &event),
-                     ICMS_NO_MEMORY);
-    box_do(&box[0], act_allocate);
-    assert_true(box_wait(&box[0], S));
-    assert_true(alloc_failed);
-    box_do(&box[1], act_allocate);
-    assert_true(box_wait(&box[1], S));
-    assert_false(alloc_failed);
-    assert_false(sim_memory_fails()); /* nobody's */
-    sim_node_as(box[0].node);
-    assert_true(sim_memory_fails());
-    sim_node_as(NULL);
     loop_sock_close(&box[0].sock);
     loop_sock_close(&box[1].sock);
-    box_do(&box[0], act_accept); /* the kernel agrees, and the program cannot take it */
+    sim_memory_short(box[0].node, 1);
+    box_do(&box[0], act_accept);
     box_do(&box[1], act_connect);
     assert_true(box_wait(&box[0], S));
     assert_int_equal(box[0].err, ICMS_NO_MEMORY);
     assert_true(box_wait(&box[1], S));
-    sim_memory_short(box[0].node, 0);
     loop_sock_close(&box[1].sock);
-    box_join(box);
-    sim_stats(sim, &stats);
-    assert_int_equal(stats.memory_refused, 5);
-    box_end(&box[1]);
-    box_end(&box[0]);
-    sim_free(&sim);
-}
-
-static void a_machine_may_lock_no_memory(void **state)
-{
-    struct sim *sim = room(24, NULL);
-    struct loop_region *region = NULL;
-    struct err_why why = {""};
-    struct sim_node *node = sim_node_new(sim, "10.1.0.1");
-    struct loop *loop = NULL;
-    struct sim_stats stats;
-    struct loop_opts opts;
-
-    loop_opts_init(&opts);
-    assert_int_equal(loop_new(sim_node_env(node), &opts, NULL, &loop), ICMS_OK);
-    assert_int_equal(loop_region_new(sim_node_env(node), "r", BLOCK, false, NULL, &region),
-                     ICMS_OK);
-    sim_locked_none(node, true);
-    assert_int_equal(loop_region_register(loop, region, &why), ICMS_LIMIT);
-    assert_non_null(strstr(why.text, "lock"));
-    sim_locked_none(node, false);
-    assert_int_equal(loop_region_register(loop, region, &why), ICMS_OK);
-    sim_stats(sim, &stats);
-    assert_int_equal(stats.locked_refused, 1);
-    loop_region_free(&region);
-    loop_free(&loop);
-    sim_free(&sim);
-}
-
-static uint64_t wall_ns;
-
-static void act_read_wall(struct box *box)
-{
-    assert_true(sim_wall_ns(&wall_ns));
-    box->done++;
-}
-
-/* Only the wall clock of that machine: timers and what loop.h says go on as before. */
-static void wall_clocks_are_set_one_by_one(void **state)
-{
-    struct sim *sim = room(25, NULL);
-    uint64_t before_ns, now_ns;
-    struct sim_stats stats;
-    struct box box[2];
-
-    two_boxes(box, sim);
-    assert_false(sim_wall_ns(&wall_ns));
-    box_do(&box[0], act_read_wall);
-    assert_true(box_wait(&box[0], S));
-    before_ns = wall_ns;
-    now_ns = loop_env_now_ns(sim_node_env(box[0].node));
-    sim_wall_set(box[0].node, (int64_t)(3600 * S));
-    assert_int_equal(loop_env_now_ns(sim_node_env(box[0].node)), now_ns);
-    box_do(&box[0], act_read_wall);
-    assert_true(box_wait(&box[0], S));
-    assert_true(wall_ns >= before_ns + 3600 * S && wall_ns < before_ns + 3601 * S);
-    box_do(&box[1], act_read_wall);
+    sim_memory_short(box[1].node, 1);
+    box_do(&box[1], act_connect);
     assert_true(box_wait(&box[1], S));
-    assert_true(wall_ns >= before_ns && wall_ns < before_ns + S);
-    sim_wall_set(box[0].node, -(int64_t)(3600 * S));
-    box_do(&box[0], act_read_wall);
-    assert_true(box_wait(&box[0], S));
-    assert_true(wall_ns < before_ns);
-    sim_stats(sim, &stats);
-    assert_int_equal(stats.wall_reads, 4);
+    assert_int_equal(box[1].err, ICMS_NO_MEMORY);
+    sim_memory_short(box[0].node, 0);
+    sim_memory_short(box[1].node, 0);
+    box_join(box);
     box_end(&box[1]);
     box_end(&box[0]);
     sim_free(&sim);
@@ -988,9 +899,7 @@ int main(void)
         cmocka_unit_test(a_full_backlog_makes_connects_wait),
         cmocka_unit_test(large_packets_wait_and_small_ones_pass),
         cmocka_unit_test(lost_packets_are_sent_again),
-        cmocka_unit_test(a_machine_without_memory_makes_nothing_new),
-        cmocka_unit_test(a_machine_may_lock_no_memory),
-        cmocka_unit_test(wall_clocks_are_set_one_by_one),
+        cmocka_unit_test(a_machine_without_memory_takes_no_connection),
         cmocka_unit_test(a_machine_loses_all_its_connections),
         cmocka_unit_test(a_buffer_that_changes_in_flight_is_caught),
         cmocka_unit_test(a_buffer_that_is_to_be_read_into_is_scribbled_on),
