@@ -3,28 +3,32 @@
 """Load or compute, on paths of several bandwidths to a real pod: `make bench-choice`.
 
 The engine is a model: it computes tokens at a rate. All else is real: prefixes are stored in an
-enclosure through one agent, and loaded through another whose path to the enclosure a proxy throttles.
-On each path prompts are served in turns in three ways: all of the prefix is loaded, all of it is
-computed, and what the adapters for vLLM do (icms.vllm.choice, with icms_match_estimate). Every prompt
-has a prefix of its own, which the agent does not have in its memory.
+enclosure through one agent, and loaded through another whose path to the enclosure a proxy throttles, by
+the threads of the adapters for vLLM (icms.vllm.movers). On each path prompts are served in turns in three
+ways: all of the prefix is loaded, all of it is computed, and what the adapters do by icms.vllm.choice.
+Every prompt has a prefix of its own, which the agent does not have in its memory.
 
 A path begins without a warning, as when a link degrades or is repaired. Its first --learn prompts are
 served by the choice alone, which has to find out by itself, and are shown by themselves; --rounds of
 each way follow. Rows: time to first token of each way, and that of the choice as a part of
 the faster of the two others, medians; what was loaded of a prefix; how far the time of these loads was
-from what the match said, nine of ten of them; and the same of single blocks, as the agent sees them
+from what was expected, nine of ten of them; and the same of single blocks, as the agent sees them
 (`icms status`).
 
 Bars: on paths of 1 MB/s, 10 MB/s and at full bandwidth the choice takes at most 1.1 times as long as the
-faster of the two others, and nine of ten prefixes what was said within 30 %; exit status 1 if one is missed.
+faster of the two others, as a median, and in each of the first prompts, where the faster one takes more than 0.1 s;
+else each of the first prompts takes at most 5 ms longer than that. Nine of ten prefixes take what was said within
+30 %. Exit status 1 if one is missed.
 """
 import argparse
 import json
+import logging
 import os
 import pathlib
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import types
 
@@ -37,6 +41,7 @@ import proxy  # noqa: E402
 WAYS = ("load", "compute", "choice")
 LIMIT_S = 60.0  # deadline of loads
 CHOICE_MOST, ERROR_MOST = 1.1, 0.3
+SHORT_S, SHORT_MOST_S = 0.1, 0.005  # where the faster way takes less, the first prompts may take so much longer
 
 
 def options():
@@ -61,7 +66,10 @@ class Engine:
     """The model: serves one prompt at a time."""
 
     def __init__(self, volume, prefill, given):
+        from icms.vllm.movers import Counts, Movers
+
         self.volume, self.prefill, self.given = volume, prefill, given
+        self.movers = Movers(2, Counts(), logging)
         self.errors = []  # of prefixes that were loaded whole: of what was expected
         self.rooms = [bytearray(given.block_kib << 10) for _ in range(given.blocks)]
 
@@ -71,31 +79,46 @@ class Engine:
         time.sleep(tokens / self.given.prefill)
         self.prefill.step_ended()
 
+    @staticmethod
+    def wait(begin):
+        """What the function gives to the last of its arguments, on a thread of Movers."""
+        done, answers = threading.Event(), []
+        begin(lambda answer: (answers.append(answer), done.set()))
+        done.wait()
+        return answers[0]
+
     def serve(self, names, way):
         """Seconds until all of the prefix is there, and how many of its blocks were loaded."""
-        from icms.vllm import choice
-
-        begin = time.monotonic()
-        load, seconds = (0 if way == "compute" else len(names)), LIMIT_S
-        if way == "load":
-            load = self.volume.match(names)  # as the choice does, and any engine
-        elif way == "choice":
-            wait = choice.patience(len(names) * self.given.block_tokens, self.prefill, LIMIT_S)
-            found = self.volume.match_estimate(names, deadline_ms=int(wait * 1000))
-            load, seconds = choice.choose([one.seconds for one in found], self.given.block_tokens, self.prefill,
-                                          LIMIT_S)
-            if load < len(found):
-                self.volume.prestage(names[load:load + 1], deadline_ms=choice.PROBE_MS)
-        ready, expected, start = 0, None, time.monotonic()
-        if way == "choice" and load:
-            expected = found[load - 1].seconds
-        if load:
-            ready = self.volume.get(names[:load], self.rooms[:load], deadline_ms=max(1, int(seconds * 1000))).prefix
-        if expected and ready == load:
-            self.errors.append(abs(time.monotonic() - start - expected) / expected)
+        begin, ready = time.monotonic(), 0
+        if way != "compute":
+            ready = self.load(names, way == "choice")
         if ready < len(names):
             self.compute(len(names) - ready)
         return time.monotonic() - begin, ready
+
+    def load(self, names, compares):
+        """As the adapters do: how many blocks were loaded. compares: what their option load says."""
+        from icms.vllm.choice import Choice, Prefill, patience
+
+        prefill, tokens = self.prefill if compares else Prefill(), self.given.block_tokens
+        until = time.monotonic() + patience(len(names) * tokens, prefill, LIMIT_S)
+        there = self.wait(lambda done: self.movers.exists(self.volume, names, until, done))
+        there = names[:leading(there)]
+        choice = Choice(len(there))
+        if there and compares:
+            choice = self.wait(lambda done: self.movers.choose(self.volume, there, 1, tokens, prefill, LIMIT_S, done))
+        if choice.load == 0:
+            return 0
+        start, loaded = time.monotonic(), choice.load
+        good = self.wait(lambda done: self.movers.load(self.volume, there[:loaded], self.rooms[:loaded],
+                                                       choice.phases(loaded, 1, LIMIT_S), done))
+        if choice.computing is not None and choice.seconds > 0 and all(good):
+            self.errors.append(abs(time.monotonic() - start - choice.seconds) / choice.seconds)
+        return leading(good)
+
+
+def leading(answers):
+    return next((i for i, answer in enumerate(answers) if not answer), len(answers))
 
 
 def one_path(engine, agent, link, bytes_per_s, number, given):
@@ -118,6 +141,8 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
             "prefixes": len(errors), "prefix_error_p90": nine_of_ten(errors),
             "load_spread_p90": nine_of_ten([abs(seconds - means["load"]) / means["load"] for seconds, _ in rows["load"]]),
             "first_of_best": [seconds / best for seconds, _ in first],
+            "first_too_late": sum(seconds > best * CHOICE_MOST + (SHORT_MOST_S if best < SHORT_S else 0)
+                                  for seconds, _ in first),
             "first_loaded": [ready for _, ready in first]}
 
 
@@ -201,8 +226,10 @@ def main():
     if given.json:
         given.json.write_text(json.dumps({"options": {name: str(value) for name, value in vars(given).items()},
                                           "rows": rows}, indent=1) + "\n")
+    late = sum(row["first_too_late"] for row in rows)
+    print(f"{late} of the {given.learn * len(rows)} first prompts too late")
     off = max((row["prefix_error_p90"] for row in rows if row["prefixes"]), default=0)
-    if worst > CHOICE_MOST or off > ERROR_MOST:
+    if worst > CHOICE_MOST or late or off > ERROR_MOST:
         sys.exit("bars are missed")
 
 

@@ -3,7 +3,8 @@
 
 Goal: no prompt is there later than with all of its prefix loaded, or computed, as far as was known; and
 what was not known costs a bounded time.
-Method: the class of the product with made-up times, against every other choice.
+Method: the class of the product with made-up times, against every other choice; and whole prompts on a model
+of a path, whose clock is the product's.
 """
 import random
 import unittest
@@ -13,7 +14,8 @@ import vllm_stand_ins as stand_ins
 
 stand_ins.install()
 from icms.vllm import choice  # noqa: E402
-from icms.vllm.choice import Prefill, choose  # noqa: E402
+from icms.vllm.choice import FLOOR_SECONDS, SLACK, TRIAL_SECONDS, Choice, Phases  # noqa: E402
+from icms.vllm.choice import Prefill, Trials, choose, decide  # noqa: E402
 
 TOKENS = 16
 
@@ -33,7 +35,7 @@ class Choices(unittest.TestCase):
             for _ in range(dice.randrange(1, 40)):
                 now += dice.choice([0.0, 0.0001, 0.005, 0.5, 3.0])
                 loads.append(now)
-            chosen = choose(loads, TOKENS, compute, 1000.0)
+            chosen = choose(loads, TOKENS, compute)
 
             def there_after(i):
                 rest = (len(loads) - i) * TOKENS
@@ -46,17 +48,18 @@ class Choices(unittest.TestCase):
         block = 1 << 20
         for rate, expected in ((1e6, 0), (10e6, 8), (10e9, 8)):  # a block is computed in 0.5 s
             loads = [0.001 + (i + 1) * block / rate for i in range(8)]
-            self.assertEqual(choose(loads, TOKENS, prefill(0.5), 60.0).load, expected, rate)
+            self.assertEqual(choose(loads, TOKENS, prefill(0.5)).load, expected, rate)
 
     def test_without_steps_all_is_loaded(self):
-        self.assertEqual(choose([1e6] * 3, TOKENS, Prefill(), 5.0), (3, 5.0))
-        self.assertEqual(choose([], TOKENS, prefill(1.0), 5.0), (0, 5.0))
+        self.assertEqual(choose([1e6] * 3, TOKENS, Prefill()), Choice(3))
+        self.assertEqual(choose([], TOKENS, prefill(1.0)), Choice(0))
+        self.assertEqual(Choice(3).phases(3, 2, 5.0).begin(), (6, 5.0))
 
     def test_a_question_has_a_part_of_the_time_that_the_prompt_takes(self):
         self.assertEqual(choice.patience(TOKENS, Prefill(), 5.0), 5.0)
-        self.assertEqual(choice.patience(TOKENS, prefill(0.5), 5.0), choice.FLOOR_SECONDS)
-        self.assertAlmostEqual(choice.patience(100 * TOKENS, prefill(0.5), 60.0), 50 * choice.SLACK)
-        self.assertEqual(choice.patience(100 * TOKENS, prefill(50.0), 5.0), 5.0)
+        self.assertEqual(choice.patience(TOKENS, prefill(0.1), 5.0), FLOOR_SECONDS)
+        self.assertAlmostEqual(choice.patience(100 * TOKENS, prefill(0.5), 60.0), 50 * SLACK)
+        self.assertEqual(choice.patience(100 * TOKENS, prefill(500.0), 5.0), 5.0)
 
     def test_an_operator_may_want_all_of_it(self):
         self.assertTrue(choice.compares(choice.FASTER))
@@ -64,17 +67,195 @@ class Choices(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, '"faster" or "always", not \'never\''):
             choice.compares("never")
 
-    def test_what_is_not_known_is_tried_for_a_part_of_the_time(self):
-        self.assertEqual(choose([None] * 4, TOKENS, prefill(10.0), 60.0), (4, 4.0))
-        self.assertEqual(choose([1.0, None], TOKENS, prefill(0.1), 60.0),
-                         (2, 1.0 + choice.FLOOR_SECONDS))
-        self.assertEqual(choose([None] * 4, TOKENS, prefill(1000.0), 60.0), (4, 60.0))
+    def test_nothing_is_taken_from_what_is_not_known_on(self):
+        self.assertEqual(choose([None] * 4, TOKENS, prefill(10.0)).load, 0)
+        self.assertEqual(choose([0.0, 0.0, None, 0.0], TOKENS, prefill(10.0)), (2, 0.0, 20.0))
+        self.assertEqual(choose([1.0, None], TOKENS, prefill(0.1)).load, 0)
 
-    def test_a_load_has_its_time_and_a_part_of_what_it_saves(self):
-        chosen = choose([1.0, 2.0], TOKENS, prefill(50.0), 60.0)
-        self.assertEqual(chosen.load, 2)
-        self.assertAlmostEqual(chosen.seconds, 2.0 + choice.SLACK * 100)
-        self.assertEqual(choose([1.0, 2.0], TOKENS, prefill(50.0), 5.0).seconds, 5.0)
+
+class Loads(unittest.TestCase):
+    """Phases of a load."""
+
+    def phases(self, load=0.001, compute=0.02, names=100, limit=60.0):
+        self.made = Phases(names, limit, load, compute)
+        return self.made.begin()
+
+    def assertPhase(self, phase, names, seconds):
+        self.assertEqual(phase.names, names)
+        self.assertAlmostEqual(phase.seconds, seconds)
+
+    def test_the_first_blocks_are_asked_for_before_the_others(self):
+        self.assertPhase(self.phases(), 5, 5 * 0.001 + 2 * SLACK)
+        self.assertPhase(self.made.after(5, 0.005), 95, 95 * 0.001 + 95 * 0.02 * SLACK)
+        self.assertIsNone(self.made.after(95, 0.1))
+        self.assertEqual(self.phases(names=1).names, 1)
+        self.assertEqual(self.phases(compute=0.1, names=10).names, 2)  # one would be computed in half of that
+        self.assertPhase(self.phases(load=0.09, names=20, compute=0.1), 1, 0.09 + 2 * SLACK)
+        self.assertEqual(self.phases(load=0.0).names, 5)
+        self.assertPhase(self.phases(load=0.0, compute=0.0), 100, FLOOR_SECONDS)
+
+    def test_what_is_slower_than_expected_and_faster_than_computing_goes_on(self):
+        self.phases()
+        self.assertPhase(self.made.after(2, 0.02), 98, 98 * 0.01 + 98 * 0.02 * SLACK)
+        self.assertPhase(self.made.after(49, 0.9), 49, 0.9 + 49 * 0.02 * SLACK)
+        self.assertIsNone(self.made.after(1, 1.0))
+
+    def test_first_blocks_that_come_in_time_decide_nothing(self):
+        self.phases(load=0.019, names=20)
+        self.assertPhase(self.made.after(1, 0.04), 19, 19 * 0.02 + FLOOR_SECONDS)  # their latency
+
+    def test_what_is_slower_than_computing_ends(self):
+        self.phases()
+        self.assertIsNone(self.made.after(0, 0.1))
+        self.phases()
+        self.assertIsNone(self.made.after(3, 0.1))
+
+    def test_the_limit_is_that_of_all_phases(self):
+        self.assertEqual(self.phases(limit=0.01).seconds, 0.01)
+        self.phases(limit=0.5)
+        self.assertAlmostEqual(self.made.after(2, 0.02).seconds, 0.48)
+        self.assertIsNone(self.made.after(10, 0.48))
+
+    def test_without_a_comparison_there_is_one_phase(self):
+        self.assertEqual(self.phases(compute=None), (100, 60.0))
+        self.assertIsNone(self.made.after(99, 1.0))
+
+    def test_a_part_of_a_choice_has_a_part_of_its_time(self):
+        found = Choice(10, 2.0, 20.0).phases(5, 2, 60.0)
+        self.assertPhase(found.begin(), 2, 2 * 0.1 + 10 * SLACK)
+
+
+class Path:
+    """A path that brings a block in so many seconds, one after the other, the agent's memory, and a clock."""
+
+    def __init__(self, test):
+        self.now, self.pace, self.tried, self.near = 100.0, 0.0, [], set()
+        patch = unittest.mock.patch.object(choice.time, "monotonic", lambda: self.now)
+        patch.start()
+        test.addCleanup(patch.stop)
+        self.trials = Trials()
+
+    def bring(self, blocks, seconds):
+        came = []
+        for block in blocks:
+            took = 0.0 if block in self.near else self.pace
+            if took > seconds + 1e-9:
+                self.now += seconds
+                break
+            self.now += took
+            seconds -= took
+            came.append(block)
+        return came
+
+    def fetch(self, first, blocks, seconds, deadline):
+        assert deadline >= seconds
+        self.tried.append((first, blocks))
+        came = self.bring(range(first, first + blocks), seconds)
+        self.near.update(came)
+        return len(came)
+
+    def prompt(self, estimates, compute):
+        """Seconds until all of it is there, and how many blocks were loaded."""
+        begin, blocks = self.now, len(estimates)
+        self.near = {i for i, seconds in enumerate(estimates) if seconds == 0}
+        until = begin + choice.patience(blocks * TOKENS, compute, 60.0)
+        chosen = decide(lambda: estimates, self.fetch, TOKENS, compute, self.trials, until)
+        came = 0
+        if chosen.load:
+            phases = chosen.phases(chosen.load, 1, 60.0)
+            phase = phases.begin()
+            while phase is not None:
+                before, last = self.now, came + phase.names
+                brought = len(self.bring(range(came, last), phase.seconds))
+                came += brought
+                phase = phases.after(brought, self.now - before)
+        if came < blocks:
+            self.now += compute.seconds((blocks - came) * TOKENS)
+        return self.now - begin, came
+
+
+class Prompts(unittest.TestCase):
+    def setUp(self):
+        self.path = Path(self)
+
+    def test_none_takes_longer_than_loading_and_computing(self):
+        block = 128 << 10
+        for blocks in (8, 32, 1000):
+            for real in (1e6, 10e6, 500e6):
+                for known in (1e6, 10e6, 500e6, None):
+                    with self.subTest(blocks=blocks, real=real, known=known):
+                        self.path.pace = block / real
+                        estimates = [known and (i + 1) * block / known for i in range(blocks)]
+                        self.path.now += 1000
+                        seconds, came = self.path.prompt(estimates, prefill(0.032))
+                        best = blocks * min(self.path.pace, 0.032)
+                        # A block takes longer than the slack of so few: the agent measures it meanwhile.
+                        if (blocks, real) == (8, 10e6) and known in (1e6, None):
+                            best = blocks * 0.032
+                        floor = FLOOR_SECONDS if blocks == 8 else 0.0
+                        self.assertLessEqual(seconds, 1.1 * best + 0.005 + floor)
+                        if real > 4e6 and blocks > 8:
+                            self.assertEqual(came, blocks)
+                        self.assertTrue(came == blocks or came < blocks * 2 * SLACK)
+
+    def test_a_path_that_is_as_slow_as_known_costs_the_slack(self):
+        self.path.pace = 1.0
+        for _ in range(3):
+            seconds, _ = self.path.prompt([float(i + 1) for i in range(32)], prefill(0.1))
+            self.assertAlmostEqual(seconds, 3.2 * (1 + SLACK))
+        self.assertEqual(self.path.tried, [(0, 2)] * 3)  # and were due each time
+
+    def test_trials_take_no_more_than_a_part_of_the_time_and_of_the_path(self):
+        for pace, tried, took in ((0.005, 2, TRIAL_SECONDS), (20.0, 1, TRIAL_SECONDS)):
+            self.path.pace, self.path.tried = pace, []
+            self.path.now += 1000
+            begin, estimates = self.path.now, [pace * (i + 1) for i in range(8)]
+            while self.path.now - begin < 100:  # short prompts, back to back
+                self.path.prompt(estimates, prefill(0.003))
+            self.assertEqual(set(self.path.tried), {(0, tried)})
+            self.assertLessEqual(len(self.path.tried) * took, 100 * SLACK + 2 * took)
+            self.assertLessEqual(len(self.path.tried) * tried * pace, 100 + 2 * pace)
+            self.assertGreater(len(self.path.tried), 3)
+
+    def test_one_trial_at_a_time(self):
+        trials = Trials()
+        self.assertTrue(trials.begin())
+        self.assertFalse(trials.begin())
+        trials.end(1.0)
+        self.assertFalse(trials.begin())
+        self.path.now += 1.0
+        self.assertTrue(trials.begin())
+
+    def test_what_was_tried_in_vain_and_came_is_loaded(self):
+        self.path.pace = 0.09
+        seconds, came = self.path.prompt([0.0] * 2 + [None] * 98, prefill(0.03))
+        self.assertEqual(self.path.tried, [(2, 4)])
+        self.assertEqual(came, 3)  # with those that were known to be there
+        self.assertLess(seconds, 3.0 * 1.1 + 0.09)
+
+    def test_a_trial_that_fails_leaves_the_choice(self):
+        def broken(*_):
+            raise RuntimeError("a mistake")
+
+        with self.assertRaises(RuntimeError):
+            decide(lambda: [None], broken, TOKENS, prefill(1.0), self.path.trials, 1000.0)
+        self.path.now += 10
+        self.assertTrue(self.path.trials.begin())
+
+    def test_what_takes_no_time_to_compute_is_not_tried(self):
+        self.path.pace = 0.01
+        seconds, _ = self.path.prompt([1.0] * 8, prefill(TRIAL_SECONDS / 9))
+        self.assertEqual(self.path.tried, [])
+        self.assertLess(seconds, TRIAL_SECONDS)
+
+    def test_nothing_is_tried_without_time_or_need(self):
+        self.path.pace = 0.001
+        found = decide(lambda: [None], self.path.fetch, TOKENS, prefill(1.0), self.path.trials, self.path.now)
+        self.assertEqual(found.load, 0)
+        for estimates, steps in (([0.0], prefill(1.0)), ([None], Prefill()), ([], prefill(1.0))):
+            found = decide(lambda: estimates, self.path.fetch, TOKENS, steps, self.path.trials, 1000.0)
+            self.assertEqual(found.load, len(estimates))
+        self.assertEqual(self.path.tried, [])
 
 
 class Steps(unittest.TestCase):

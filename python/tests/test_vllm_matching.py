@@ -12,9 +12,8 @@ import unittest
 import vllm_stand_ins as stand_ins
 
 stand_ins.install()
-from icms.vllm.choice import Prefill  # noqa: E402
+from icms.vllm.choice import Choice, Prefill  # noqa: E402
 from icms.vllm.matching import Match, Names  # noqa: E402
-from icms.vllm.movers import Counts  # noqa: E402
 from icms.vllm.staging import Staging  # noqa: E402
 
 SLOTS = 16
@@ -25,21 +24,14 @@ RANKS = 2
 class HeldMovers:
     """Keeps what it was asked for; the test answers."""
 
-    def __init__(self):
-        self.counts = Counts()
-        self.hinted = None
-
     def exists(self, volume, names, deadline, done):
         self.found = done
 
-    def estimate(self, volume, names, deadline, done):
-        self.asked_for, self.estimated = names, done
+    def choose(self, volume, names, ranks, block_tokens, prefill, limit, done):
+        self.asked_for, self.chosen = (names, ranks), done
 
-    def load(self, volume, names, rooms, deadline, done):
-        self.names, self.loaded, self.until = names, done, deadline
-
-    def prestage(self, volume, names, deadline_ms):
-        self.hinted = names
+    def load(self, volume, names, rooms, phases, done):
+        self.names, self.loaded, self.phases = names, done, phases
 
 
 def scheme_of(rank):
@@ -101,17 +93,14 @@ class Matches(unittest.TestCase):
         self.assertEqual(self.match.ready, 1)
 
     def test_what_is_faster_to_compute_is_not_loaded(self):
-        self.prefill.add(64, 6.4)  # 1.6 s a block
+        self.prefill.add(64, 6.4)
         self.movers.found([True] * BLOCKS)
-        self.assertEqual(len(self.movers.asked_for), BLOCKS * RANKS)
+        self.assertEqual(self.movers.asked_for,
+                         ([bytes([block, rank]) for block in range(BLOCKS) for rank in range(RANKS)], RANKS))
         self.assertEqual(self.staging.free, SLOTS)
-        # by block and rank: two blocks take a second, the third one a minute
-        self.movers.estimated([0.4, 0.5, 0.9, 1.0, 60, 61, 62, 63])
+        self.movers.chosen(Choice(2, 1.0, 3.2))
         self.assertEqual(self.movers.names, [b"\0\0", b"\0\1", b"\1\0", b"\1\1"])
-        self.assertEqual(self.movers.hinted, [b"\2\0"])  # so that the agent measures it
-        self.assertLess(self.movers.until - time.monotonic(), 2.1)  # and not a minute
-        self.assertEqual(self.movers.counts.take(),
-                         {("choices", "load"): 2, ("choices", "compute"): 2})
+        self.assertLess(self.movers.phases.begin().seconds, 1.2)  # and not a minute
         self.movers.loaded([True] * 4)
         self.assertEqual(self.match.ready, 2)
         self.assertEqual(self.staging.free, SLOTS - 2 * RANKS)
@@ -119,17 +108,19 @@ class Matches(unittest.TestCase):
     def test_nothing_is_loaded_from_a_path_that_is_too_slow(self):
         self.prefill.add(64, 0.064)
         self.movers.found([True] * BLOCKS)
-        self.movers.estimated([float(i + 1) for i in range(BLOCKS * RANKS)])
+        self.movers.chosen(Choice(0, 0.0, 0.0))
         self.assertTrue(self.match.over)
         self.assertEqual(self.match.ready, 0)
         self.assertEqual(self.staging.free, SLOTS)
-        self.assertEqual(self.movers.hinted, [b"\0\0"])
 
     def test_a_match_that_was_dropped_meanwhile_loads_nothing(self):
         self.prefill.add(64, 6.4)
         self.movers.found([True] * BLOCKS)
         self.match.drop()
-        self.movers.estimated([0.0] * (BLOCKS * RANKS))
+        self.movers.chosen(Choice(BLOCKS, 0.0, 6.4))
         self.assertTrue(self.match.over)
         self.assertEqual(self.staging.free, SLOTS)
-        self.assertIsNone(self.movers.hinted)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,40 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load or compute: what the engine's own steps take, against what loads are expected to take. No vLLM
-in here. Used by `matching`, `tier` and `connector`.
+in here. Used by `movers`, `matching`, `tier` and `connector`, and by bench/bench_choice.py.
 
 The part of a prefix that is loaded is the one with which the prompt is there first: the time to load
-it, by the agent's estimate, and the time to compute the rest, by the last steps of this engine. Where
-one of the two is not known, all that is there is loaded.
+it, by the agent's estimate, and the time to compute the rest, by the last steps of this engine. While
+nothing is known of the engine, all that is there is loaded.
 
-An estimate may be wrong. What is loaded has its expected time and SLACK of the time that it saves, or
-FLOOR_SECONDS where that is more; what has not come by then is computed. So a wrong estimate costs time,
-within that bound, and never more than the deadline of loads. The question what is there has as much
-(`patience`): on a path that is full of what was asked for before it may take long.
+An estimate may be wrong: a path degrades or is repaired without a warning. Every wait for the tier has
+SLACK of the time that computing takes, or FLOOR_SECONDS where that is more, beyond what is expected:
+
+- the question what is there (`patience`);
+- a load, phase by phase (`Phases`). The first phase asks for a few blocks (`_first`), and all others wait for them: a
+  path that became much slower costs the slack, and is not filled with what nobody awaits. When a phase is
+  late, its pace decides: if the rest comes sooner at this pace than it is computed, it is asked for with a
+  deadline that is made of this pace;
+- a trial (`decide`), where computing is expected to be faster, or nothing is known of the path: the first
+  blocks that would be computed are brought into the agent's memory. If their pace is faster than
+  computing, the rest is loaded, so a path that was repaired is used at once. What is late may come while the
+  engine computes: from it the agent learns how slow the path is.
+
+Deadlines travel to the target, which does not send what nobody awaits any more. So they also keep a
+slow path free for what is asked for next. `Trials` bounds what trials take of an engine's time and of a path.
 
 An operator whose engines have more requests than time may want all that is there loaded, because that
 leaves the engine to the others: the option `load`.
-
-Where a block is computed although it is there, the agent is asked to bring that one block into its
-memory when it has time (`Movers.prestage`). So it goes on measuring, and a path that was repaired is
-used again.
 """
 from __future__ import annotations
 
 import collections
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 #: Values of the option `load`: what is faster to load than to compute, or all that is there.
 FASTER, ALWAYS = "faster", "always"
 
-#: Of the time that a load saves: how much later than expected it may come.
-SLACK = 0.1
-#: The same in seconds, at least: a busy machine pauses for so long.
-FLOOR_SECONDS = 1.0
-#: Until when a block is wanted that is loaded only to be measured.
-PROBE_MS = 10000
+#: Of the time that computing takes: how much longer than expected the tier may take.
+SLACK = 0.05
+#: The same in seconds, at least. The interpreter hands its lock over every 5 ms
+#: (sys.getswitchinterval), and a question takes its thread there and back: with less, a scheduler that
+#: computes in Python makes every short wait a late one.
+FLOOR_SECONDS = 0.025
+#: Seconds of a trial, at least, where there is one: what takes less to compute is not tried. It is awaited in
+#: the library, without the interpreter.
+TRIAL_SECONDS = 0.005
+#: Blocks of a trial, and of a first phase, at least: one alone would teach the agent no rate, only its
+#: latency.
+FIRST_BLOCKS = 2
 
 #: Steps that are averaged, of each size.
 _MEMORY = 8
@@ -100,42 +113,185 @@ def compares(load: str) -> bool:
     return load == FASTER
 
 
+def slack(computing: float) -> float:
+    """Seconds that the tier may take beyond what is expected, where computing takes so many."""
+    return max(SLACK * computing, FLOOR_SECONDS)
+
+
+def _first(blocks: int, computing: float, seconds: float) -> int:
+    """How many of so many blocks, which take so long to compute, are asked for before the others: those that
+    would be computed within these seconds. So they are late where computing is faster."""
+    share = int(seconds / computing * blocks) if computing > seconds else blocks
+    return min(blocks, max(FIRST_BLOCKS, share))
+
+
+def patience(tokens: int, prefill: Prefill, limit: float) -> float:
+    """Seconds to wait for an answer what there is of a prompt of so many tokens; limit: at most."""
+    whole = prefill.seconds(tokens)
+    return limit if whole is None else min(limit, slack(whole))
+
+
+class Phase(NamedTuple):
+    """What is asked for at once."""
+
+    #: Of the names that have not come, from the first of them on.
+    names: int
+    #: Until when, from now.
+    seconds: float
+
+
+class Phases:
+    """The phases of one load. One thread at a time.
+
+    Life cycle: begin -> [after -> Phase] -> after -> None: it is over, and what has not come is computed.
+    """
+
+    def __init__(self, names: int, limit: float, load: float = 0.0,
+                 compute: float | None = None) -> None:
+        """limit: seconds for all of it; load, compute: seconds that a name is expected to take, None: not
+        known, so the whole limit is its deadline."""
+        self._left, self._limit = names, limit
+        self._load, self._compute = load, compute
+        self._asked = 0  # names of the phase that is outstanding
+
+    def begin(self) -> Phase:
+        """The first phase, once."""
+        if self._compute is None:
+            return self._ask(self._left, self._limit)
+        computing = self._left * self._compute
+        share = slack(computing)
+        names = _first(self._left, computing, share)
+        if self._load * names > share:
+            names = max(1, int(share / self._load))
+        return self._ask(names, names * self._load + share)
+
+    def after(self, came: int, seconds: float) -> Phase | None:
+        """The next phase; came: how many names the last one brought in so many seconds."""
+        self._left -= came
+        self._limit -= seconds
+        if self._left == 0 or self._limit <= 0 or self._compute is None:
+            return None
+        if came == 0:
+            return None
+        pace = seconds / came
+        if came == self._asked:  # in time: what a few blocks took beyond that may be their latency
+            pace = min(max(pace, self._load), self._compute)
+        expected, computing = self._left * pace, self._left * self._compute
+        if expected > computing:
+            return None
+        return self._ask(self._left, expected + slack(computing))
+
+    def _ask(self, names: int, seconds: float) -> Phase:
+        self._asked = names
+        return Phase(names, min(seconds, self._limit))
+
+
 class Choice(NamedTuple):
     """What becomes of a prefix."""
 
     #: Blocks that are loaded, from its first one on.
     load: int
-    #: Seconds that this may take.
-    seconds: float
+    #: Seconds that they are expected to take.
+    seconds: float = 0.0
+    #: Seconds that computing them would take; None: not known.
+    computing: float | None = None
+
+    def phases(self, blocks: int, ranks: int, limit: float) -> Phases:
+        """Of a load of so many of the blocks, which have a name for each rank; limit: seconds for all."""
+        if self.computing is None:
+            return Phases(blocks * ranks, limit)
+        names = self.load * ranks
+        return Phases(blocks * ranks, limit, self.seconds / names, self.computing / names)
 
 
-def choose(loads: Sequence[float | None], block_tokens: int, prefill: Prefill,
-           limit: float) -> Choice:
-    """loads[i]: expected seconds to have the first i + 1 blocks, None: not known; limit: the deadline
-    of loads in seconds."""
-    whole = prefill.seconds(len(loads) * block_tokens)
-    if not loads or whole is None:
-        return Choice(len(loads), limit)
-    best, best_seconds, known = 0, whole, 0.0
+def choose(loads: Sequence[float | None], block_tokens: int, prefill: Prefill) -> Choice:
+    """The part with which the prompt is there first. loads[i]: expected seconds to have the first i + 1
+    blocks, None: not known; nothing from there on is taken."""
+    def computing(blocks: int) -> float:
+        return (prefill.seconds(blocks * block_tokens) or 0.0) if blocks else 0.0
+
+    if not loads or prefill.seconds(1) is None:
+        return Choice(len(loads))
+    best, expected, best_seconds, known = 0, 0.0, computing(len(loads)), 0.0
     for i, load in enumerate(loads, 1):
-        if load is None:  # nothing was loaded from there lately: try
-            return Choice(len(loads), _bounded(known, whole, limit))
+        if load is None:
+            break
         known = max(known, load)
-        rest = (prefill.seconds((len(loads) - i) * block_tokens) or 0.0) if i < len(loads) else 0.0
-        if load + rest <= best_seconds:
-            best, best_seconds = i, load + rest
-    if best == 0:
-        return Choice(0, 0.0)
-    load = loads[best - 1]
-    assert load is not None
-    return Choice(best, _bounded(load, prefill.seconds(best * block_tokens) or 0.0, limit))
+        whole = known + computing(len(loads) - i)
+        if whole <= best_seconds:
+            best, expected, best_seconds = i, known, whole
+    return Choice(best, expected, computing(best))
 
 
-def patience(tokens: int, prefill: Prefill, limit: float) -> float:
-    """Seconds to wait for an answer what there is of a prompt of so many tokens."""
-    whole = prefill.seconds(tokens)
-    return limit if whole is None else _bounded(0.0, whole, limit)
+class Trials:
+    """When blocks are tried that are expected to be slow. Any thread.
+
+    One trial at a time. After one in vain there is none until trials take no more than SLACK of the
+    time, and until the path could have brought what was tried: a target that is slow to hear that nobody
+    waits fills the path with it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_outstanding = False
+        self._next = 0.0  # not before
+
+    def begin(self) -> bool:
+        """Whether one may begin now; then `end` follows, once."""
+        with self._lock:
+            if self._is_outstanding or time.monotonic() < self._next:
+                return False
+            self._is_outstanding = True
+            return True
+
+    def end(self, pause: float) -> None:
+        """It has ended; seconds from now until the next one."""
+        with self._lock:
+            self._is_outstanding = False
+            self._next = time.monotonic() + pause
 
 
-def _bounded(expected: float, saved: float, limit: float) -> float:
-    return min(limit, expected + max(SLACK * saved, FLOOR_SECONDS))
+def decide(estimate: Callable[[], Sequence[float | None]],
+           fetch: Callable[[int, int, float, float], int], block_tokens: int, prefill: Prefill, trials: Trials, until: float) -> Choice:
+    """`choose`, with a trial where that says to compute. Waits, until this time of time.monotonic().
+
+    estimate returns the loads of `choose`; fetch(first, blocks, seconds, deadline) brings blocks into the agent's
+    memory, and returns how many came within these seconds, from the first of them on. The others may come
+    until the deadline, in seconds, too.
+    """
+    loads = estimate()
+    choice = choose(loads, block_tokens, prefill)
+    rest = len(loads) - choice.load
+    computing = prefill.seconds(rest * block_tokens)
+    begun = time.monotonic()
+    if rest == 0 or computing is None or computing < TRIAL_SECONDS:
+        return choice
+    seconds = min(max(SLACK * computing, TRIAL_SECONDS), until - begun)
+    if seconds <= 0 or not trials.begin():
+        return choice
+    first = _first(rest, computing, seconds)
+    blocks, expected = _tried(loads[choice.load:choice.load + first], choice.seconds, computing)
+    came = 0
+    try:
+        came = fetch(choice.load, blocks, seconds, max(seconds, computing))
+    finally:
+        took = time.monotonic() - begun
+        left = rest - came
+        loading = took / came * left if came else computing
+        is_faster = came > 0 and (left == 0 or loading < computing / rest * left)
+        trials.end(0.0 if is_faster else max(took / SLACK, expected) - took)
+    load = len(loads) if is_faster else choice.load + came
+    return Choice(load, choice.seconds + (loading if is_faster else 0.0),
+                  prefill.seconds(load * block_tokens) if load else 0.0)
+
+
+def _tried(loads: Sequence[float | None], before: float, computing: float) -> tuple[int, float]:
+    """How many of these blocks are tried, and how long they are expected to take: not longer than
+    computing does, but for the first one."""
+    blocks, expected = 0, 0.0
+    for load in loads:
+        seconds = 0.0 if load is None else load - before
+        if blocks > 0 and seconds > computing:
+            break
+        blocks, expected = blocks + 1, max(expected, seconds)
+    return blocks, expected

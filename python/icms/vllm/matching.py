@@ -2,7 +2,7 @@
 """What the scheduler's half of the connector knows of requests. No vLLM in here. Used by
 `connector`, on the scheduler's thread unless it says otherwise.
 
-Life cycle of a match: begin -> [exists] -> [estimate] -> [load into staging] -> over; then taken by the request's
+Life cycle of a match: begin -> [exists] -> [choose] -> [load into staging] -> over; then taken by the request's
 allocation, or dropped. Slots of a match that nobody wants any more go back when the tier has let go
 of them, not before.
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from ..keys import Scheme
-from .choice import PROBE_MS, Prefill, choose, patience
+from .choice import Choice, Prefill, patience
 from .movers import GRACE_MS, Movers, soon
 from .staging import Staging
 
@@ -41,8 +41,8 @@ class Match:
     Of what is there the part is brought that is faster to load than to compute (`choice`).
 
     ready says how many blocks, once over is True. Until then the engine asks again. The question which
-    blocks there are has the whole deadline, and so has the load after it: on a busy machine either may
-    be late, and what is known at the deadline is used.
+    blocks there are, the choice and the load have at most a deadline each; what is known and has come by
+    then is used.
     """
 
     def __init__(self, movers: Movers, staging: Staging, schemes: Sequence[Scheme], names: Names,
@@ -58,15 +58,15 @@ class Match:
         self._movers = movers
         self._staging = staging
         self._volume = schemes[0].volume
+        self._ranks = len(schemes)
         self._names = names
         self._hashes = hashes
         self._lock = threading.Lock()
         self._over = False
         self._dropped = False
         wait = patience((len(hashes) - first) * block_tokens, prefill, deadline_ms / 1000)
-        self._lookup_ms = max(1, int(wait * 1000))
         movers.exists(self._volume, lambda: [keys[0] for keys in names.of(hashes, first)],
-                      soon(self._lookup_ms), self._found)
+                      time.monotonic() + wait, self._found)
 
     @property
     def over(self) -> bool:
@@ -93,38 +93,27 @@ class Match:
     def _found(self, there: list[bool]) -> None:
         blocks = _leading(there)
         keys = self._names.of(self._hashes, self.first)[:blocks]
-        ranks = len(keys[0]) if keys else 1
-        blocks = min(blocks, self._staging.free // ranks)
+        blocks = min(blocks, self._staging.free // self._ranks)
         flat = [key for block in keys[:blocks] for key in block]
         if not flat or self._dropped or self._prefill.seconds(1) is None:
-            self._load(flat, blocks, self._deadline_ms / 1000)
+            self._load(flat, Choice(blocks))
             return
-        self._movers.estimate(self._volume, flat, soon(self._lookup_ms),
-                              lambda loads: self._estimated(flat, blocks, loads))
+        self._movers.choose(self._volume, flat, self._ranks, self._block_tokens, self._prefill,
+                            self._deadline_ms / 1000, lambda choice: self._load(flat, choice))
 
-    def _estimated(self, flat: list[bytes], blocks: int, loads: list[float | None]) -> None:
-        """loads: seconds until each block of each rank, with all before it, is there."""
-        ranks = len(flat) // blocks
-        choice = choose(loads[ranks - 1::ranks], self._block_tokens, self._prefill,
-                        self._deadline_ms / 1000)
-        self._movers.counts.add("choices", "load", choice.load)
-        self._movers.counts.add("choices", "compute", blocks - choice.load)
-        if choice.load < blocks and not self._dropped:  # so that the agent knows when that changes
-            first = choice.load * ranks
-            self._movers.prestage(self._volume, flat[first:first + 1], PROBE_MS)
-        load = 0 if self._dropped else choice.load
-        self._load(flat[:load * ranks], load, choice.seconds)
-
-    def _load(self, flat: list[bytes], blocks: int, seconds: float) -> None:
-        slots = self._staging.take(len(flat)) if flat else None
+    def _load(self, flat: list[bytes], choice: Choice) -> None:
+        """flat: of the blocks that are there, the names of all ranks."""
+        ranks = self._ranks
+        names = flat[:choice.load * ranks]
+        slots = self._staging.take(len(names)) if names and not self._dropped else None
         if slots is None:
             with self._lock:
                 self._over = True
             return
-        ranks = len(flat) // blocks
-        self.slots = [slots[i * ranks:(i + 1) * ranks] for i in range(blocks)]
-        self._movers.load(self._volume, flat, [self._staging.room(slot) for slot in slots],
-                          soon(max(1, int(seconds * 1000))), self._loaded)
+        self.slots = [slots[i * ranks:(i + 1) * ranks] for i in range(choice.load)]
+        self._movers.load(self._volume, names, [self._staging.room(slot) for slot in slots],
+                          choice.phases(choice.load, ranks, self._deadline_ms / 1000),
+                          self._loaded)
 
     def _loaded(self, good: list[bool]) -> None:
         ranks = len(self.slots[0])

@@ -2,8 +2,8 @@
 """Threads that talk to the tier, so that the engine's scheduler never waits. Used by `tier` and
 `connector`.
 
-Loads, stores and questions have threads of their own: a store that waits for its deadline delays no
-load. A thread waits inside the library, with the interpreter's lock released. Whatever a call comes
+Loads, stores, questions and choices have threads of their own: a store that waits for its deadline delays no
+load, and a trial no question. A thread waits inside the library, with the interpreter's lock released. Whatever a call comes
 to, it becomes an answer: a hit, or a miss with a reason, by its deadline.
 """
 from __future__ import annotations
@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .._tables import Miss, Status
-from ..client import Results, Source, Volume
+from ..client import Request, Results, Source, Volume
 from ..errors import Error
+from .choice import Choice, Phases, Prefill, Trials, decide, patience
 from .link import left_ms
 
 #: Keys of blocks, or what makes them, which is then done on the thread.
@@ -25,8 +26,12 @@ Names = Sequence[bytes] | Callable[[], Sequence[bytes]]
 
 #: Blocks of one call at least, when a load is divided among threads.
 _PIECE_BLOCKS = 8
+#: Threads that choose: one of them may wait for a trial, and for what is late of it.
+_CHOICE_THREADS = 2
 #: Milliseconds that a hint may take of the thread that asks.
 _HINT_MS = 100
+#: Why a block is not there that did not come by its deadline.
+_LATE = Miss.DEADLINE.name.lower()
 #: Blocks of one call at most: what comes after them waits, and sees how much time is left.
 _CALL_BLOCKS = 1024
 
@@ -49,6 +54,19 @@ class Counts:
             return counts
 
 
+class _Load:
+    """A load, from its first phase to its last. Belongs to the threads of the phase that is outstanding."""
+
+    __slots__ = ("volume", "names", "rooms", "phases", "done", "once", "came", "whys")
+
+    def __init__(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any], phases: Phases,
+                 done: Callable[[list[bool]], None], once: bool,
+                 came: Callable[[bytes, Source], None] | None) -> None:
+        self.volume, self.names, self.rooms, self.phases = volume, names, rooms, phases
+        self.done, self.once, self.came = done, once, came
+        self.whys = [_LATE] * len(names)  # why each is not there; "": it is
+
+
 class Movers:
     """The threads of one engine."""
 
@@ -59,6 +77,8 @@ class Movers:
         self._loads = ThreadPoolExecutor(load_threads, "icms-load")
         self._stores = ThreadPoolExecutor(1, "icms-store")
         self._asks = ThreadPoolExecutor(1, "icms-ask")
+        self._choices = ThreadPoolExecutor(_CHOICE_THREADS, "icms-choose")
+        self._trials = Trials()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._under_way = 0
@@ -70,7 +90,7 @@ class Movers:
 
     def close(self) -> None:
         """Drops what has not begun and waits for the rest, which deadlines bound."""
-        for pool in (self._loads, self._stores, self._asks):
+        for pool in (self._loads, self._stores, self._asks, self._choices):
             pool.shutdown(wait=True, cancel_futures=True)
 
     # ---- what can be asked for; `done` is called on one of the threads, exactly once
@@ -80,44 +100,58 @@ class Movers:
         """done gets whether each block is there; False for what is not known by the deadline."""
         self._begin(self._asks, self._exists, volume, names, deadline, done)
 
-    def estimate(self, volume: Volume, names: Sequence[bytes], deadline: float,
-                 done: Callable[[list[float | None]], None]) -> None:
-        """done gets the expected seconds to load each block with all before it; None where that is not
-        known, or not by the deadline, or where a block is not there any more."""
-        def run(volume: Volume, names: Sequence[bytes], deadline: float) -> list[float | None]:
+    def choose(self, volume: Volume, names: Sequence[bytes], ranks: int, block_tokens: int,
+               prefill: Prefill, limit: float, done: Callable[[Choice], None]) -> None:
+        """done gets what becomes of a prefix that is there, by `choice.decide`; limit: seconds that this
+        may take. names has for each block, in order, one a rank."""
+        blocks = len(names) // ranks
+        until = time.monotonic() + patience(blocks * block_tokens, prefill, limit)
+
+        def estimate() -> list[float | None]:
             loads: list[float | None] = [None] * len(names)
+            ms = left_ms(until)
             try:
-                for i, one in enumerate(volume.match_estimate(
-                        names, deadline_ms=max(1, left_ms(deadline)))):
+                for i, one in enumerate(volume.match_estimate(names, deadline_ms=ms) if ms else ()):
                     loads[i] = one.seconds
             except Error:
-                pass  # the loads will say
-            return loads
+                pass  # not known
+            return loads[ranks - 1::ranks]
 
-        self._begin(self._asks, run, volume, names, deadline, done)
+        late: list[Request] = []
 
-    def load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any], deadline: float,
+        def fetch(first: int, count: int, seconds: float, deadline: float) -> int:
+            end = time.monotonic() + seconds
+            came = 0
+            try:
+                for i in range(first * ranks, (first + count) * ranks):
+                    late.append(volume.start_prefetch(
+                        names[i:i + 1], deadline_ms=max(1, int(min(limit, deadline) * 1000)),
+                        prestage=False))
+            except Error:
+                pass  # too many requests, or no agent: what was begun is tried
+            while late and late[0].wait(left_ms(end)) and late[0].result().ok:
+                late.pop(0)
+                came += 1
+            return came // ranks
+
+        def run(*_: Any) -> list[Choice]:
+            choice = decide(estimate, fetch, block_tokens, prefill, self._trials, until)
+            self.counts.add("choices", "load", choice.load)
+            self.counts.add("choices", "compute", blocks - choice.load)
+            if late:
+                self._begin(self._choices, lambda *_: [one.wait() for one in late], volume, [],
+                            _nothing)
+            return [choice]
+
+        self._begin(self._choices, run, volume, names,
+                    lambda made: done(made[0] or Choice(0)))
+
+    def load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any], phases: Phases,
              done: Callable[[list[bool]], None], once: bool = False,
              came: Callable[[bytes, Source], None] | None = None) -> None:
-        """Fills each room exactly; done gets for which of them that succeeded, in order. once: nobody
-        reads them again. came is told before, on the threads, where each of those was."""
-        pieces = min(self._load_threads, max(1, len(names) // _PIECE_BLOCKS))
-        per_piece = -(-len(names) // pieces)
-        loaded = [False] * len(names)
-        left = [pieces]
-
-        def piece_done(first: int, found: list[bool]) -> None:
-            with self._lock:
-                loaded[first:first + len(found)] = found
-                left[0] -= 1
-                over = left[0] == 0
-            if over:
-                done(loaded)
-
-        for i in range(pieces):
-            first, last = i * per_piece, (i + 1) * per_piece
-            self._begin(self._loads, self._load, volume, names[first:last], rooms[first:last],
-                        deadline, once, came, lambda found, first=first: piece_done(first, found))
+        """Fills each room exactly, phase by phase; done gets for which of them that succeeded, in order.
+        once: nobody reads them again. came is told before, on the threads, where each of those was."""
+        self._phase(_Load(volume, names, rooms, phases, done, once, came), *phases.begin())
 
     def store(self, volume: Volume, names: Names, rooms: Sequence[Any],
               deadline: float, done: Callable[[list[bool]], None], once: bool = False) -> None:
@@ -156,8 +190,8 @@ class Movers:
         pool.submit(run)
 
     def _exists(self, volume: Volume, names: Sequence[bytes], deadline: float) -> list[bool]:
-        return self._calls("lookup", len(names), deadline, lambda part, ms: _good(
-            volume.exists(names[part], deadline_ms=ms)))
+        return self._counted("lookup", _calls(len(names), deadline, lambda part, ms: _good(
+            volume.exists(names[part], deadline_ms=ms))))
 
     def _prestage(self, volume: Volume, names: Sequence[bytes], deadline_ms: int,
                   once: bool) -> list[bool]:
@@ -170,11 +204,43 @@ class Movers:
         self.counts.add("hints", "refused", len(names) - taken)
         return []
 
-    def _load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any],
-              deadline: float, once: bool,
-              came: Callable[[bytes, Source], None] | None) -> list[bool]:
+    def _phase(self, load: _Load, count: int, seconds: float) -> None:
+        """Asks for so many of those that have not come; then for the next phase, or the load is over."""
+        asked = [i for i, why in enumerate(load.whys) if why][:count]
+        begun = time.monotonic()
+        pieces = min(self._load_threads, max(1, len(asked) // _PIECE_BLOCKS))
+        per_piece = -(-len(asked) // pieces)
+        left = [pieces]
+
+        def piece_ended(_: list[Any]) -> None:
+            with self._lock:
+                left[0] -= 1
+                over = left[0] == 0
+            if over:
+                self._phase_ended(load, asked, time.monotonic() - begun)
+
+        for first in range(0, pieces * per_piece, per_piece):
+            places = asked[first:first + per_piece]
+            for i in places:
+                load.whys[i] = "internal"  # unless _load says otherwise
+            self._begin(self._loads, self._load, load.volume, [load.names[i] for i in places],
+                        load, places, begun + seconds, piece_ended)
+
+    def _phase_ended(self, load: _Load, asked: Sequence[int], seconds: float) -> None:
+        phase = None
+        if all(load.whys[i] in ("", _LATE) for i in asked):  # else the prefix ends there
+            phase = load.phases.after(sum(not load.whys[i] for i in asked), seconds)
+        if phase is not None:
+            self._phase(load, *phase)
+        else:
+            load.done(self._counted("load", load.whys))
+
+    def _load(self, volume: Volume, names: Sequence[bytes], load: _Load, places: Sequence[int],
+              deadline: float) -> list[bool]:
+        rooms = [load.rooms[i] for i in places]
+
         def get(part: slice, ms: int) -> list[str]:
-            results = volume.get(names[part], rooms[part], deadline_ms=ms, once=once)
+            results = volume.get(names[part], rooms[part], deadline_ms=ms, once=load.once)
             whys = _good(results)
             for i, (result, room) in enumerate(zip(results, rooms[part])):
                 if not whys[i] and result.nbytes != memoryview(room).nbytes:
@@ -182,11 +248,13 @@ class Movers:
                 elif not whys[i]:
                     source = Source(result.source)
                     self.counts.add("loaded_bytes", source.name.lower(), result.nbytes)
-                    if came is not None:
-                        came(names[part.start + i], source)
+                    if load.came is not None:
+                        load.came(names[part.start + i], source)
             return whys
 
-        return self._calls("load", len(names), deadline, get)
+        for i, why in zip(places, _calls(len(names), deadline, get)):
+            load.whys[i] = why
+        return []
 
     def _store(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any],
                deadline: float, once: bool) -> list[bool]:
@@ -198,25 +266,29 @@ class Movers:
                 if result.status == Status.OK))
             return _good(results)
 
-        return self._calls("store", len(names), deadline, put)
+        return self._counted("store", _calls(len(names), deadline, put))
 
-    def _calls(self, what: str, number: int, deadline: float,
-               call: Callable[[slice, int], list[str]]) -> list[bool]:
-        """Calls with a part of the blocks and the milliseconds that are left, part by part.
-
-        call returns for each why it failed, "" where it did not.
-        """
-        whys: list[str] = []
-        for first in range(0, number, _CALL_BLOCKS):
-            part = slice(first, min(first + _CALL_BLOCKS, number))
-            ms = left_ms(deadline)
-            try:
-                whys += call(part, ms) if ms else ["deadline"] * (part.stop - first)
-            except Error as error:
-                whys += [error.status.name.lower()] * (part.stop - first)
+    def _counted(self, what: str, whys: Sequence[str]) -> list[bool]:
+        """Which of them did not fail; the others are counted."""
         for why in filter(None, whys):
             self.counts.add(f"{what}_misses", why)
         return [not why for why in whys]
+
+
+def _calls(number: int, deadline: float, call: Callable[[slice, int], list[str]]) -> list[str]:
+    """Calls with a part of the blocks and the milliseconds that are left, part by part.
+
+    call returns for each why it failed, "" where it did not; so does this.
+    """
+    whys: list[str] = []
+    for first in range(0, number, _CALL_BLOCKS):
+        part = slice(first, min(first + _CALL_BLOCKS, number))
+        ms = left_ms(deadline)
+        try:
+            whys += call(part, ms) if ms else [_LATE] * (part.stop - first)
+        except Error as error:
+            whys += [error.status.name.lower()] * (part.stop - first)
+    return whys
 
 
 def _nothing(_: list[bool]) -> None:

@@ -24,7 +24,7 @@ it stores and loads goes first from the agent's memory, as `icms_put(3)` says of
 With vLLM's KV events turned on routers learn which chunks the pod has (`events.py`).
 
 Life cycle of a chunk that is asked for: lookup (RETRY) -> on_schedule_end: one question for all of
-the step -> [an estimate for each request that has some] -> lookup (HIT or MISS) -> submit_load -> get_finished_jobs. A question without an answer
+the step -> [a choice for each request that has some] -> lookup (HIT or MISS) -> submit_load -> get_finished_jobs. A question without an answer
 by its deadline is a MISS; so is, for this request, a chunk whose load failed, for otherwise vLLM
 would ask for it forever.
 """
@@ -45,7 +45,7 @@ from vllm.v1.kv_offload.base import (LookupResult, Medium, OffloadingCounterMeta
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from ..keys import Prompt, Scheme
-from .choice import FASTER, PROBE_MS, Prefill, choose, compares, patience
+from .choice import FASTER, Choice, Prefill, compares, patience
 from .events import Events, Feed, Near, check_endpoints
 from .identity import Engine, Identity, Options, Shape
 from .link import Link, WrongTier
@@ -72,11 +72,11 @@ class _Question:
 class _Request:
     """What the tier knows of a request of the engine; the scheduler's thread alone."""
 
-    __slots__ = ("once", "questions", "names", "load_seconds", "_prompts", "_ends", "_seen")
+    __slots__ = ("once", "questions", "names", "choice", "_prompts", "_ends", "_seen")
 
     def __init__(self, once: bool) -> None:
         self.once = once  # nobody else asks for its prompt
-        self.load_seconds: float | None = None  # that its loads may take; None: the deadline of loads
+        self.choice = Choice(0)  # the last one that loads something; this one: there was none
         self.forget()
 
     def forget(self) -> None:
@@ -266,9 +266,7 @@ class IcmsTier(SecondaryTierManager):
             return
         volume = schemes[0].volume
         tokens = len(asked) * max(self._chunk_tokens.values())
-        wait = patience(tokens, self._prefill, self._deadlines_ms[0] / 1000)
-        lookup_ms = max(1, int(wait * 1000))
-
+        until = time.monotonic() + patience(tokens, self._prefill, self._deadlines_ms[0] / 1000)
         forgotten = self._forgotten
 
         def done(there: list[bool]) -> None:
@@ -277,38 +275,32 @@ class IcmsTier(SecondaryTierManager):
             for i, (request, _, _) in enumerate(asked):
                 by_request.setdefault(id(request), []).append(i)
             for places in by_request.values():
-                self._found(volume, [asked[i] for i in places], [there[i] for i in places],
-                            lookup_ms)
+                self._found(volume, [asked[i] for i in places], [there[i] for i in places])
 
-        self._movers.exists(volume, [name for _, name, _ in asked], soon(lookup_ms), done)
+        self._movers.exists(volume, [name for _, name, _ in asked], until, done)
 
     def _found(self, volume: Any, asked: list[tuple[_Request, bytes, _Question]],
-               there: list[bool], lookup_ms: int) -> None:
+               there: list[bool]) -> None:
         """What is there of the chunks of one request, in order. On a thread of Movers."""
         request, questions = asked[0][0], [question for _, _, question in asked]
         names = [name for (_, name, _), one in zip(asked, there) if one]
         if not names or len(self._chunk_tokens) != 1 or self._prefill.seconds(1) is None:
             self._answers.put(lambda: _answer(questions, there))
             return
-        limit = self._deadlines_ms[1] / 1000
         (tokens,) = self._chunk_tokens.values()
 
-        def estimated(loads: list[float | None]) -> None:
-            choice = choose(loads, tokens, self._prefill, limit)
-            self._movers.counts.add("choices", "load", choice.load)
-            self._movers.counts.add("choices", "compute", len(names) - choice.load)
-            if choice.load < len(names):  # so that the agent knows when that changes
-                self._movers.prestage(volume, names[choice.load:choice.load + 1], PROBE_MS)
+        def chosen(choice: Choice) -> None:
             left = itertools.count()
-            chosen = [one and next(left) < choice.load for one in there]
+            loaded = [one and next(left) < choice.load for one in there]
 
             def answer() -> None:
-                request.load_seconds = choice.seconds
-                _answer(questions, chosen)
+                if choice.load > 0:
+                    request.choice = choice
+                _answer(questions, loaded)
 
             self._answers.put(answer)
 
-        self._movers.estimate(volume, names, soon(lookup_ms), estimated)
+        self._movers.choose(volume, names, 1, tokens, self._prefill, self._deadlines_ms[0] / 1000, chosen)
 
     def _forget(self) -> None:
         """Chunks of before are not those of from now on. Jobs that are outstanding go on under the
@@ -374,12 +366,11 @@ class IcmsTier(SecondaryTierManager):
             self._finished.put((job, result, fine, forgotten))
 
         _, load_ms, store_ms = self._deadlines_ms
-        if request.load_seconds is not None:
-            load_ms = max(1, int(request.load_seconds * 1000))
         if is_store:
             self._movers.store(schemes[0].volume, names, rooms, soon(store_ms), done, request.once)
         else:
-            self._movers.load(schemes[0].volume, names, rooms, soon(load_ms), done, request.once,
+            phases = request.choice.phases(len(names), 1, load_ms / 1000)
+            self._movers.load(schemes[0].volume, names, rooms, phases, done, request.once,
                               self._feed.loaded if self._feed is not None else None)
 
     def _room(self, chunk: int) -> memoryview:

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads phase by phase, and choices with a trial, on the threads of Movers.
+
+Goal: what comes late is asked for again as long as that is faster than computing it; every block is told of
+once, and counted once; nothing goes on behind a block that is not there.
+Method: the class of the product on a volume that answers when the test says so.
+"""
+import logging
+import threading
+import unittest
+
+import vllm_stand_ins as stand_ins
+
+stand_ins.install()
+from icms.client import Estimate, Results, Source  # noqa: E402
+from icms.errors import Error  # noqa: E402
+from icms.vllm.choice import Choice, Phases, Prefill  # noqa: E402
+from icms.vllm.movers import Counts, Movers  # noqa: E402
+
+BYTES = 8
+HOUR = 3600.0  # no deadline of these tests passes by itself
+OK, MISS = 0, 1
+ABSENT, DEADLINE = 1, 4
+
+
+def results(reasons, sizes=BYTES):
+    """Of blocks that failed for these reasons, 0: that came."""
+    return Results(bytes(MISS if why else OK for why in reasons), bytes(reasons),
+                   bytes([Source.POD] * len(reasons)), b"".join(sizes.to_bytes(8, "little") for _ in reasons))
+
+
+class Held:
+    """A volume of which each get does what the test says next: how many come, and why the others do not."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.asked, self.script, self.loads, self.tried = [], [], None, []
+
+    def get(self, names, rooms, deadline_ms, once):
+        with self.lock:
+            self.asked.append((list(names), deadline_ms))
+            came, why = self.script.pop(0) if self.script else (len(names), ABSENT)
+        if why == "broken":
+            raise RuntimeError("a mistake")
+        for name, room in zip(names[:came], rooms):
+            room[:] = name.ljust(BYTES)
+        return results([0] * came + [why] * (len(names) - came))
+
+    def match_estimate(self, names, deadline_ms):
+        if self.loads is None:
+            raise Error("the agent is away")
+        return [Estimate(seconds, None, BYTES, Source.POD) for seconds in self.loads]
+
+    def start_prefetch(self, names, deadline_ms, prestage):
+        """The script says of each how it ends: with this reason, None: not before the test says so."""
+        if not self.script:
+            raise Error("too many requests")
+        made = Waited(self.script.pop(0), results)
+        self.tried.append((names, deadline_ms, prestage, made))
+        return made
+
+
+class Waited:
+    """A request, and until it is over its end."""
+
+    def __init__(self, why, made):
+        self.why, self.over, self.waits = why, threading.Event(), 0
+        self.made = made
+        if why is not None:
+            self.over.set()
+
+    def wait(self, timeout_ms=-1):
+        self.waits += 1
+        return self.over.wait(None if timeout_ms < 0 else min(timeout_ms / 1000, 0.01))
+
+    def result(self):
+        return self.made([self.why])
+
+
+def names_of(count):
+    return [b"%d" % i for i in range(count)]
+
+
+class Works(unittest.TestCase):
+    def setUp(self):
+        self.volume, self.counts = Held(), Counts()
+
+    def movers(self, threads=1):
+        made = Movers(threads, self.counts, logging.getLogger("nobody"))
+        self.addCleanup(made.close)
+        return made
+
+    def wait(self, begin):
+        told, done = [], threading.Event()
+        begin(lambda answer: (told.append(answer), done.set()))
+        self.assertTrue(done.wait(60))
+        self.made.wait_idle()
+        self.assertEqual(len(told), 1)
+        return told[0]
+
+    def load(self, count, phases, threads=1):
+        self.made = self.movers(threads)
+        self.rooms = [bytearray(BYTES) for _ in range(count)]
+        return self.wait(lambda done: self.made.load(self.volume, names_of(count), self.rooms, phases, done))
+
+    def choose(self, count, ranks, prefill, limit=HOUR):
+        self.made = self.movers()
+        return self.wait(lambda done: self.made.choose(self.volume, names_of(count), ranks, 16, prefill, limit, done))
+
+
+class Loads(Works):
+    def test_what_is_late_is_asked_for_again(self):
+        self.volume.script = [(1, DEADLINE), (5, DEADLINE), (2, DEADLINE)]
+        good = self.load(8, Phases(8, HOUR, 1.0, 300.0))
+        self.assertEqual(good, [True] * 8)
+        self.assertEqual([names for names, _ in self.volume.asked],
+                         [names_of(2), names_of(8)[1:], names_of(8)[6:]])
+        self.assertLessEqual(self.volume.asked[0][1], 1000 * (2.0 + 0.05 * 2400))
+        for i, room in enumerate(self.rooms):
+            self.assertEqual(room, (b"%d" % i).ljust(BYTES))
+        self.assertEqual(self.counts.take(), {("loaded_bytes", "pod"): 8 * BYTES})
+
+    def test_what_is_slower_than_computing_is_counted_once(self):
+        self.volume.script = [(0, DEADLINE)]
+        self.assertEqual(self.load(8, Phases(8, HOUR, 1.0, 300.0)), [False] * 8)
+        self.assertEqual(len(self.volume.asked), 1)
+        self.assertEqual(self.counts.take(), {("load_misses", "deadline"): 8})
+
+    def test_nothing_is_asked_for_behind_a_block_that_is_not_there(self):
+        self.volume.script = [(1, ABSENT)]
+        self.assertEqual(self.load(8, Phases(8, HOUR, 1.0, 300.0)), [True] + [False] * 7)
+        self.assertEqual(len(self.volume.asked), 1)
+        found = self.counts.take()
+        self.assertEqual((found["load_misses", "absent"], found["load_misses", "deadline"]), (1, 6))
+
+    def test_all_at_once_without_a_comparison(self):
+        self.assertEqual(self.load(8, Phases(8, HOUR)), [True] * 8)
+        self.assertEqual([names for names, _ in self.volume.asked], [names_of(8)])
+
+    def test_threads_share_a_phase(self):
+        self.volume.script = [(2, DEADLINE), (16, DEADLINE), (10, DEADLINE)]
+        good = self.load(40, Phases(40, HOUR, 1.0, 300.0), threads=2)
+        self.assertEqual(good, [True] * 40)
+        asked = [names for names, _ in self.volume.asked]
+        self.assertEqual(asked[0], names_of(2))
+        self.assertEqual(sorted(asked[1] + asked[2]), sorted(names_of(40)[2:]))
+        self.assertEqual(sum(map(len, asked)), 40 + 3 + 9)  # and what was late a second time
+
+    def test_a_mistake_ends_a_load(self):
+        self.volume.script = [(0, "broken")]
+        with self.assertLogs("nobody", "ERROR"):
+            self.assertEqual(self.load(8, Phases(8, HOUR, 1.0, 300.0)), [False] * 8)
+        self.assertEqual(len(self.volume.asked), 1)
+
+
+class Choices(Works):
+    def prefill(self):
+        made = Prefill()
+        made.add(16, 300.0)
+        return made
+
+    def test_ranks_are_one_block(self):
+        self.volume.loads = [0.0, 1.0, 1.0, 2.0, 9000.0, 9001.0, 9002.0, 9003.0]
+        self.volume.script = [0, DEADLINE]  # of two ranks
+        chosen = self.choose(8, 2, self.prefill())
+        self.assertEqual(chosen, Choice(2, 2.0, 600.0))
+        tried = self.volume.tried  # 9003 s are more than computing, so the first block alone
+        self.assertEqual([names for names, *_ in tried], [[name] for name in names_of(8)[4:6]])
+        self.assertEqual({(ms, prestage) for _, ms, prestage, _ in tried}, {(600000, False)})
+        self.assertEqual(self.counts.take(), {("choices", "load"): 2, ("choices", "compute"): 2})
+
+    def test_what_came_of_a_trial_is_loaded_with_the_rest(self):
+        self.volume.loads, self.volume.script = [None] * 8, [0, 0]
+        chosen = self.choose(8, 1, self.prefill())
+        self.assertEqual((chosen.load, chosen.computing), (8, 2400.0))
+        self.assertEqual([names[0] for names, *_ in self.volume.tried], names_of(2))
+
+    def test_what_is_late_of_a_trial_may_come_until_its_deadline(self):
+        self.volume.loads, self.volume.script = [None] * 8, [None, None]
+        self.made, told = self.movers(), threading.Event()
+        self.made.choose(self.volume, names_of(8), 1, 16, self.prefill(), HOUR, lambda _: told.set())
+        self.assertTrue(told.wait(60))  # nobody waits for it
+        late = [request for *_, request in self.volume.tried]
+        self.assertEqual(len(late), 2)
+        for request in late:
+            request.over.set()
+        self.made.wait_idle()
+        self.assertTrue(all(request.waits for request in late))  # so that the client lets go of it
+
+    def test_requests_that_cannot_be_made_are_no_trial(self):
+        self.volume.loads = [None] * 8
+        self.assertEqual(self.choose(8, 1, self.prefill()).load, 0)
+
+    def test_an_agent_that_is_away(self):
+        self.volume.script = [DEADLINE]
+        self.assertEqual(self.choose(8, 1, self.prefill()).load, 0)
+
+    def test_an_engine_without_steps(self):
+        self.assertEqual(self.choose(8, 1, Prefill()), Choice(8))
+
+
+if __name__ == "__main__":
+    unittest.main()
