@@ -104,6 +104,22 @@ static icms_err body_load(const char *text, size_t bytes, struct err_why *why,
                              &body->id_count);
 }
 
+/* Each hash gets the model's suffix. An entry that is no string stays, and is refused later. */
+static icms_err hashes_suffix(json_t *hashes, const struct conf_model *model, struct err_why *why)
+{
+    json_t *hash;
+    size_t i;
+
+    json_array_foreach(hashes, i, hash)
+    {
+        if (json_is_string(hash) &&
+            json_array_set_new(hashes, i,
+                               json_sprintf("%s%s", json_string_value(hash), model->suffix)) != 0)
+            return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    }
+    return ICMS_OK;
+}
+
 /* What a model's name stands for takes its place. */
 static icms_err body_model(json_t *root, const struct conf_agent *conf, struct err_why *why)
 {
@@ -124,13 +140,18 @@ static icms_err body_model(json_t *root, const struct conf_agent *conf, struct e
                        "model: \"%.100s\" is not one of this agent's models: list it in its "
                        "configuration, or send volume and keys, names, or the engine's chain",
                        json_string_value(name));
+    if (json_object_get(root, model->of == CONF_MODEL_TOKENS ? "hashes" : "tokens") != NULL)
+        return err_set(why, ICMS_INVALID,
+                       "model: keys of \"%.100s\" are made of %s, and of nothing else", model->name,
+                       model->of == CONF_MODEL_TOKENS ? "tokens" : "hashes");
     chain = json_pack("{s:s, s:i, s:i}", "state", model->state, "run_blocks",
                       (int)conf_agent_volume(conf, model->volume)->run_blocks, "block_tokens",
                       (int)model->block_tokens);
     if (json_object_set_new(root, "chain", chain) != 0 ||
         json_object_set_new(root, "volume", json_string(model->volume)) != 0)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    return ICMS_OK;
+    return model->suffix[0] == '\0' ? ICMS_OK
+                                    : hashes_suffix(json_object_get(root, "hashes"), model, why);
 }
 
 icms_err agent_body_read(const char *text, size_t bytes, const struct conf_agent *conf,

@@ -17,7 +17,8 @@ static const struct conf_agent conf = {
     .volume_count = 1,
     .volumes = {{.name = "kv", .run_blocks = 8}},
     .model_count = 1,
-    .models = {{"m", "kv", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", 2}},
+    .models = {{"m", "kv", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", "0a",
+                2, CONF_MODEL_HASHES}},
 };
 
 static void keys_check(const struct key *keys, size_t count, size_t bytes)

@@ -24,8 +24,10 @@
 static struct conf_agent conf = {
     .volume_count = 2,
     .volumes = {{.name = "kv", .run_blocks = 8}, {.name = "b", .run_blocks = 2}},
-    .model_count = 2,
-    .models = {{"m", "kv", DIGITS, 16}, {"org/m", "b", DIGITS, 2}},
+    .model_count = 3,
+    .models = {{"m", "kv", DIGITS, .block_tokens = 16},
+               {"org/m", "b", DIGITS, .block_tokens = 2},
+               {"h", "kv", DIGITS, "0a", 16, CONF_MODEL_HASHES}},
 };
 static char volume[LIMIT_NAME_BYTES];
 static struct agent_hints hints;
@@ -127,6 +129,10 @@ static void what_is_wrong_is_named(void **state)
         {"{\"model\": \"m\", \"chain\": {}, \"tokens\": [1, 2]}", "or the model", ICMS_INVALID},
         {"{\"model\": \"m\", \"keys\": [\"00\"]}", "do not make one prefix", ICMS_INVALID},
         {"{\"model\": \"m\"}", "with tokens or with hashes", ICMS_INVALID},
+        {"{\"model\": \"m\", \"hashes\": [\"00\"]}", "made of tokens", ICMS_INVALID},
+        {"{\"model\": \"h\", \"tokens\": [1]}", "made of hashes", ICMS_INVALID},
+        {"{\"model\": \"h\", \"hashes\": [1]}", "entry 0", ICMS_INVALID},
+        {"{\"model\": \"h\", \"hashes\": 1}", "with tokens or with hashes", ICMS_INVALID},
         {"{\"model\": \"m\", \"tokens\": [1, 2]}", "less than a block of 16", ICMS_INVALID},
     };
 
@@ -191,9 +197,16 @@ static void a_model_stands_for_its_volume_and_chain(void **state)
     assert_int_equal(read_text(by_chain), ICMS_OK);
     assert_int_equal(hints.count, 2);
     assert_memory_equal(hints.keys, named, sizeof(named));
-    assert_int_equal(read_text("{\"model\": \"m\", \"hashes\": [\"00ff\", \"ab\"]}"), ICMS_OK);
+    assert_int_equal(read_text("{\"model\": \"h\", \"hashes\": [\"00ff\", \"ab\"]}"), ICMS_OK);
     assert_string_equal(hints.volume, "kv");
     assert_int_equal(hints.count, 2);
+    memcpy(named, hints.keys, sizeof(named));
+    assert_int_equal(
+        read_text(
+            "{\"volume\": \"kv\", \"hashes\": [\"00ff0a\", \"ab0a\"], \"chain\": {\"state\": " STATE
+            ", \"run_blocks\": 8, \"block_tokens\": 16}}"),
+        ICMS_OK);
+    assert_memory_equal(hints.keys, named, sizeof(named));
 }
 
 static void what_is_wrong_with_a_chain_is_named(void **state)

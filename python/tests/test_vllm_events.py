@@ -73,9 +73,9 @@ class Agent:
 
     def answer(self, peer, *numbers, is_whole=True):
         for number in numbers:
-            self.router.send_multipart([peer, b"", *self.batch(number)])
+            self.router.send_multipart([peer, b"", b"kv@a@kv", *self.batch(number)])
         if is_whole:
-            self.router.send_multipart([peer, b"", END.to_bytes(8, "big"), b""])
+            self.router.send_multipart([peer, b"", b"", END.to_bytes(8, "big"), b""])
 
 
 class Heard:

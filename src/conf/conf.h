@@ -169,12 +169,20 @@ struct conf_events {
     bool open;     /* whoever reaches a tcp endpoint may read     */
 };
 
-/* A model by whose name routers give hints: where the keys of its engines begin. */
+/* What the keys of a model's blocks are made of. */
+enum conf_model_of {
+    CONF_MODEL_TOKENS,
+    CONF_MODEL_HASHES,
+};
+
+/* A model by whose name routers give hints: how the keys of its engines are made. */
 struct conf_model {
     char name[128];
     char volume[LIMIT_NAME_BYTES];
-    char state[2 * 32 + 1]; /* struct icms_chain's, in hex */
+    char state[2 * 32 + 1]; /* struct icms_chain's, in hex                     */
+    char suffix[16 + 1];    /* in hex, behind each hash; "": none              */
     uint32_t block_tokens;
+    uint8_t of; /* enum conf_model_of                              */
 };
 
 struct conf_agent {

@@ -25,13 +25,14 @@ const struct conf_model *conf_agent_model(const struct conf_agent *agent, const 
     return NULL;
 }
 
-static bool state_is_right(const char *state)
+/* How many digits of hex there are, and nothing else; SIZE_MAX: there is something else. */
+static size_t hex_digits(const char *text)
 {
     size_t digits = 0;
 
-    while (hex_digit(state[digits]) >= 0)
+    while (hex_digit(text[digits]) >= 0)
         digits++;
-    return digits == sizeof(((struct conf_model *)0)->state) - 1 && state[digits] == '\0';
+    return text[digits] == '\0' ? digits : SIZE_MAX;
 }
 
 icms_err conf_models_rules(const struct conf_source *source, const struct conf_node *map,
@@ -47,10 +48,16 @@ icms_err conf_models_rules(const struct conf_source *source, const struct conf_n
         if (conf_agent_volume(agent, model->volume) == NULL)
             return conf_fail(source, conf_node_line(entry, "volume"),
                              "models: there is no volume %s in volumes", model->volume);
-        if (!state_is_right(model->state))
+        if (hex_digits(model->state) != sizeof(model->state) - 1)
             return conf_fail(
                 source, conf_node_line(entry, "state"),
                 "models: state has 64 digits of hex, as the engine's adapter tells it");
+        if (hex_digits(model->suffix) % 2 != 0)
+            return conf_fail(source, conf_node_line(entry, "suffix"),
+                             "models: suffix has digits of hex, two a byte");
+        if (model->suffix[0] != '\0' && model->of != CONF_MODEL_HASHES)
+            return conf_fail(source, conf_node_line(entry, "suffix"),
+                             "models: suffix is for models of hashes");
     }
     return ICMS_OK;
 }

@@ -44,8 +44,10 @@ static void what_is_written_is_taken(void **state)
 {
     const struct conf_model *model;
 
-    assert_int_equal(parse("- {name: a/b, volume: b, state: '" STATE "', block_tokens: 16}\n"
-                           "- {name: c d, volume: kv, state: '" STATE "', block_tokens: 4096}"),
+    assert_int_equal(parse("- {name: a/b, volume: b, state: '" STATE
+                           "', block_tokens: 16, of: tokens}\n"
+                           "- {name: c d, volume: kv, state: '" STATE
+                           "', block_tokens: 4096, of: hashes, suffix: '00fF'}"),
                      ICMS_OK);
     assert_int_equal(agent.model_count, 2);
     model = conf_agent_model(&agent, "a/b");
@@ -53,6 +55,10 @@ static void what_is_written_is_taken(void **state)
     assert_string_equal(model->volume, "b");
     assert_string_equal(model->state, STATE);
     assert_int_equal(model->block_tokens, 16);
+    assert_int_equal(model->of, CONF_MODEL_TOKENS);
+    assert_string_equal(model->suffix, "");
+    assert_int_equal(model[1].of, CONF_MODEL_HASHES);
+    assert_string_equal(model[1].suffix, "00fF");
     assert_ptr_equal(conf_agent_model(&agent, "c d"), model + 1);
     assert_null(conf_agent_model(&agent, "a"));
     assert_string_equal(conf_agent_volume(&agent, "b")->name, "b");
@@ -61,15 +67,28 @@ static void what_is_written_is_taken(void **state)
 
 static void what_is_wrong_is_named(void **state)
 {
-    refused("- {name: a, volume: other, state: '" STATE "', block_tokens: 16}", 5,
+    refused("- {name: a, volume: other, state: '" STATE "', block_tokens: 16, of: tokens}", 5,
             "no volume other");
-    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16}\n"
-            "- {name: a, volume: b, state: '" STATE "', block_tokens: 16}",
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: tokens}\n"
+            "- {name: a, volume: b, state: '" STATE "', block_tokens: 16, of: tokens}",
             6, "two entries");
-    refused("- {name: a, volume: kv, state: '0" STATE "', block_tokens: 16}", 5, "state");
-    refused("- {name: a, volume: kv, state: '00', block_tokens: 16}", 5, "64 digits");
-    refused("- {name: a, volume: kv, state: 'x" STATE "', block_tokens: 16}", 5, "state");
-    refused("- {name: a, volume: kv, block_tokens: 16}", 5, "state");
+    refused("- {name: a, volume: kv, state: '0" STATE "', block_tokens: 16, of: tokens}", 5,
+            "state");
+    refused("- {name: a, volume: kv, state: '00', block_tokens: 16, of: tokens}", 5, "64 digits");
+    refused("- {name: a, volume: kv, state: 'x" STATE "', block_tokens: 16, of: tokens}", 5,
+            "state");
+    refused("- {name: a, volume: kv, block_tokens: 16, of: tokens}", 5, "state");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16}", 5, "of");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: both}", 5, "of");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: tokens, "
+            "suffix: '00'}",
+            5, "models of hashes");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
+            "suffix: '000'}",
+            5, "two a byte");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
+            "suffix: '0x'}",
+            5, "two a byte");
     refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 0}", 5, "block_tokens");
     refused("- {name: a, volume: kv, state: '" STATE "', block_token: 1}", 5, "block_token");
 }

@@ -33,6 +33,8 @@ struct reader {
     size_t length;
 };
 
+#define TOPIC "kv@server-0@kv"
+
 static void say(struct reader *reader, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -357,8 +359,8 @@ static uint64_t next_batch(void *sub, const char **out_text)
     uint8_t number[9];
     int bytes;
 
-    assert_int_equal(zmq_recv(sub, topic, sizeof(topic), 0), strlen("kv@server-0@kv"));
-    assert_memory_equal(topic, "kv@server-0@kv", strlen("kv@server-0@kv"));
+    assert_int_equal(zmq_recv(sub, topic, sizeof(topic), 0), strlen(TOPIC));
+    assert_memory_equal(topic, TOPIC, strlen(TOPIC));
     assert_true(is_more(sub));
     assert_int_equal(zmq_recv(sub, number, sizeof(number), 0), 8);
     assert_true(is_more(sub));
@@ -373,12 +375,16 @@ static uint64_t next_replayed(void *dealer, const char **out_text)
 {
     static uint8_t payload[EVENTS_BATCH_BYTES];
     uint8_t number[9], empty[1];
-    int bytes;
+    char topic[32];
+    int bytes, topic_bytes;
 
     assert_int_equal(zmq_recv(dealer, empty, sizeof(empty), 0), 0);
+    topic_bytes = zmq_recv(dealer, topic, sizeof(topic), 0);
     assert_int_equal(zmq_recv(dealer, number, sizeof(number), 0), 8);
     bytes = zmq_recv(dealer, payload, sizeof(payload), 0);
     assert_true(bytes >= 0 && !is_more(dealer));
+    assert_int_equal(topic_bytes, bytes > 0 ? strlen(TOPIC) : 0);
+    assert_memory_equal(topic, TOPIC, (size_t)topic_bytes);
     *out_text = bytes > 0 ? text_of(payload, (size_t)bytes) : "";
     return number_of(number);
 }

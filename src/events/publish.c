@@ -329,9 +329,12 @@ static void events_take(struct events *events)
 
 /* ---- replays -------------------------------------------------------------------------------- */
 
+/* As vLLM 0.32 answers: an empty frame, topic, number, payload; at the end no topic, -1, nothing.
+ */
 static bool replay_send(struct stream *stream, const struct events_replay *replay, uint64_t seq,
                         const void *payload, size_t bytes)
 {
+    const char *topic = seq == UINT64_MAX ? "" : stream->topic;
     uint8_t number[8];
 
     seq_put(seq, number);
@@ -340,6 +343,7 @@ static bool replay_send(struct stream *stream, const struct events_replay *repla
                  ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
         return false;
     (void)zmq_send(stream->replay.socket, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    (void)zmq_send(stream->replay.socket, topic, strlen(topic), ZMQ_SNDMORE | ZMQ_DONTWAIT);
     (void)zmq_send(stream->replay.socket, number, sizeof(number), ZMQ_SNDMORE | ZMQ_DONTWAIT);
     (void)zmq_send(stream->replay.socket, payload, bytes, ZMQ_DONTWAIT);
     return true;

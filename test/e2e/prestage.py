@@ -137,7 +137,7 @@ def who_has_a_prefix(shell, agent):
     expect("a million token ids fit", (status, answer) == (200, {"of": 62500, "dram": 0, "local": 0}), answer)
     status, answer = post(agent, {"model": "org/model", "tokens": list(range(80))}, path="/v1/match")
     expect("a model stands for volume and chain", (status, answer) == (200, {"of": 5, "dram": 0, "local": 0}), answer)
-    status, answer = post(agent, {"model": "org/model", "hashes": ["00ff"]})
+    status, answer = post(agent, {"model": "hashed", "hashes": ["00ff"]})
     expect("for hints, too", (status, answer) == (202, {"hints": 1}), answer)
     for body, word in ((b"[]", "JSON object"), ({"volume": "no", "names": ["x"]}, "no volume"),
                        ({"volume": "kv", "names": ["x"], "tier": "dram"}, "unknown member")):
@@ -245,7 +245,9 @@ def main():
         target = p.add_target("enclosure0", 1, "128MiB", VOLUMES, segment="8MiB", memory="32MiB")
         target.wait_ready()
         agent = p.add_agent("server-0", [target], VOLUMES, models=[
-            {"name": "org/model", "volume": "kv", "state": "00" * 32, "block_tokens": 16}],
+            {"name": "org/model", "volume": "kv", "state": "00" * 32, "block_tokens": 16, "of": "tokens"},
+            {"name": "hashed", "volume": "kv", "state": "11" * 32, "block_tokens": 16, "of": "hashes",
+             "suffix": "00000000"}],
                             http={"token": folder / "token", "open": "metrics"})
         agent.wait_ready()
         shell = Shell(build, agent, folder)

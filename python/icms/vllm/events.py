@@ -301,7 +301,7 @@ class Feed:
                     return
                 if not socket.poll(self.LOOK_MS):
                     continue
-                _, number, payload = socket.recv_multipart()
+                _, _, number, payload = socket.recv_multipart()  # as vLLM 0.32 has it: with a topic
                 if not payload:
                     self._is_warned = False
                     return

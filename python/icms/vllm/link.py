@@ -73,13 +73,14 @@ class Link:
     _schemes: tuple[int, tuple[keys.Scheme, ...]]  # of this number of the space
 
     def __init__(self, where: str, volume: str, identity: Identity, *, keys: str, need_bytes: int,
-                 log: Any) -> None:
+                 log: Any, suffix: str = "") -> None:
         self._where = where
         self._keys = keys or None
         self._name = volume
         self._identity = identity
         self._need_bytes = need_bytes
         self._log = log
+        self._suffix = suffix  # in hex: what the names of blocks have behind the engine's hashes
         self._client: Client | None = None
         self._volume: Volume | None = None
         self._schemes = (-1, ())
@@ -198,10 +199,12 @@ class Link:
                         for layout in identity.layouts(weights))
         self._log.info("icms: using volume %s of %s, %s scheme %s", self._name, self._where,
                        "private" if private else "shared", schemes[0].fingerprint[:16])
-        for scheme in schemes:
-            begin = scheme.begins()
-            self._log.info("icms: for routers, in models of icms-agent.yaml: volume: %s, state: %s, "
-                           "block_tokens: %s", self._name, begin["state"], begin["block_tokens"])
+        if len(schemes) == 1:  # ranks have keys of their own, and a model one state
+            begin = schemes[0].begins()
+            self._log.info("icms: for routers, an entry of models in icms-agent.yaml, but for its name: "
+                           "{volume: %s, state: '%s', block_tokens: %s, of: hashes%s}", self._name,
+                           begin["state"], begin["block_tokens"],
+                           f", suffix: '{self._suffix}'" if self._suffix else "")
         self._watch = Watch(schemes[0], _WORDS, self._log)
         self._schemes = number, schemes
         return 0.0

@@ -202,7 +202,7 @@ class IcmsTier(SecondaryTierManager):
                                 _shape(config, self.block_size_bytes),
                                 is_idle=lambda: not self._requests, forget=self._forget)
             self._link = Link(where, volume, identity, keys=keys,
-                              need_bytes=self.block_size_bytes, log=logger)
+                              need_bytes=self.block_size_bytes, log=logger, suffix="00000000")
             if prestage_ms > 0:
                 engine.queued.append(self._queued)
         except Exception:

@@ -30,7 +30,7 @@ def replay(context, endpoint):
     print('"ready"', flush=True)
     socket.send_multipart([b"", (0).to_bytes(8, "big")])
     while True:
-        _, number, payload = socket.recv_multipart()
+        _, _, number, payload = socket.recv_multipart()  # as ZmqEventPublisher of vLLM answers
         if not payload:
             assert int.from_bytes(number, "big", signed=True) == -1, number
             return
