@@ -858,23 +858,6 @@ static void link_relinked(struct agent_link *link)
         enclosure_left(link->enclosure);
 }
 
-/* Counters of the address that it had before. What is in flight counts itself. */
-static void link_counters_reset(struct agent_link *link)
-{
-    uint64_t *const counters[] = {&link->commands, &link->exclusions, &link->slow_total,
-                                  &link->load_bytes, &link->store_bytes};
-
-    for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
-        counter_set(counters[i], 0);
-    atomic_store_explicit(&link->tls, 0, memory_order_relaxed);
-    atomic_store_explicit(&link->auth, AGENT_AUTH_NONE, memory_order_relaxed);
-    atomic_store_explicit(&link->is_misdirected, false, memory_order_relaxed);
-    agent_link_state_set(link, AGENT_ENCLOSURE_CONNECTING);
-    pthread_mutex_lock(&link->enclosure->text_lock);
-    link->last_error[0] = 0;
-    pthread_mutex_unlock(&link->enclosure->text_lock);
-}
-
 static void link_relink(struct agent_link *link, struct agent_association *take)
 {
     struct agent_enclosure *enclosure = link->enclosure;
@@ -888,7 +871,7 @@ static void link_relink(struct agent_link *link, struct agent_association *take)
     slow_forget(&enclosure->links_slow, link->at);
     memset(link->nsid, 0, sizeof(link->nsid));
     link->other = NULL;
-    link_counters_reset(link);
+    agent_link_counters_reset(link);
     if (link->is_open)
         nvmf_ctrl_close(link->own.ctrl, ICMS_PEER_DOWN); /* then link_closed */
     else
@@ -943,42 +926,6 @@ void agent_enclosure_settings_set(struct agent_enclosure *enclosure,
     }
 }
 
-/* Counters of whom had the slot before. Field by field: an operation that comes to its end may
- * still look at `number`. */
-static void enclosure_counters_reset(struct agent_enclosure *enclosure)
-{
-    uint64_t *const counters[] = {
-        &enclosure->exclusions,  &enclosure->probes,        &enclosure->load_bytes,
-        &enclosure->store_bytes, &enclosure->slow_total,    &enclosure->checksum_errors,
-        &enclosure->auths,       &enclosure->auths_refused, &enclosure->failovers,
-    };
-
-    for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
-        counter_set(counters[i], 0);
-    memset(enclosure->op_ns, 0, sizeof(enclosure->op_ns));
-    memset(&enclosure->estimate_error, 0, sizeof(enclosure->estimate_error));
-    estimate_forget(&enclosure->estimate);
-    enclosure->was_relinked = false;
-    for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
-        atomic_store_explicit(&enclosure->appeared_ns[i], 0, memory_order_relaxed);
-        atomic_store_explicit(&enclosure->run_blocks_others[i], 0, memory_order_relaxed);
-        atomic_store_explicit(&enclosure->value_max_there[i], 0, memory_order_relaxed);
-    }
-    for (uint32_t i = 0; i < LIMIT_LINKS; i++)
-        link_counters_reset(&enclosure->links[i]);
-    atomic_store_explicit(&enclosure->enclosures_differ, false, memory_order_relaxed);
-    atomic_store_explicit(&enclosure->weights_differ, false, memory_order_relaxed);
-    atomic_store_explicit(&enclosure->epoch_there, 0, memory_order_relaxed);
-    atomic_store_explicit(&enclosure->included_ns, 0, memory_order_relaxed);
-    atomic_store_explicit(&enclosure->tried, false, memory_order_relaxed);
-    atomic_store_explicit(&enclosure->state, AGENT_ENCLOSURE_CONNECTING, memory_order_relaxed);
-    atomic_store_explicit(&enclosure->share_percent, 100, memory_order_relaxed);
-    pthread_mutex_lock(&enclosure->text_lock);
-    enclosure->last_error[0] = 0;
-    enclosure->damaged_ns = 0;
-    pthread_mutex_unlock(&enclosure->text_lock);
-}
-
 icms_err agent_enclosure_make(struct agent_enclosure *enclosure, struct agent_reactor *reactor,
                               uint32_t number, struct err_why *why)
 {
@@ -1003,7 +950,7 @@ icms_err agent_enclosure_make(struct agent_enclosure *enclosure, struct agent_re
         }
         enclosure->is_made = true;
     }
-    enclosure_counters_reset(enclosure);
+    agent_enclosure_counters_reset(enclosure);
     return ICMS_OK;
 }
 

@@ -186,6 +186,13 @@ void agent_enclosure_volume_set(struct agent_enclosure *enclosure, uint32_t volu
 /* It answered that it has no such namespace: detached since the last look. */
 void agent_link_volume_lost(struct agent_link *link, struct agent_shard *shard);
 
+/* Counters of the address that it had before. What is in flight counts itself. */
+void agent_link_counters_reset(struct agent_link *link);
+
+/* Counters of whom had the slot before. Field by field: an operation that comes to its end may
+ * still look at `number`. */
+void agent_enclosure_counters_reset(struct agent_enclosure *enclosure);
+
 /* ---- enclosure.c ---------------------------------------------------------------------------- */
 
 /* A slot that is free begins anew, with counters at 0. Before its reactor runs, or while nothing of

@@ -188,3 +188,55 @@ void agent_enclosure_volume_set(struct agent_enclosure *enclosure, uint32_t volu
     for (uint32_t i = 0; i < LIMIT_LINKS; i++)
         link_volume_set(&enclosure->links[i], volume, &shard->spec.uuid);
 }
+
+/* ---- counters ------------------------------------------------------------------------------- */
+
+void agent_link_counters_reset(struct agent_link *link)
+{
+    uint64_t *const counters[] = {&link->commands, &link->exclusions, &link->slow_total,
+                                  &link->load_bytes, &link->store_bytes};
+
+    for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
+        counter_set(counters[i], 0);
+    atomic_store_explicit(&link->tls, 0, memory_order_relaxed);
+    atomic_store_explicit(&link->auth, AGENT_AUTH_NONE, memory_order_relaxed);
+    atomic_store_explicit(&link->is_misdirected, false, memory_order_relaxed);
+    agent_link_state_set(link, AGENT_ENCLOSURE_CONNECTING);
+    pthread_mutex_lock(&link->enclosure->text_lock);
+    link->last_error[0] = 0;
+    pthread_mutex_unlock(&link->enclosure->text_lock);
+}
+
+void agent_enclosure_counters_reset(struct agent_enclosure *enclosure)
+{
+    uint64_t *const counters[] = {
+        &enclosure->exclusions,  &enclosure->probes,        &enclosure->load_bytes,
+        &enclosure->store_bytes, &enclosure->slow_total,    &enclosure->checksum_errors,
+        &enclosure->auths,       &enclosure->auths_refused, &enclosure->failovers,
+    };
+
+    for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
+        counter_set(counters[i], 0);
+    memset(enclosure->op_ns, 0, sizeof(enclosure->op_ns));
+    memset(&enclosure->estimate_error, 0, sizeof(enclosure->estimate_error));
+    estimate_forget(&enclosure->estimate);
+    enclosure->was_relinked = false;
+    for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
+        atomic_store_explicit(&enclosure->appeared_ns[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&enclosure->run_blocks_others[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&enclosure->value_max_there[i], 0, memory_order_relaxed);
+    }
+    for (uint32_t i = 0; i < LIMIT_LINKS; i++)
+        agent_link_counters_reset(&enclosure->links[i]);
+    atomic_store_explicit(&enclosure->enclosures_differ, false, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->weights_differ, false, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->epoch_there, 0, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->included_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->tried, false, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->state, AGENT_ENCLOSURE_CONNECTING, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->share_percent, 100, memory_order_relaxed);
+    pthread_mutex_lock(&enclosure->text_lock);
+    enclosure->last_error[0] = 0;
+    enclosure->damaged_ns = 0;
+    pthread_mutex_unlock(&enclosure->text_lock);
+}
