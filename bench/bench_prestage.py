@@ -44,7 +44,7 @@ import pod  # noqa: E402
 import tiers_report  # noqa: E402
 
 BLOCKS_MAX = 256  # of a prefix that is loaded
-QUEUED_MS = 5000  # IcmsTier's prestage_ms: a request is begun within this and what those before it take
+QUEUED_S = 5.0  # IcmsTier's prestage_ms: a request is begun within this and what those before it take
 
 
 def options():
@@ -178,7 +178,7 @@ class Engine:
         for i, (arrival, _) in enumerate(requests):
             ids, keys = waiting.get()
             with self.lock:
-                self.waiting.begun(i)
+                self.waiting.stepped({i: len(ids) * self.given.block_tokens})
             self.serve(ids, keys)
             self.late = max(self.late, time.monotonic() - begin - arrival)
         return time.monotonic() - begin
@@ -186,17 +186,23 @@ class Engine:
     def arrive(self, begin, requests, lead, waiting):
         """The gateway, lead before each arrival, and the engine's queue."""
         number = itertools.count()
-        events = [(arrival, QUEUED_MS, ids, True) for arrival, ids in requests]
+        events = [(arrival, ids, True) for arrival, ids in requests]
         if lead is not None:
-            events += [(max(0, arrival - lead), lead * 1000, ids, False) for arrival, ids in requests]
-        for at, deadline_ms, ids, is_arrival in sorted(events, key=lambda one: one[0]):
+            events += [(max(0, arrival - lead), ids, False) for arrival, ids in requests]
+        for at, ids, is_arrival in sorted(events, key=lambda one: one[0]):
             time.sleep(max(0, begin + at - time.monotonic()))
             known, keys = stored(ids, self.seen), self.keys(ids)
+            is_hinted = lead is not None and known and not (is_arrival and waiting.empty() and not self.busy)
+
+            def say(seconds, keys=keys[:known], is_hinted=is_hinted):
+                if is_hinted:
+                    self.volume.prestage(keys, deadline_ms=int(1000 * seconds))
+
             if is_arrival:
                 with self.lock:
-                    deadline_ms += 1000 * self.waiting.add(next(number), len(ids) * self.given.block_tokens)
-            if lead is not None and known and not (is_arrival and waiting.empty() and not self.busy):
-                self.volume.prestage(keys[:known], deadline_ms=int(deadline_ms))
+                    self.waiting.add(next(number), len(ids) * self.given.block_tokens, say, QUEUED_S)
+            else:
+                say(lead)
             if is_arrival:
                 waiting.put((ids, keys))
 
@@ -260,7 +266,7 @@ def one_side(client, others, side, lead, requests, history, given):
     others.stdin.flush()
     seconds = engine.run(requests, lead)
     other = json.loads(others.stdout.readline())
-    time.sleep(1.2 + (QUEUED_MS / 1000 if lead is not None else 0))  # what is unread by now is unused
+    time.sleep(1.2 + (QUEUED_S if lead is not None else 0))  # what is unread by now is unused
     after = hints_of(client)
     delta = {name: after[name] - before[name] for name in after}
     stalls = sorted(engine.stalls)

@@ -769,7 +769,7 @@ class Tiers(unittest.TestCase):
         engine.tier.drain_jobs()
         took = 1000 * CHUNKS * TOKENS // 100  # each of them
         self.assertEqual(said, [5000, 5000 + took, 5000 + 2 * took])
-        engine.engine.stepped({requests[0].req_id: 1})  # its turn has come
+        engine.engine.stepped({requests[0].req_id: CHUNKS * TOKENS})  # its turn has come
         engine.tier.on_request_finished(requests[1])
         engine.engine.queued[0](requests[0])
         engine.tier.drain_jobs()

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Until when requests of an engine wait for their turn.
 
-Goal: what is said is what those before a request take, whatever comes, begins and ends in which order.
-Method: the class of the product with a made-up rate, against a list.
+Goal: what is said is what those before a request take, whatever comes, is computed and ends in which order;
+and it is said again while a request waits, and never when its turn has come.
+Method: the class of the product with a made-up rate and clock, against a list.
 """
 import random
 import unittest
+import unittest.mock
 
 import vllm_stand_ins as stand_ins
 
 stand_ins.install()
+from icms.vllm import waiting as module  # noqa: E402
 from icms.vllm.choice import Prefill  # noqa: E402
 from icms.vllm.waiting import WAIT_MAX, Waiting  # noqa: E402
 
@@ -21,30 +24,73 @@ def at_rate(tokens_per_s):
 
 
 class Turns(unittest.TestCase):
-    def test_a_request_waits_for_those_before_it(self):
-        dice, waiting, queue = random.Random(3), Waiting(at_rate(100)), {}
-        for number in range(2000):
-            if queue and dice.random() < 0.5:
-                gone = dice.choice(list(queue))
-                waiting.begun(gone)
-                del queue[gone]
-            name, tokens = str(dice.randrange(40)), dice.randrange(1, 500)
-            queue.pop(name, None)  # a request that is queued again goes to the end
-            expected = sum(queue.values()) / 100
-            self.assertAlmostEqual(waiting.add(name, tokens), min(expected, WAIT_MAX))
-            queue[name] = tokens
-        for name in [*queue, *queue, "unknown"]:
-            waiting.begun(name)
-        self.assertEqual(waiting.add("last", 1), 0.0)
+    def setUp(self):
+        self.now, self.said = 1000.0, []
+        patch = unittest.mock.patch.object(module.time, "monotonic", lambda: self.now)
+        patch.start()
+        self.addCleanup(patch.stop)
 
-    def test_nothing_is_said_before_a_step_was_measured(self):
+    def add(self, waiting, name, tokens, patience=5.0):
+        self.said.clear()
+        waiting.add(name, tokens, lambda seconds: self.said.append((name, seconds)), patience)
+        self.assertEqual([one for one, _ in self.said], [name])
+        return self.said[0][1]
+
+    def test_a_request_waits_for_what_is_left_of_those_before_it(self):
+        dice, waiting, left = random.Random(3), Waiting(at_rate(100)), {}
+        for _ in range(3000):
+            step = {name: dice.randrange(2, 300) for name in left if dice.random() < 0.3}
+            if dice.random() < 0.2 and left:
+                step[dice.choice(list(left))] = 1  # it decodes
+            waiting.stepped({**step, "unknown": 7})
+            for name, tokens in step.items():
+                left[name] = 0 if tokens == 1 else left[name] - tokens
+                if left[name] <= 0:
+                    del left[name]
+            if left and dice.random() < 0.2:
+                gone = dice.choice(list(left))
+                waiting.ended(gone)
+                del left[gone]
+            name, tokens = str(dice.randrange(40)), dice.randrange(1, 500)
+            left.pop(name, None)  # a request that is queued again goes to the end
+            self.assertAlmostEqual(self.add(waiting, name, tokens), min(sum(left.values()) / 100, WAIT_MAX) + 5)
+            left[name] = tokens
+        for name in [*left, *left, "unknown"]:
+            waiting.ended(name)
+        self.assertEqual(self.add(waiting, "last", 1), 5)
+
+    def test_a_hint_is_said_again_while_its_request_waits(self):
+        waiting = Waiting(at_rate(100))
+        self.add(waiting, "a", 1000)
+        self.assertEqual(self.add(waiting, "b", 1000), 15)
+        self.add(waiting, "c", 1000)
+        waiting.stepped({"a": 200})
+        self.said.clear()
+        for seconds, step, said in ((2, {"a": 1}, []),        # a decodes, and nothing is due
+                                    (5.4, {}, []),
+                                    (0.2, {}, [("b", 5.0)]),  # half of 15 s
+                                    (2.4, {}, []),
+                                    (0.2, {}, [("b", 5.0)]),
+                                    (2.3, {}, [("c", 15.0)]),
+                                    (0.3, {"b": 1000}, []),   # its turn has come
+                                    (7.3, {"a": 1}, [("c", 5.0)])):
+            self.now += seconds
+            waiting.stepped(step)
+            self.assertEqual(self.said, said, self.now)
+            self.said.clear()
+        waiting.ended("c")
+        self.now += 100
+        waiting.stepped({"a": 1})
+        self.assertEqual(self.said, [])
+
+    def test_nothing_is_said_of_others_before_a_step_was_measured(self):
         waiting = Waiting(Prefill())
-        self.assertEqual([waiting.add("a", 1000), waiting.add("b", 1000)], [0.0, 0.0])
+        self.assertEqual([self.add(waiting, "a", 1000), self.add(waiting, "b", 1000)], [5.0, 5.0])
 
     def test_what_is_far_away_is_not_known(self):
         waiting = Waiting(at_rate(1))
-        waiting.add("a", 10**9)
-        self.assertEqual(waiting.add("b", 1), WAIT_MAX)
+        self.add(waiting, "a", 10**9)
+        self.assertEqual(self.add(waiting, "b", 1), WAIT_MAX + 5)
 
 
 if __name__ == "__main__":

@@ -205,10 +205,10 @@ class _Scheduler:
         state = self._requests.setdefault(request.request_id, _Request(request))
         names = state.names = state.names or Names(schemes)
         hashes = [bytes(name) for name in request.block_hashes[:count]]
-        wait = self._waiting.add(request.request_id, request.num_tokens)
-        self._movers.prestage(schemes[0].volume,
-                              lambda: [key for keys in names.of(hashes, 0) for key in keys],
-                              self._prestage_ms + int(wait * 1000))
+        volume = schemes[0].volume
+        self._waiting.add(request.request_id, request.num_tokens, lambda seconds: self._movers.prestage(
+            volume, lambda: [key for keys in names.of(hashes, 0) for key in keys], int(seconds * 1000)),
+            self._prestage_ms / 1000)
 
     def matched(self, request: Any, computed: int) -> int | None:
         """How many tokens after those computed can be loaded; None: ask again."""
@@ -352,7 +352,7 @@ class _Scheduler:
                            soon(self._store_ms), lambda good: self._staging.give(slots))
 
     def finished(self, request: Any) -> None:
-        self._waiting.begun(request.request_id)
+        self._waiting.ended(request.request_id)
         state = self._requests.pop(request.request_id, None)
         if state is None:
             return

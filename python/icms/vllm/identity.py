@@ -170,8 +170,7 @@ class Engine:
         for identity in self.identities:
             identity.space.stepped()
         self.prefill.step_begun(list(scheduled.values()))
-        for request in scheduled:
-            self.waiting.begun(request)
+        self.waiting.stepped(scheduled)
 
     def reset(self) -> None:
         """vLLM resets its caches. It keeps those of the GPU while a block is in use: another connector

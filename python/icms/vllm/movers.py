@@ -77,6 +77,7 @@ class Movers:
         self._loads = ThreadPoolExecutor(load_threads, "icms-load")
         self._stores = ThreadPoolExecutor(1, "icms-store")
         self._asks = ThreadPoolExecutor(1, "icms-ask")
+        self._hints = ThreadPoolExecutor(1, "icms-hint")  # no question stands behind them
         self._choices = ThreadPoolExecutor(_CHOICE_THREADS, "icms-choose")
         self._trials = Trials()
         self._lock = threading.Lock()
@@ -163,7 +164,7 @@ class Movers:
         """Hints that the blocks will be asked for within deadline_ms; once: and never again. Nobody
         waits for it. A hint ends when its block is read, or a second after its deadline: it is not taken
         back, because the agent could not tell it from hints and pins of others of the same user."""
-        self._begin(self._asks, self._prestage, volume, names, deadline_ms, once, _nothing)
+        self._begin(self._hints, self._prestage, volume, names, deadline_ms, once, _nothing)
 
     # ---- on the threads
 

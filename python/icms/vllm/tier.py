@@ -230,12 +230,14 @@ class IcmsTier(SecondaryTierManager):
             self._know(key, name)
         hinted = [name for name in names if name is not None]
         if hinted:
-            wait = self._waiting.add(context.req_id, max(_positions(context).values()))
-            self._movers.prestage(schemes[0].volume, hinted, self._prestage_ms + int(wait * 1000), request.once)
+            volume, once = schemes[0].volume, request.once
+            self._waiting.add(context.req_id, max(_positions(context).values()),
+                              lambda seconds: self._movers.prestage(volume, hinted, int(seconds * 1000), once),
+                              self._prestage_ms / 1000)
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._requests.pop(req_context.req_id, None)
-        self._waiting.begun(req_context.req_id)
+        self._waiting.ended(req_context.req_id)
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
         self._take_answers()
