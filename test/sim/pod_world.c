@@ -121,6 +121,8 @@ void pod_target_start(struct pod_target *target)
     struct err_why why = {""};
     icms_err err = target_make(target, &why);
 
+    if (err == ICMS_LIMIT) /* without locked memory it has to work as well */
+        pod_fail(world, POD_FAULT_HEAL, "target %u does not start: %s", target->number, why.text);
     if (err != ICMS_OK) {
         pod_tell(world, "target %u does not start: %s", target->number, why.text);
         target->restart_ns = sim_now_ns(world->sim) + WORLD_RETRY_NS;
