@@ -3,11 +3,11 @@
  * prefix_cache.c: see prefix_cache.h. Called by the program that takes it over, from the thread
  * that uses the context.
  *
- * prefix_cache_begin: plan_blocks (keys) -> look_up (one batch) -> choose_part -> for each block in
- * order of position: load_start a few ahead, load_finish, or compute_block. prefix_cache_store:
- * plan_blocks, look_up, store_start a few at a time, store_finish. A block that moves has slot i %
- * WINDOW from
- * ..._start to ..._finish; none is under way between calls.
+ * prefix_cache_begin: plan_blocks (keys) -> look_up (one batch) -> choose_part, with a trial -> for
+ * each block in order of position: load_start a few ahead, load_finish (when it is late, and
+ * goes_on says so, again), or compute. prefix_cache_store: plan_blocks, look_up, store_start a few
+ * at a time, store_finish. A block that moves has slot i % WINDOW from ..._start to ..._finish;
+ * none is under way between calls, but blocks of a trial that are late.
  */
 #include "prefix_cache.h"
 
@@ -21,18 +21,27 @@ enum {
     WINDOW = 2,             /* blocks under way: enough to overlap the tier with copying  */
     CHUNK_TOKENS_MAX = 512, /* computed at a time where a block is larger                 */
     COMPUTED_MEMORY = 8,    /* times that it was computed, which are averaged             */
-    PROBE_MS = 10000,       /* until when a block is wanted that is loaded to be measured */
+    TRIAL_BLOCKS = 2,       /* one alone would tell its latency, and no rate              */
 };
 
-/* How much later than expected loads may come: of the time that they save, and in seconds at least.
- * What has not come by then is computed. */
-#define LOAD_SLACK   0.1
-#define LOAD_FLOOR_S 1.0
+/* How much longer than expected the tier may take: of the time to compute the same, and in seconds
+ * at least. */
+#define SLACK         0.05
+#define SLACK_LEAST_S 0.005
 
 struct slot {
     uint8_t *buf;                 /* block_bytes_max of the cache                 */
     struct icms_block io;         /* what was asked, what came                    */
     struct icms_request *request; /* NULL when none is under way                  */
+};
+
+/* Loads of the blocks [from, end) are expected one after the other; all others have the deadline of
+ * the cache. */
+struct expected {
+    uint32_t from, end;
+    double begin_s; /* when the first of them was asked for */
+    double block_s; /* for each                             */
+    double slack_s; /* so much later they may come          */
 };
 
 struct prefix_cache {
@@ -56,12 +65,13 @@ struct prefix_cache {
     double computed_tokens, computed_s; /* lately: what computing takes             */
     uint32_t computed_count;            /* additions to these                        */
     double place_s;                     /* to put a block into the context, lately   */
-    uint32_t until_block;               /* blocks before it are to come by until_s   */
-    double until_s;
-    uint64_t bytes;              /* moved in the last call                    */
-    double begin_s, computing_s; /* of the last call: its begin, what it took
-                                    to compute holes                          */
-    double end_s;                /* and its end                               */
+    struct expected expected;           /* of the last call                          */
+    struct slot trials[TRIAL_BLOCKS];   /* without buf; may outlive a call           */
+    double next_trial_s;                /* not before                                */
+    uint64_t bytes;                     /* moved in the last call                    */
+    double begin_s, computing_s;        /* of the last call: its begin, what it took
+                                           to compute holes                          */
+    double end_s;                       /* and its end                               */
 };
 
 static double now(void)
@@ -70,6 +80,27 @@ static double now(void)
 
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* Ends what is under way in a slot; its io then says how. */
+static void slot_wait(struct slot *slot)
+{
+    icms_err err;
+
+    if (slot->request == NULL)
+        return;
+    err = icms_request_end(&slot->request);
+    /* The answer for the one block is also the answer for the batch. */
+    if (err != ICMS_OK && slot->io.status == ICMS_OK)
+        slot->io.status = err;
+}
+
+/* The same, soon: nobody waits for it any more. */
+static void slot_end(struct slot *slot)
+{
+    if (slot->request != NULL)
+        icms_request_cancel(slot->request);
+    slot_wait(slot);
 }
 
 bool prefix_cache_digest(const char *path, uint8_t out_digest[PREFIX_CACHE_DIGEST_BYTES])
@@ -189,6 +220,8 @@ void prefix_cache_close(struct prefix_cache *cache)
 {
     if (cache == NULL)
         return;
+    for (int i = 0; i < TRIAL_BLOCKS; i++)
+        slot_end(&cache->trials[i]);
     icms_close(&cache->tier);
     for (int i = 0; i < WINDOW; i++)
         free(cache->slots[i].buf);
@@ -235,7 +268,7 @@ static bool plan_blocks(struct prefix_cache *cache, const llama_token *tokens, u
     cache->computing_s = 0;
     cache->bytes = 0;
     cache->block_count = 0;
-    cache->until_block = 0;
+    cache->expected = (struct expected){0};
     if (blocks > cache->block_room &&
         !(grow((void **)&cache->blocks, blocks, sizeof(*cache->blocks)) &&
           grow((void **)&cache->looks, blocks, sizeof(*cache->looks)) &&
@@ -256,12 +289,12 @@ static bool plan_blocks(struct prefix_cache *cache, const llama_token *tokens, u
 }
 
 /* Asks which blocks from `from` on are there; a tier that does not answer has none. */
-static void look_up(struct prefix_cache *cache, uint32_t from)
+static void look_up(struct prefix_cache *cache, uint32_t from, uint32_t deadline_ms)
 {
     struct icms_request_options options;
 
     icms_request_options_init(&options);
-    options.deadline_ms = cache->deadline_ms;
+    options.deadline_ms = deadline_ms;
     for (uint32_t at = from; at < cache->block_count; at += ICMS_BATCH_MAX) {
         uint32_t left = cache->block_count - at;
         icms_err err = icms_exists(cache->volume, &cache->looks[at],
@@ -275,19 +308,6 @@ static void look_up(struct prefix_cache *cache, uint32_t from)
     }
 }
 
-/* Ends what is under way in a slot; its io then says how. */
-static void slot_wait(struct slot *slot)
-{
-    icms_err err;
-
-    if (slot->request == NULL)
-        return;
-    err = icms_request_end(&slot->request);
-    /* The answer for the one block is also the answer for the batch. */
-    if (err != ICMS_OK && slot->io.status == ICMS_OK)
-        slot->io.status = err;
-}
-
 /* Notes why a block did not come or was not taken. */
 static void block_lost(struct prefix_cache_block *block, enum prefix_cache_fate fate,
                        const struct icms_block *io)
@@ -295,6 +315,67 @@ static void block_lost(struct prefix_cache_block *block, enum prefix_cache_fate 
     block->fate = fate;
     block->status = io->status;
     block->reason = io->reason;
+}
+
+/* ---- what is expected ----------------------------------------------------------------------- */
+
+/* To compute a block, lately; 0: not known. */
+static double compute_block_s(const struct prefix_cache *cache)
+{
+    return cache->computed_count == 0
+               ? 0
+               : cache->computed_s / cache->computed_tokens * cache->block_tokens;
+}
+
+static double slack_s(double computing_s)
+{
+    return computing_s * SLACK > SLACK_LEAST_S ? computing_s * SLACK : SLACK_LEAST_S;
+}
+
+/* So many seconds, at most the deadline of the cache. */
+static uint32_t deadline_ms(const struct prefix_cache *cache, double seconds)
+{
+    double ms = seconds * 1e3 > 1 ? seconds * 1e3 : 1;
+
+    return ms < (cache->deadline_ms != 0 ? cache->deadline_ms : INT32_MAX) ? (uint32_t)ms
+                                                                           : cache->deadline_ms;
+}
+
+/* To wait for an answer what there is of so many blocks. */
+static uint32_t patience_ms(const struct prefix_cache *cache, uint32_t blocks)
+{
+    return cache->computed_count == 0
+               ? cache->deadline_ms
+               : deadline_ms(cache, slack_s(blocks * compute_block_s(cache)));
+}
+
+static void expect(struct prefix_cache *cache, uint32_t from, uint32_t end, double block_s)
+{
+    cache->expected = (struct expected){
+        .from = from,
+        .end = end,
+        .begin_s = now(),
+        .block_s = block_s,
+        .slack_s = slack_s((end - from) * compute_block_s(cache)),
+    };
+}
+
+static bool is_expected(const struct prefix_cache *cache, uint32_t i)
+{
+    return i >= cache->expected.from && i < cache->expected.end;
+}
+
+/* Block i is late. Whether it and those behind it come sooner than they are computed, at the pace
+ * of those that came; that is then what is expected of them. */
+static bool goes_on(struct prefix_cache *cache, uint32_t i)
+{
+    uint32_t came = i - cache->expected.from;
+    double block_s = came == 0 ? 0 : (now() - cache->expected.begin_s) / came;
+
+    if (came == 0 || block_s > compute_block_s(cache))
+        return false;
+    expect(cache, i, cache->expected.end, block_s);
+    return true;
 }
 
 /* ---- into the context ----------------------------------------------------------------------- */
@@ -309,16 +390,17 @@ static void load_start(struct prefix_cache *cache, uint32_t i)
     options.deadline_ms = cache->deadline_ms;
     slot->io = (struct icms_block){
         .key = cache->blocks[i].key, .data = slot->buf, .bytes = cache->block_bytes_max};
-    if (i < cache->until_block) {
-        double left_ms = (cache->until_s - now()) * 1e3;
+    if (is_expected(cache, i)) {
+        const struct expected *expected = &cache->expected;
+        double left_s = expected->begin_s + (i - expected->from + 1) * expected->block_s +
+                        expected->slack_s - now();
 
-        if (left_ms < 1) { /* it is late: computed */
+        if (left_s <= 0) {
             slot->io.status = ICMS_MISS;
             slot->io.reason = ICMS_MISS_DEADLINE;
             return;
         }
-        if (cache->deadline_ms == 0 || left_ms < cache->deadline_ms)
-            options.deadline_ms = (uint32_t)left_ms;
+        options.deadline_ms = deadline_ms(cache, left_s);
     }
     err = icms_get_start(cache->volume, &slot->io, 1, &options, &slot->request);
     if (err != ICMS_OK)
@@ -344,7 +426,12 @@ static bool block_place(struct prefix_cache *cache, llama_seq_id sequence, uint3
     return ok;
 }
 
-/* Waits for block i and puts it into its place; false when it has to be computed. */
+static bool is_late(const struct slot *slot)
+{
+    return slot->io.status == ICMS_MISS && slot->io.reason == ICMS_MISS_DEADLINE;
+}
+
+/* Waits for block i and puts it into its place; false when it did not come. */
 static bool load_finish(struct prefix_cache *cache, llama_seq_id sequence, uint32_t i)
 {
     struct slot *slot = &cache->slots[i % WINDOW];
@@ -414,26 +501,45 @@ void prefix_cache_computed(struct prefix_cache *cache, uint32_t tokens, double s
     cache->computed_s += seconds;
 }
 
-/* Loads of the blocks up to here have their expected time, and a part of what they save. */
-static void loads_until(struct prefix_cache *cache, uint32_t end, double expected_s, double saved_s)
+/* Brings a few of the blocks [first, first + count) into the agent's memory, although they are
+ * expected to take expected_s, which is longer than computing them: a path may be faster than what
+ * is known of it. How many came within the slack, and what each took. Others may come while they
+ * are computed, so that the agent learns how slow the path is. After a trial in vain there is none
+ * until it has taken only a part of the time, and the path could have brought what was tried. */
+static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t count,
+                        double expected_s, double *out_block_s)
 {
-    double slack_s = saved_s * LOAD_SLACK;
+    double begin_s = now(), computing_s = count * compute_block_s(cache), took_s, pause_s;
+    struct icms_request_options options;
+    uint32_t tried = count < TRIAL_BLOCKS ? count : TRIAL_BLOCKS, came = 0;
 
-    cache->until_block = end;
-    cache->until_s = now() + expected_s + (slack_s > LOAD_FLOOR_S ? slack_s : LOAD_FLOOR_S);
-}
+    if (computing_s < SLACK_LEAST_S || begin_s < cache->next_trial_s)
+        return 0;
+    icms_request_options_init(&options);
+    options.deadline_ms = deadline_ms(cache, computing_s);
+    for (uint32_t i = 0; i < tried; i++) {
+        struct slot *slot = &cache->trials[i];
 
-/* One block is brought into the agent's memory behind all loads, so that it goes on measuring a
- * path that nobody uses because it is slow. */
-static void probe(struct prefix_cache *cache, uint32_t i)
-{
-    struct icms_prestage_options options;
-    icms_err err;
+        slot_end(slot); /* of a trial before */
+        slot->io = (struct icms_block){.key = cache->keys[first + i]};
+        slot->io.status = icms_get_start(cache->volume, &slot->io, 1, &options, &slot->request);
+    }
+    for (; came < tried && cache->trials[came].request != NULL; came++) {
+        double left_ms = (begin_s + slack_s(computing_s) - now()) * 1e3;
 
-    icms_prestage_options_init(&options);
-    options.deadline_ms = PROBE_MS;
-    err = icms_prestage(cache->volume, &cache->keys[i], 1, &options, NULL);
-    (void)err; /* a wish */
+        if (icms_request_wait(cache->trials[came].request, left_ms > 0 ? (int)left_ms : 0) !=
+            ICMS_OK)
+            break;
+        slot_wait(&cache->trials[came]);
+        if (cache->trials[came].io.status != ICMS_OK)
+            break;
+    }
+    took_s = now() - begin_s;
+    *out_block_s = came == 0 ? 0 : took_s / came + cache->place_s;
+    pause_s = took_s / SLACK > expected_s ? took_s / SLACK : expected_s;
+    if (came == 0 || *out_block_s > compute_block_s(cache))
+        cache->next_trial_s = begin_s + pause_s;
+    return came;
 }
 
 /* How many of the blocks [first, first + count), which are there, are loaded, so that all of them
@@ -442,36 +548,40 @@ static uint32_t choose_part(struct prefix_cache *cache, uint32_t first, uint32_t
 {
     const struct icms_estimate *estimates = cache->estimates;
     struct icms_request_options options;
-    double block_s, best_s, load_s = 0;
-    uint32_t best = 0;
+    double compute_s = compute_block_s(cache), best_s = count * compute_s, load_s = 0;
+    double block_s = 0, tried_s = 0;
+    uint32_t best = 0, known = 0, came;
     size_t matched = 0;
-    icms_err err;
 
     if (cache->computed_count == 0)
         return count;
-    block_s = cache->computed_s / cache->computed_tokens * cache->block_tokens;
-    best_s = count * block_s;
     icms_request_options_init(&options);
-    options.deadline_ms = cache->deadline_ms;
-    err = icms_match_estimate(cache->volume, cache->keys + first, count, &options, cache->estimates,
-                              &matched);
-    if (err != ICMS_OK || matched < count ||
-        estimates[count - 1].load_us == ICMS_ESTIMATE_UNKNOWN) {
-        loads_until(cache, first + count, 0, best_s); /* try */
-        return count;
-    }
-    for (uint32_t i = 1; i <= count; i++) {
-        double there_s = (double)estimates[i - 1].load_us * 1e-6 + i * cache->place_s;
+    options.deadline_ms = patience_ms(cache, count);
+    if (icms_match_estimate(cache->volume, cache->keys + first, count, &options, cache->estimates,
+                            &matched) != ICMS_OK)
+        matched = 0;
+    for (; known < matched && estimates[known].load_us != ICMS_ESTIMATE_UNKNOWN; known++) {
+        uint32_t loads = known + 1;
+        double there_s = (double)estimates[known].load_us * 1e-6 + loads * cache->place_s;
 
-        if (there_s + (count - i) * block_s <= best_s) {
-            best_s = there_s + (count - i) * block_s;
+        if (there_s + (count - loads) * compute_s <= best_s) {
+            best_s = there_s + (count - loads) * compute_s;
             load_s = there_s;
-            best = i;
+            best = loads;
         }
     }
-    loads_until(cache, first + best, load_s, best * block_s);
-    if (best < count)
-        probe(cache, first + best);
+    if (best < count) {
+        if (known >= best + TRIAL_BLOCKS)
+            tried_s = (double)estimates[best + TRIAL_BLOCKS - 1].load_us * 1e-6 - load_s;
+        came = try_few(cache, first + best, count - best, tried_s, &block_s);
+        best += came;
+        if (came > 0 && block_s <= compute_s) {
+            load_s += (count - best) * block_s;
+            best = count;
+        }
+    }
+    if (best > 0)
+        expect(cache, first, first + best, load_s / best);
     return best;
 }
 
@@ -491,7 +601,7 @@ static bool fill(struct prefix_cache *cache, llama_seq_id sequence, const llama_
                  uint32_t first, uint32_t end, uint32_t *out_done)
 {
     uint32_t started = first, done = first;
-    bool ok = true;
+    bool ok = true, is_there;
 
     for (uint32_t i = first; i < end && ok; i++) {
         for (; started < end && started < i + WINDOW; started++)
@@ -506,11 +616,16 @@ static bool fill(struct prefix_cache *cache, llama_seq_id sequence, const llama_
             for (; ok && done < i; done++)
                 cache->blocks[done].fate = PREFIX_CACHE_COMPUTED;
         }
-        if (load_finish(cache, sequence, i))
+        while (!(is_there = load_finish(cache, sequence, i)) && is_expected(cache, i) &&
+               is_late(&cache->slots[i % WINDOW]) && goes_on(cache, i))
+            load_start(cache, i);
+        if (is_there)
             done = i + 1;
+        else if (is_expected(cache, i) && is_late(&cache->slots[i % WINDOW]))
+            break; /* to compute the rest is faster */
     }
     for (int i = 0; i < WINDOW; i++)
-        slot_wait(&cache->slots[i]);
+        slot_end(&cache->slots[i]);
     *out_done = done;
     return ok;
 }
@@ -530,7 +645,7 @@ bool prefix_cache_begin(struct prefix_cache *cache, llama_seq_id sequence,
     llama_memory_seq_rm(cache->memory, sequence, (llama_pos)(first * cache->block_tokens), -1);
     for (uint32_t i = first; i < cache->block_count; i++)
         cache->blocks[i].fate = PREFIX_CACHE_LEFT;
-    look_up(cache, first);
+    look_up(cache, first, patience_ms(cache, cache->block_count - first));
     there = first;
     while (there < cache->block_count && cache->looks[there].status == ICMS_OK)
         there++;
@@ -616,7 +731,7 @@ bool prefix_cache_store(struct prefix_cache *cache, llama_seq_id sequence,
 
     if (!plan_blocks(cache, tokens, count))
         return false;
-    look_up(cache, 0);
+    look_up(cache, 0, cache->deadline_ms);
     while (hits < cache->block_count && cache->looks[hits].status == ICMS_OK)
         hits++;
     for (uint32_t i = hits; i < cache->block_count && ok; i++) {

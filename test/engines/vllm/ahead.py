@@ -63,12 +63,15 @@ def case_estimate(lab, kind):
         for number in range(100, 103):  # so that it knows what its steps take
             same(second.ask(prompt(number)), lab.reference(prompt(number)), f"prompt {number}")
 
+        loads = []
+
         def ask(number):
             """Blocks of a prompt of the first engine that the second one loads."""
             store(lab, p, first, number)
             answer = second.ask(prompt(number))
             same(answer, lab.reference(prompt(number)), f"prompt {number}")
-            return answer["cached"] // BLOCK
+            loads.append(answer["cached"] // BLOCK)
+            return loads[-1]
 
         fast = next((i for i in range(10) if ask(i) == BLOCKS), None)
         assert fast is not None, "nothing was loaded on a path that is not throttled"
@@ -80,7 +83,8 @@ def case_estimate(lab, kind):
         link.bytes_per_s = 0
         again = next((i for i in range(30, 50) if ask(i) == BLOCKS), None)
         assert again is not None, "a path that was repaired is not used"
-        print(f"# {kind}: loads begin with prompt {fast}, end with {slow - 10}, begin again with {again - 30}")
+        print(f"# {kind}: loads begin with prompt {fast}, end with {slow - 10}, begin again with {again - 30}; "
+              f"blocks loaded of {BLOCKS}: {loads}")
         first.end()
         second.end()
 
