@@ -349,14 +349,18 @@ static uint32_t patience_ms(const struct prefix_cache *cache, uint32_t blocks)
                : deadline_ms(cache, slack_s(blocks * compute_block_s(cache)));
 }
 
+/* Of the slack a block has as long as it takes to compute at least: else one of few could not show
+ * that it is faster. */
 static void expect(struct prefix_cache *cache, uint32_t from, uint32_t end, double block_s)
 {
+    double compute_s = compute_block_s(cache), slack = slack_s((end - from) * compute_s);
+
     cache->expected = (struct expected){
         .from = from,
         .end = end,
         .begin_s = now(),
         .block_s = block_s,
-        .slack_s = slack_s((end - from) * compute_block_s(cache)),
+        .slack_s = slack > compute_s ? slack : compute_s,
     };
 }
 
@@ -505,7 +509,7 @@ void prefix_cache_computed(struct prefix_cache *cache, uint32_t tokens, double s
  * expected to take expected_s, which is longer than computing them: a path may be faster than what
  * is known of it. How many came within the slack, and what each took. Others may come while they
  * are computed, so that the agent learns how slow the path is. After a trial in vain there is none
- * until it has taken only a part of the time, and the path could have brought what was tried. */
+ * until trials take only a part of the time, and half of what the path can bring. */
 static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t count,
                         double expected_s, double *out_block_s)
 {
@@ -536,7 +540,7 @@ static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t cou
     }
     took_s = now() - begin_s;
     *out_block_s = came == 0 ? 0 : took_s / came + cache->place_s;
-    pause_s = took_s / SLACK > expected_s ? took_s / SLACK : expected_s;
+    pause_s = took_s / SLACK > 2 * expected_s ? took_s / SLACK : 2 * expected_s;
     if (came == 0 || *out_block_s > compute_block_s(cache))
         cache->next_trial_s = begin_s + pause_s;
     return came;

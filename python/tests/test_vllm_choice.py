@@ -89,10 +89,14 @@ class Loads(unittest.TestCase):
         self.assertPhase(self.made.after(5, 0.005), 95, 95 * 0.001 + 95 * 0.02 * SLACK)
         self.assertIsNone(self.made.after(95, 0.1))
         self.assertEqual(self.phases(names=1).names, 1)
-        self.assertEqual(self.phases(compute=0.1, names=10).names, 2)  # one would be computed in half of that
-        self.assertPhase(self.phases(load=0.09, names=20, compute=0.1), 1, 0.09 + 2 * SLACK)
+        self.assertPhase(self.phases(load=0.09, names=40, compute=0.1), 2, 0.18 + 4 * SLACK)
+        self.assertPhase(self.phases(load=0.15, names=40, compute=0.1), 1, 0.15 + 4 * SLACK)
         self.assertEqual(self.phases(load=0.0).names, 5)
         self.assertPhase(self.phases(load=0.0, compute=0.0), 100, FLOOR_SECONDS)
+
+    def test_one_of_few_blocks_has_the_time_to_compute_it(self):
+        self.assertPhase(self.phases(names=8, load=0.01, compute=1.0), 1, 0.01 + 1.0)
+        self.assertPhase(self.made.after(1, 0.8), 7, 7 * 0.8 + 1.0)
 
     def test_what_is_slower_than_expected_and_faster_than_computing_goes_on(self):
         self.phases()
@@ -102,7 +106,7 @@ class Loads(unittest.TestCase):
 
     def test_first_blocks_that_come_in_time_decide_nothing(self):
         self.phases(load=0.019, names=20)
-        self.assertPhase(self.made.after(1, 0.04), 19, 19 * 0.02 + FLOOR_SECONDS)  # their latency
+        self.assertPhase(self.made.after(1, 0.04), 19, 19 * 0.02 + FLOOR_SECONDS)  # its latency
 
     def test_what_is_slower_than_computing_ends(self):
         self.phases()
@@ -122,7 +126,7 @@ class Loads(unittest.TestCase):
 
     def test_a_part_of_a_choice_has_a_part_of_its_time(self):
         found = Choice(10, 2.0, 20.0).phases(5, 2, 60.0)
-        self.assertPhase(found.begin(), 2, 2 * 0.1 + 10 * SLACK)
+        self.assertPhase(found.begin(), 1, 0.1 + 1.0)
 
 
 class Path:
@@ -192,16 +196,16 @@ class Prompts(unittest.TestCase):
                         # A block takes longer than the slack of so few: the agent measures it meanwhile.
                         if (blocks, real) == (8, 10e6) and known in (1e6, None):
                             best = blocks * 0.032
-                        floor = FLOOR_SECONDS if blocks == 8 else 0.0
+                        floor = 0.032 if blocks == 8 else 0.0  # and it may be late
                         self.assertLessEqual(seconds, 1.1 * best + 0.005 + floor)
                         if real > 4e6 and blocks > 8:
                             self.assertEqual(came, blocks)
                         self.assertTrue(came == blocks or came < blocks * 2 * SLACK)
 
     def test_a_path_that_is_as_slow_as_known_costs_the_slack(self):
-        self.path.pace = 1.0
+        self.path.pace = 0.5
         for _ in range(3):
-            seconds, _ = self.path.prompt([float(i + 1) for i in range(32)], prefill(0.1))
+            seconds, _ = self.path.prompt([(i + 1) / 2 for i in range(32)], prefill(0.1))
             self.assertAlmostEqual(seconds, 3.2 * (1 + SLACK))
         self.assertEqual(self.path.tried, [(0, 2)] * 3)  # and were due each time
 
@@ -214,8 +218,8 @@ class Prompts(unittest.TestCase):
                 self.path.prompt(estimates, prefill(0.003))
             self.assertEqual(set(self.path.tried), {(0, tried)})
             self.assertLessEqual(len(self.path.tried) * took, 100 * SLACK + 2 * took)
-            self.assertLessEqual(len(self.path.tried) * tried * pace, 100 + 2 * pace)
-            self.assertGreater(len(self.path.tried), 3)
+            self.assertLessEqual(len(self.path.tried) * tried * pace, 50 + 2 * pace)
+            self.assertGreaterEqual(len(self.path.tried), 3)
 
     def test_one_trial_at_a_time(self):
         trials = Trials()

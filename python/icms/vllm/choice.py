@@ -10,9 +10,9 @@ An estimate may be wrong: a path degrades or is repaired without a warning. Ever
 SLACK of the time that computing takes, or FLOOR_SECONDS where that is more, beyond what is expected:
 
 - the question what is there (`patience`);
-- a load, phase by phase (`Phases`). The first phase asks for a few blocks (`_first`), and all others wait for them: a
-  path that became much slower costs the slack, and is not filled with what nobody awaits. When a phase is
-  late, its pace decides: if the rest comes sooner at this pace than it is computed, it is asked for with a
+- a load, phase by phase (`Phases`), with the time of one block at least. The first phase asks for the blocks that
+  would be computed in that time, and all others wait for them: a path that became much slower costs no more than
+  that, and is not filled with what nobody awaits. When a phase is late, its pace decides: if the rest comes sooner at this pace than it is computed, it is asked for with a
   deadline that is made of this pace;
 - a trial (`decide`), where computing is expected to be faster, or nothing is known of the path: the first
   blocks that would be computed are brought into the agent's memory. If their pace is faster than
@@ -45,9 +45,8 @@ FLOOR_SECONDS = 0.025
 #: Seconds of a trial, at least, where there is one: what takes less to compute is not tried. It is awaited in
 #: the library, without the interpreter.
 TRIAL_SECONDS = 0.005
-#: Blocks of a trial, and of a first phase, at least: one alone would teach the agent no rate, only its
-#: latency.
-FIRST_BLOCKS = 2
+#: Blocks of a trial, at least: one alone would teach the agent no rate, only its latency.
+TRIAL_BLOCKS = 2
 
 #: Steps that are averaged, of each size.
 _MEMORY = 8
@@ -118,13 +117,6 @@ def slack(computing: float) -> float:
     return max(SLACK * computing, FLOOR_SECONDS)
 
 
-def _first(blocks: int, computing: float, seconds: float) -> int:
-    """How many of so many blocks, which take so long to compute, are asked for before the others: those that
-    would be computed within these seconds. So they are late where computing is faster."""
-    share = int(seconds / computing * blocks) if computing > seconds else blocks
-    return min(blocks, max(FIRST_BLOCKS, share))
-
-
 def patience(tokens: int, prefill: Prefill, limit: float) -> float:
     """Seconds to wait for an answer what there is of a prompt of so many tokens; limit: at most."""
     whole = prefill.seconds(tokens)
@@ -158,11 +150,8 @@ class Phases:
         """The first phase, once."""
         if self._compute is None:
             return self._ask(self._left, self._limit)
-        computing = self._left * self._compute
-        share = slack(computing)
-        names = _first(self._left, computing, share)
-        if self._load * names > share:
-            names = max(1, int(share / self._load))
+        share, slower = self._slack(self._compute), max(self._compute, self._load)
+        names = self._left if slower * self._left <= share else max(1, int(share / slower))
         return self._ask(names, names * self._load + share)
 
     def after(self, came: int, seconds: float) -> Phase | None:
@@ -176,10 +165,13 @@ class Phases:
         pace = seconds / came
         if came == self._asked:  # in time: what a few blocks took beyond that may be their latency
             pace = min(max(pace, self._load), self._compute)
-        expected, computing = self._left * pace, self._left * self._compute
-        if expected > computing:
+        if pace > self._compute:
             return None
-        return self._ask(self._left, expected + slack(computing))
+        return self._ask(self._left, self._left * pace + self._slack(self._compute))
+
+    def _slack(self, compute: float) -> float:
+        """Not less than a name takes to compute, else one of few could not show that it is faster."""
+        return max(slack(self._left * compute), compute)
 
     def _ask(self, names: int, seconds: float) -> Phase:
         self._asked = names
@@ -227,8 +219,7 @@ class Trials:
     """When blocks are tried that are expected to be slow. Any thread.
 
     One trial at a time. After one in vain there is none until trials take no more than SLACK of the
-    time, and until the path could have brought what was tried: a target that is slow to hear that nobody
-    waits fills the path with it.
+    time, and no more than half of what the path can bring: a question behind them would be late.
     """
 
     def __init__(self) -> None:
@@ -269,8 +260,8 @@ def decide(estimate: Callable[[], Sequence[float | None]],
     seconds = min(max(SLACK * computing, TRIAL_SECONDS), until - begun)
     if seconds <= 0 or not trials.begin():
         return choice
-    first = _first(rest, computing, seconds)
-    blocks, expected = _tried(loads[choice.load:choice.load + first], choice.seconds, computing)
+    most = max(TRIAL_BLOCKS, int(seconds / computing * rest))  # more would be late where computing is faster
+    blocks, expected = _tried(loads[choice.load:][:most], choice.seconds, computing)
     came = 0
     try:
         came = fetch(choice.load, blocks, seconds, max(seconds, computing))
@@ -279,7 +270,7 @@ def decide(estimate: Callable[[], Sequence[float | None]],
         left = rest - came
         loading = took / came * left if came else computing
         is_faster = came > 0 and (left == 0 or loading < computing / rest * left)
-        trials.end(0.0 if is_faster else max(took / SLACK, expected) - took)
+        trials.end(0.0 if is_faster else max(took / SLACK, 2 * expected) - took)
     load = len(loads) if is_faster else choice.load + came
     return Choice(load, choice.seconds + (loading if is_faster else 0.0),
                   prefill.seconds(load * block_tokens) if load else 0.0)
