@@ -191,10 +191,10 @@ static void trouble_locked(struct pod_world *world, uint32_t place, bool on)
 
 static void trouble_clock(struct pod_world *world, const struct pod_trouble *trouble, bool on)
 {
-    static const char *const whose[] = {"all machines", "targets", "agent"};
+    static const char *const whose[] = {"all machines", "all targets", "an agent"};
     int64_t ahead_ns = on ? STORM_CLOCK_NS : 0;
 
-    pod_tell(world, "the clocks of %s %u are %s", whose[trouble->way], trouble->a,
+    pod_tell(world, "clocks of %s (%u) are %s", whose[trouble->way], trouble->a,
              on ? "an hour ahead" : "right again");
     for (uint32_t i = 0; i < world->target_count && trouble->way != 2; i++)
         sim_wall_set(world->targets[i].node, ahead_ns);
