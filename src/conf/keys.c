@@ -949,7 +949,8 @@ static const struct conf_key pod_keys[] = {
          "that lacks them, has them out, or has such a quota. Otherwise agents wait until the "
          "enclosures that are missing in the map, or out, do not answer any more and one that "
          "stays does, targets and icms-etcd refuse such a map, and all refuse one that lacks a "
-         "volume or lowers a quota. It is not above epoch, and stays in later maps, for daemons "
+         "volume, has another one under its name and generation, or lowers a quota. It is not "
+         "above epoch, and stays in later maps, for daemons "
          "that missed some. icms pod out, icms pod remove, icms pod volume delete, icms pod volume "
          "set of a lower quota and, for maps edited by hand, icms pod reload --yes write it."},
     {"enclosures", CONF_MAPS, true, LIST_AT(struct conf_pod, enclosures, enclosure_count), .min = 1,

@@ -99,7 +99,8 @@ enum conf_pod_verdict {
     CONF_POD_SHRUNKEN, /* a later epoch that lacks an enclosure, or has one out, which was not
                           drained: to be believed when that does not answer and another does */
     CONF_POD_REFUSED,  /* of another pod, older, different under the same epoch, with a former
-                          generation, without a volume, or with a lower quota                */
+                          generation, without a volume, with another one in its place, or with a
+                          lower quota                                                        */
 };
 
 /* REFUSED and SHRUNKEN come with a sentence. out_gone: bit i: enclosure i of `before` is not in

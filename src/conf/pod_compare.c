@@ -282,6 +282,38 @@ static bool volumes_shrink(const struct conf_pod *before, const struct conf_pod 
     return true;
 }
 
+/* Another volume of the same name and generation, as after a line `uuid` that was lost: its blocks
+ * would be misses at all agents, and targets would evict them. A higher generation is a reset. */
+static bool volumes_replaced(const struct conf_pod *before, const struct conf_pod *after,
+                             const char *file, struct err_why *why)
+{
+    if (may_shrink(before, after))
+        return false;
+    for (uint32_t i = 0; i < after->volume_count; i++) {
+        const struct conf_pod_volume *is = &after->volumes[i];
+        const struct conf_pod_volume *was = conf_pod_volume_find(before, is->name);
+        const char *how;
+
+        if (was == NULL || is->generation != was->generation)
+            continue;
+        if (is->encrypted != was->encrypted)
+            how = is->encrypted ? "is encrypted now" : "is not encrypted any more";
+        else if (is->sealed != was->sealed)
+            how = is->sealed ? "is sealed now" : "is not sealed any more";
+        else if (!uuid_equal(&is->uuid, &was->uuid))
+            how = "has another uuid";
+        else
+            continue;
+        (void)err_set(why, ICMS_CONFIG,
+                      "%s: epoch %u: volume %s %s under the same generation, %u, and its blocks "
+                      "would be lost: correct it, or raise its generation to begin anew; if it is "
+                      "right, write 'shrink_epoch: %u' (icms pod reload --yes)",
+                      file, after->epoch, is->name, how, is->generation, after->epoch);
+        return true;
+    }
+    return false;
+}
+
 /* A lower quota: targets would evict what is above it at once. */
 static bool quotas_shrink(const struct conf_pod *before, const struct conf_pod *after,
                           const char *file, struct err_why *why)
@@ -352,7 +384,7 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
         return CONF_POD_REFUSED;
     }
     if (volume_goes_back(before, after, file, why) || volumes_shrink(before, after, file, why) ||
-        quotas_shrink(before, after, file, why))
+        volumes_replaced(before, after, file, why) || quotas_shrink(before, after, file, why))
         return CONF_POD_REFUSED;
     *out_gone = enclosures_gone(before, after);
     if (*out_gone == 0 || may_shrink(before, after))

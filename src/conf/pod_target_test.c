@@ -25,6 +25,7 @@ static char path[64];
 #define NEXT   "name: pod0\nepoch: 5\nenclosures:\n- name: e0\n  address: 10.0.0.1:4420\n"
 #define VOLUME "volumes:\n- name: kv\n"
 #define HOST   "nqn.2026-01.io.icms:a"
+#define UUID7  "70000000-0000-4000-8000-000000000007"
 #define TARGET "name: e0\ndrives: [{path: /d0, size: 1GiB}]\npod: /p.yaml\n"
 
 /* NEXT, in which something may shrink */
@@ -333,6 +334,45 @@ static void test_a_map_without_a_volume_is_not_believed(void **state)
     assert_non_null(strstr(why.text, "it lists no volumes"));
 }
 
+/* The name is there, and another volume behind it: a line is lost, or one too many. */
+static void test_another_volume_of_its_name_is_not_believed(void **state)
+{
+    static const struct {
+        const char *was, *is, *words;
+    } cases[] = {
+        {"  uuid: " UUID7 "\n", "", "volume kv has another uuid under the same generation, 0, "},
+        {"", "  uuid: " UUID7 "\n", "volume kv has another uuid"},
+        {"  uuid: " UUID7 "\n  generation: 2\n", "  generation: 2\n",
+         "has another uuid under the same generation, 2, and its blocks would be lost: correct it, "
+         "or raise its generation to begin anew; if it is right, write 'shrink_epoch: 5'"},
+        {"  encrypted: true\n", "", "volume kv is not encrypted any more under"},
+        {"", "  encrypted: true\n", "volume kv is encrypted now under"},
+        {"  sealed: false\n", "", "volume kv is sealed now under"},
+        {"", "  sealed: false\n", "volume kv is not sealed any more under"},
+    };
+    char was[512], is[512];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)snprintf(was, sizeof(was), HEAD VOLUME "%s- name: b\n", cases[i].was);
+        (void)snprintf(is, sizeof(is), NEXT VOLUME "%s- name: b\n", cases[i].is);
+        assert_int_equal(compare(was, is), CONF_POD_REFUSED);
+        if (strstr(why.text, cases[i].words) == NULL)
+            fail_msg("%s", why.text);
+        (void)snprintf(is, sizeof(is), CONFIRMED VOLUME "%s- name: b\n", cases[i].is);
+        assert_int_equal(compare(was, is), CONF_POD_NEW);
+        (void)snprintf(is, sizeof(is), "shrink_epoch: 4\n" NEXT VOLUME "%s- name: b\n",
+                       cases[i].is);
+        assert_int_equal(compare(was, is), CONF_POD_REFUSED); /* what has epoch 4 has seen that */
+    }
+    /* a reset */
+    assert_int_equal(compare(HEAD VOLUME "  uuid: " UUID7 "\n", NEXT VOLUME "  generation: 1\n"),
+                     CONF_POD_NEW);
+    assert_int_equal(compare(HEAD VOLUME, NEXT VOLUME "  generation: 1\n  encrypted: true\n"),
+                     CONF_POD_NEW);
+    assert_int_equal(compare(HEAD VOLUME, NEXT VOLUME "  generation: 1\n  sealed: false\n"),
+                     CONF_POD_NEW);
+}
+
 /* It would evict blocks at every target, at once. */
 static void test_a_lower_quota_is_not_believed(void **state)
 {
@@ -571,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_another_file_of_the_map_needs_a_restart),
         cmocka_unit_test_teardown(test_all_that_differs_needs_another_epoch, forget),
         cmocka_unit_test_teardown(test_a_map_without_a_volume_is_not_believed, forget),
+        cmocka_unit_test_teardown(test_another_volume_of_its_name_is_not_believed, forget),
         cmocka_unit_test_teardown(test_a_lower_quota_is_not_believed, forget),
         cmocka_unit_test_teardown(test_a_copy_has_lists_of_its_own, forget),
         cmocka_unit_test_teardown(test_keys_of_targets_are_set_in_their_line, forget),

@@ -151,11 +151,11 @@ struct target_refused {
 };
 
 /* Begins a change: opts.volumes and opts.tenants as they shall be, of the map of opts.pod with
- * opts.pod_epoch, which drives keep from then on; the rest of opts is not read.
- * What it needs is copied. Refused as a whole, with a sentence: CONFIG: a generation that goes
- * back, a flag that records depend on without another generation, a value or quota that is too
- * large; LIMIT: no number is left; BUSY: the change before is not over; NO_MEMORY. One control
- * thread. */
+ * opts.pod_epoch, which drives keep from then on; the rest of opts is not read. What it needs is
+ * copied. Refused as a whole, with a sentence: CONFIG: a generation that goes back, a flag that
+ * records depend on without another generation, and without a pod also another UUID of a name (of a
+ * map, who changed it was asked: conf_pod_compare()), a value or quota that is too large; LIMIT: no
+ * number is left; BUSY: the change before is not over; NO_MEMORY. One control thread. */
 icms_err target_volumes_change(struct target *target, const struct target_opts *opts,
                                struct target_refused *out_refused,
                                struct err_why *why) ICMS_MUST_CHECK;

@@ -132,24 +132,70 @@ static uint32_t change_number(const struct target *target, struct target_change 
     return change->count < LIMIT_VOLUMES ? change->count++ : LIMIT_VOLUMES;
 }
 
-static icms_err change_check(const struct target *target, const struct volume_spec *spec,
-                             const struct volume_spec *was, uint32_t i, struct target_refused *out,
+/* The live volume that this one takes the place of, with its name and generation: the same one, or
+ * one of another UUID, as with another `encrypted`, which it is made from; NULL: none. */
+static const struct volume_spec *change_place(const struct target *target,
+                                              const struct volume_spec *spec)
+{
+    for (uint32_t n = 0; n < target->volume_count; n++) {
+        const struct target_volume *volume = &target->volumes[n];
+
+        if (volume->is_live && volume->spec.generation == spec->generation &&
+            strcmp(volume->spec.name, spec->name) == 0)
+            return &volume->spec;
+    }
+    return NULL;
+}
+
+static icms_err change_format(const struct volume_spec *was, const struct volume_spec *spec,
+                              uint32_t i, struct target_refused *out, struct err_why *why)
+{
+    if (was == NULL || (was->sealed == spec->sealed && was->encrypted == spec->encrypted))
+        return ICMS_OK;
+    return refuse(out, i, was->sealed != spec->sealed ? "sealed" : "encrypted",
+                  err_set(why, ICMS_CONFIG,
+                          "volume %s: its blocks are %s; raise `generation` to begin anew with "
+                          "this",
+                          spec->name,
+                          was->sealed != spec->sealed ? was->sealed ? "sealed" : "not sealed"
+                          : was->encrypted            ? "encrypted"
+                                                      : "not encrypted"));
+}
+
+/* Blocks are not read the other way, and none are lost that no generation gives up; of a map that
+ * was asked before (conf_pod_compare()). was: the volume of this UUID; NULL: none was served. */
+static icms_err change_identity(const struct target *target, const struct target_opts *opts,
+                                uint32_t i, const struct volume_spec *was,
+                                struct target_refused *out, struct err_why *why)
+{
+    const struct volume_spec *spec = &opts->volumes[i];
+    const struct volume_spec *place = opts->pod != NULL ? NULL : change_place(target, spec);
+    icms_err err = change_format(place, spec, i, out, why);
+
+    if (err == ICMS_OK)
+        err = change_format(was, spec, i, out, why);
+    if (err != ICMS_OK || place == NULL || uuid_equal(&place->uuid, &spec->uuid))
+        return err;
+    return refuse(out, i, "uuid",
+                  err_set(why, ICMS_CONFIG,
+                          "volume %s: it has another `uuid`, and its blocks would be evicted; put "
+                          "the one of before back, or raise `generation` to begin anew",
+                          spec->name));
+}
+
+static icms_err change_check(const struct target *target, const struct target_opts *opts,
+                             uint32_t i, const struct volume_spec *was, struct target_refused *out,
                              struct err_why *why)
 {
+    const struct volume_spec *spec = &opts->volumes[i];
     const char *key;
     icms_err err = target_generation_check(&target->generations, spec, &key, why);
 
     if (err != ICMS_OK)
         return refuse(out, i, key, err);
-    if (was != NULL && (was->sealed != spec->sealed || was->encrypted != spec->encrypted))
-        return refuse(out, i, was->sealed != spec->sealed ? "sealed" : "encrypted",
-                      err_set(why, ICMS_CONFIG,
-                              "volume %s: its blocks are %s; raise `generation` to begin anew with "
-                              "this",
-                              spec->name,
-                              was->sealed != spec->sealed ? was->sealed ? "sealed" : "not sealed"
-                              : was->encrypted            ? "encrypted"
-                                                          : "not encrypted"));
+    err = change_identity(target, opts, i, was, out, why);
+    if (err != ICMS_OK)
+        return err;
     if (volume_stored_bytes_max(spec) > target->value_bytes_max)
         return refuse(out, i, "value_max",
                       err_set(why, ICMS_CONFIG,
@@ -192,7 +238,7 @@ static icms_err change_plan(const struct target *target, const struct target_opt
                                   "volume %s: %u volumes began since the start, as many as may; "
                                   "restart icms-target",
                                   spec->name, LIMIT_VOLUMES));
-        err = change_check(target, spec, was != NULL && was->was_served ? &was->spec : NULL, i, out,
+        err = change_check(target, opts, i, was != NULL && was->was_served ? &was->spec : NULL, out,
                            why);
         if (err != ICMS_OK)
             return err;

@@ -33,6 +33,14 @@ static void spec_make(uint32_t i, uint32_t volume, uint32_t generation)
     snprintf(specs[i].name, sizeof(specs[i].name), "volume%u", volume);
 }
 
+/* The same volume, encrypted: its UUID is another one then, as conf_volume_rules() makes it. */
+static void spec_encrypt(uint32_t i)
+{
+    specs[i].encrypted = true;
+    specs[i].value_bytes_max -= 1024; /* with what encryption adds to it in the same buffers */
+    specs[i].uuid.bytes[8] ^= 0xff;
+}
+
 static struct rig *volumes_rig(uint32_t loops, uint32_t drives)
 {
     struct rig *rig = rig_new(loops, drives);
@@ -403,6 +411,53 @@ static void what_cannot_be_is_refused_as_a_whole(void **state)
     rig_free(&rig);
 }
 
+/* Another UUID behind a name that is live is no volume that comes: the one of before would go, with
+ * all of its blocks. */
+static void another_volume_of_its_name_is_refused(void **state)
+{
+    struct rig *rig = volumes_rig(2, 2);
+
+    fill(rig, 1, 30);
+    spec_encrypt(0);
+    refused_for(rig, ICMS_CONFIG, 0, "encrypted");
+    spec_make(0, 0, 0);
+    specs[0].uuid.bytes[9]++;
+    refused_for(rig, ICMS_CONFIG, 0, "uuid");
+    specs[0].sealed = false;
+    refused_for(rig, ICMS_CONFIG, 0, "sealed");
+    spec_make(0, 0, 0);
+    change(rig);
+    assert_int_equal(live(rig), 2);
+    assert_int_equal(hits(rig, 1, 30), 30);
+    /* of a map it was asked before, but blocks are not read the other way */
+    rig->opts.pod = "a";
+    rig->opts.pod_epoch = 3;
+    specs[0].sealed = false;
+    refused_for(rig, ICMS_CONFIG, 0, "sealed");
+    spec_make(0, 0, 0);
+    spec_encrypt(0);
+    change(rig);
+    assert_int_equal(live(rig), 2);
+    assert_int_equal(put(rig, 1, "key", 1), NVME_SC_NAMESPACE);
+    assert_int_equal(hits(rig, 3, 30), 0);
+    rig->opts.pod = NULL;
+    spec_make(0, 0, 0); /* back: the one of now would go */
+    refused_for(rig, ICMS_CONFIG, 0, "encrypted");
+    spec_make(0, 0, 1); /* and so does another generation */
+    change(rig);
+    assert_int_equal(live(rig), 2);
+    /* one that is not there any more has no place */
+    spec_make(0, 1, 0);
+    rig->opts.volume_count = 1;
+    change(rig);
+    spec_make(1, 0, 1);
+    spec_encrypt(1);
+    rig->opts.volume_count = 2;
+    change(rig);
+    assert_int_equal(live(rig), 2);
+    rig_free(&rig);
+}
+
 /* One drive has blocks of it that it did not read at the start: on none does it begin. */
 static void old_blocks_refuse_it_on_all_drives(void **state)
 {
@@ -634,6 +689,7 @@ int main(void)
         cmocka_unit_test(loads_in_flight_end),
         cmocka_unit_test(a_quota_changes),
         cmocka_unit_test(what_cannot_be_is_refused_as_a_whole),
+        cmocka_unit_test(another_volume_of_its_name_is_refused),
         cmocka_unit_test(old_blocks_refuse_it_on_all_drives),
         cmocka_unit_test(a_refused_change_is_forgotten),
         cmocka_unit_test(as_many_as_there_are_numbers),

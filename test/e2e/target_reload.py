@@ -160,6 +160,12 @@ def refusals(scene, text):
                   f"{scene.file}:{len(lines) + 2}:", "buffers were made for")
     scene.refused("other values in one volume", text.replace("    value_max: 64KiB",
                                                              "    value_max: 64KiB\n    sealed: false"), "sealed")
+    scene.refused("encrypted is another volume", text.replace("    value_max: 64KiB",
+                                                              "    value_max: 64KiB\n    encrypted: true"),
+                  "encrypted", "its blocks are not encrypted; raise `generation`")
+    scene.refused("another UUID", text.replace("    value_max: 64KiB", "    value_max: 64KiB\n"
+                                               "    uuid: 70000000-0000-4000-8000-000000000007"),
+                  f"{scene.file}:", "it has another `uuid`, and its blocks would be evicted")
     scene.file.unlink()
     scene.refused("no file", None, "cannot read")
     scene.file.write_text(text)
