@@ -130,7 +130,8 @@ static const char *plan_note(enum conf_pod_what what)
     case CONF_POD_REMOVE:
         return "blocks that it alone has are misses from now on";
     case CONF_POD_SHRINK:
-        return "daemons take this epoch although it lacks enclosures or volumes, or lowers quotas";
+        return "daemons take this epoch although it lacks enclosures or volumes, lowers quotas, or "
+               "opens volumes to more hosts";
     case CONF_POD_VOLUME_CREATE:
         return "targets with `pod` begin it, and agents serve it that list it in their own files; "
                "give other targets the same volume";
@@ -535,7 +536,8 @@ const struct cli_command cli_pod = {
         "      --yes            add, weight, drain, undrain: although another one joins or\n"
         "                       drains, or a weight is changing; remove, out: although it is not\n"
         "                       drained, or may still be read; reload: also what was not\n"
-        "                       drained, and volumes, may leave, and quotas become lower;\n"
+        "                       drained, and volumes, may leave, quotas become lower, and\n"
+        "                       volumes be open to more hosts;\n"
         "                       volume reset, delete, set: although blocks are lost, or more or\n"
         "                       fewer hosts may use it\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
@@ -551,8 +553,6 @@ const struct cli_command cli_pod = {
         "  -q, --quiet          no answer but the exit status\n"
         "  -h, --help           print this\n"
         "\n"
-        "Exit status: 0 done; 1 it failed, or status found differences, an enclosure that is not\n"
-        "up, no answer, a drive out of service, or a daemon with another epoch, with the map of\n"
-        "another pod, or that does not use the map of its file;\n"
-        "2 usage, or the agent of this machine does not answer.\n",
+        "Exit status: 0 done; 1 it failed, or status found what is not as the map has it\n"
+        "(icms-pod(1)); 2 usage, or the agent of this machine does not answer.\n",
 };

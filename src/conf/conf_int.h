@@ -403,6 +403,12 @@ const char *conf_volume_refusal(const struct conf_volume_step *step,
 /* Whether blocks that a volume holds may be above its next quota; 0 is none. */
 bool conf_quota_is_lower(uint64_t was_bytes, uint64_t is_bytes);
 
+/* Whether any host may use a volume afterwards, where only those on its list might. */
+bool conf_hosts_open(uint32_t was_count, uint32_t is_count);
+
+/* Whether hosts have to prove less afterwards; REQUIRE_*. */
+bool conf_require_is_lower(uint8_t was, uint8_t is);
+
 /* A volume of a map as targets have it; its list of hosts stays the map's. */
 void conf_pod_volume_spec(const struct conf_pod_volume *from, struct volume_spec *to);
 

@@ -949,10 +949,11 @@ static const struct conf_key pod_keys[] = {
          "that lacks them, has them out, or has such a quota. Otherwise agents wait until the "
          "enclosures that are missing in the map, or out, do not answer any more and one that "
          "stays does, targets and icms-etcd refuse such a map, and all refuse one that lacks a "
-         "volume, has another one under its name and generation, or lowers a quota. It is not "
-         "above epoch, and stays in later maps, for daemons "
-         "that missed some. icms pod out, icms pod remove, icms pod volume delete, icms pod volume "
-         "set of a lower quota and, for maps edited by hand, icms pod reload --yes write it."},
+         "volume, has another one under its name and generation, lowers a quota, or opens a "
+         "volume to more hosts (no hosts where there were some, or a lower require). It is not "
+         "above epoch, and stays in later maps, for daemons that missed some. icms pod out, icms "
+         "pod remove, icms pod volume delete, icms pod volume set of a lower quota, of no hosts "
+         "and of a lower require and, for maps edited by hand, icms pod reload --yes write it."},
     {"enclosures", CONF_MAPS, true, LIST_AT(struct conf_pod, enclosures, enclosure_count), .min = 1,
      .max = LIMIT_ENCLOSURES, .table = &pod_enclosure_table,
      .example = "[{name: enclosure0, address: 192.0.2.10:4420}]",

@@ -99,8 +99,8 @@ enum conf_pod_verdict {
     CONF_POD_SHRUNKEN, /* a later epoch that lacks an enclosure, or has one out, which was not
                           drained: to be believed when that does not answer and another does */
     CONF_POD_REFUSED,  /* of another pod, older, different under the same epoch, with a former
-                          generation, without a volume, with another one in its place, or with a
-                          lower quota                                                        */
+                          generation, without a volume, with another one in its place, with a lower
+                          quota, or with less asked of hosts                                 */
 };
 
 /* REFUSED and SHRUNKEN come with a sentence. out_gone: bit i: enclosure i of `before` is not in
@@ -130,12 +130,14 @@ enum conf_pod_what {
     CONF_POD_OUT,     /* to out; with yes, or drained and unread; sets shrink_epoch */
     CONF_POD_REMOVE,  /* with yes, out, or drained and unread: it may be the only one that has some
                          blocks; sets shrink_epoch */
-    CONF_POD_SHRINK,  /* nothing but that what the file lacks may leave, and quotas be lower */
+    CONF_POD_SHRINK,  /* nothing but that what the file lacks may leave, quotas be lower, and
+                         volumes be open to more hosts */
     /* Of volumes; name: of one. */
     CONF_POD_VOLUME_CREATE, /* a new one, with values                                        */
     CONF_POD_VOLUME_SET,    /* other values: agents take those of blocks at their start; what
                                loses blocks, or lets more hosts in, or some out, with yes; a
-                               lower quota sets shrink_epoch                                 */
+                               lower quota, no hosts where there were, and a lower require set
+                               shrink_epoch                                                  */
     CONF_POD_VOLUME_RESET,  /* the next generation; with yes                                 */
     CONF_POD_VOLUME_DELETE, /* with yes; sets shrink_epoch                                   */
 };

@@ -341,6 +341,37 @@ static bool quotas_shrink(const struct conf_pod *before, const struct conf_pod *
     return false;
 }
 
+/* A line `hosts` or `require` that is not there any more: others may use the volume at every
+ * target, also what is written after a reset. */
+static bool volumes_open(const struct conf_pod *before, const struct conf_pod *after,
+                         const char *file, struct err_why *why)
+{
+    if (may_shrink(before, after))
+        return false;
+    for (uint32_t i = 0; i < after->volume_count; i++) {
+        const struct conf_pod_volume *is = &after->volumes[i];
+        const struct conf_pod_volume *was = conf_pod_volume_find(before, is->name);
+        char how[96];
+
+        if (was == NULL)
+            continue;
+        if (conf_hosts_open(was->host_count, is->host_count))
+            (void)snprintf(how, sizeof(how), "%s",
+                           "lists no hosts any more, so any host may use it");
+        else if (conf_require_is_lower(was->require, is->require))
+            (void)snprintf(how, sizeof(how), "requires %s, not %s, so hosts have to prove less",
+                           conf_require_name(is->require), conf_require_name(was->require));
+        else
+            continue;
+        (void)err_set(why, ICMS_CONFIG,
+                      "%s: epoch %u: volume %s %s: if it is right, write 'shrink_epoch: %u' (icms "
+                      "pod reload --yes)",
+                      file, after->epoch, is->name, how, after->epoch);
+        return true;
+    }
+    return false;
+}
+
 enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const struct conf_pod *after,
                                        const char *file, struct err_why *why, uint64_t *out_gone)
 {
@@ -384,7 +415,8 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
         return CONF_POD_REFUSED;
     }
     if (volume_goes_back(before, after, file, why) || volumes_shrink(before, after, file, why) ||
-        volumes_replaced(before, after, file, why) || quotas_shrink(before, after, file, why))
+        volumes_replaced(before, after, file, why) || quotas_shrink(before, after, file, why) ||
+        volumes_open(before, after, file, why))
         return CONF_POD_REFUSED;
     *out_gone = enclosures_gone(before, after);
     if (*out_gone == 0 || may_shrink(before, after))

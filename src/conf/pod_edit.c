@@ -461,27 +461,35 @@ static icms_err volume_reset(const struct change *change, struct conf_edit_text 
     return conf_edit_key_set(edit, edit->entry, "generation", text, "name", by_hand);
 }
 
-/* Of a volume that is set, by values that volume_values_check has looked at. */
-static bool is_quota_lowered(const struct change *change)
+/* Whether a volume that is set loses blocks or is open to more hosts, by values that
+ * volume_values_check has looked at. A list of hosts lists one, or is not written. */
+static bool is_volume_shrinking(const struct change *change)
 {
-    uint64_t was_bytes = change->before->volumes[change->index].quota_bytes;
-    struct conf_pod_volume volume = {.quota_bytes = was_bytes};
+    const struct conf_pod_volume *was = &change->before->volumes[change->index];
+    struct conf_pod_volume is = {
+        .quota_bytes = was->quota_bytes, .host_count = was->host_count, .require = was->require};
     struct err_why reason;
     char key[LIMIT_NAME_BYTES];
 
     for (uint32_t i = 0; i < change->asked->value_count; i++) {
         const char *value = value_split(change->asked->values[i], key);
 
-        if (strcmp(key, "quota") != 0)
-            continue;
-        volume.quota_bytes = 0; /* "quota=" */
-        (void)!conf_pod_volume_set(key, value, &reason, &volume);
+        if (value[0] != '\0')
+            (void)!conf_pod_volume_set(key, value, &reason, &is);
+        else if (strcmp(key, "quota") == 0)
+            is.quota_bytes = 0;
+        else if (strcmp(key, "hosts") == 0)
+            is.host_count = 0;
+        else if (strcmp(key, "require") == 0)
+            is.require = 0;
     }
-    return conf_quota_is_lower(was_bytes, volume.quota_bytes);
+    return conf_quota_is_lower(was->quota_bytes, is.quota_bytes) ||
+           conf_hosts_open(was->host_count, is.host_count) ||
+           conf_require_is_lower(was->require, is.require);
 }
 
-/* Whether something leaves or shrinks, which the operator has confirmed: daemons that miss several
- * such changes, or that one drained first, see all of them at once. */
+/* Whether something leaves, shrinks or is opened, which the operator has confirmed: daemons that
+ * miss several such changes, or that one drained first, see all of them at once. */
 static bool is_shrinking(const struct change *change)
 {
     switch (change->asked->what) {
@@ -491,7 +499,7 @@ static bool is_shrinking(const struct change *change)
     case CONF_POD_VOLUME_DELETE:
         return true;
     case CONF_POD_VOLUME_SET:
-        return is_quota_lowered(change);
+        return is_volume_shrinking(change);
     default:
         return false;
     }

@@ -395,6 +395,38 @@ static void test_a_lower_quota_is_not_believed(void **state)
     assert_int_equal(compare(quota, NEXT VOLUME "- name: b\n"), CONF_POD_NEW);
 }
 
+/* A line that is lost would open it to every host at every target. */
+static void test_a_volume_that_is_opened_is_not_believed(void **state)
+{
+    static const struct {
+        const char *was, *is, *words;
+    } cases[] = {
+        {"  hosts: [" HOST "]\n", "",
+         "p.yaml: epoch 5: volume kv lists no hosts any more, so any host may use it: if it is "
+         "right, write 'shrink_epoch: 5' (icms pod reload --yes)"},
+        {"  hosts: [" HOST "]\n", "  generation: 1\n", "lists no hosts any more"},
+        {"  require: chap\n", "", "volume kv requires none, not chap, so hosts have to prove less"},
+        {"  require: chap+tls\n", "  require: chap\n", "requires chap, not chap+tls"},
+        {"  require: chap\n", "  require: tls\n", "requires tls, not chap"},
+    };
+    char was[512], is[512];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)snprintf(was, sizeof(was), HEAD VOLUME "%s", cases[i].was);
+        (void)snprintf(is, sizeof(is), NEXT VOLUME "%s", cases[i].is);
+        assert_int_equal(compare(was, is), CONF_POD_REFUSED);
+        if (strstr(why.text, cases[i].words) == NULL)
+            fail_msg("%s", why.text);
+        (void)snprintf(is, sizeof(is), CONFIRMED VOLUME "%s", cases[i].is);
+        assert_int_equal(compare(was, is), CONF_POD_NEW);
+    }
+    assert_int_equal(compare(HEAD VOLUME, NEXT VOLUME "  hosts: [" HOST "]\n  require: chap\n"),
+                     CONF_POD_NEW);
+    assert_int_equal(compare(HEAD VOLUME "  hosts: [" HOST "]\n",
+                             NEXT VOLUME "  hosts: [" HOST "b, " HOST "]\n"),
+                     CONF_POD_NEW);
+}
+
 static void test_a_copy_has_lists_of_its_own(void **state)
 {
     accepted(HEAD VOLUME "  hosts: [" HOST "]\n- name: b\n", &pod);
@@ -495,8 +527,25 @@ static void test_what_loses_blocks_or_lets_hosts_in_asks(void **state)
         change(text, CONF_POD_VOLUME_SET, false, cases[i].value, NULL, cases[i].words);
         change(text, CONF_POD_VOLUME_SET, false, cases[i].value, NULL, "--yes");
     }
-    change(HEAD VOLUME "  hosts: [" HOST "]\n", CONF_POD_VOLUME_SET, true, "hosts=", NEXT VOLUME,
-           NULL);
+}
+
+/* What lets more hosts in is confirmed in the map, as what loses blocks is. */
+static void test_a_volume_that_is_opened_is_confirmed_in_the_map(void **state)
+{
+    const enum conf_pod_what set = CONF_POD_VOLUME_SET;
+
+    change(HEAD VOLUME "  hosts: [" HOST "]\n", set, true, "hosts=", CONFIRMED VOLUME, NULL);
+    change(HEAD VOLUME "  require: chap+tls\n", set, true, "require=tls",
+           CONFIRMED VOLUME "  require: tls\n", NULL);
+    change(HEAD VOLUME "  require: chap\n", set, true, "require=", CONFIRMED VOLUME, NULL);
+    change(HEAD VOLUME "  require: chap\n", set, true, "require=none",
+           CONFIRMED VOLUME "  require: none\n", NULL);
+    change(HEAD VOLUME "  require: chap\n", set, true, "require=chap+tls",
+           NEXT VOLUME "  require: chap+tls\n", NULL);
+    change(HEAD VOLUME "  hosts: [" HOST "]\n", set, true, "hosts=[" HOST "b]",
+           NEXT VOLUME "  hosts: [" HOST "b]\n", NULL);
+    change(HEAD VOLUME "  hosts: [" HOST "]\n", set, false, "run_blocks=4",
+           NEXT VOLUME "  run_blocks: 4\n  hosts: [" HOST "]\n", NULL);
 }
 
 /* Nothing is written, and no epoch is used up. */
@@ -613,6 +662,8 @@ int main(void)
         cmocka_unit_test_teardown(test_a_map_without_a_volume_is_not_believed, forget),
         cmocka_unit_test_teardown(test_another_volume_of_its_name_is_not_believed, forget),
         cmocka_unit_test_teardown(test_a_lower_quota_is_not_believed, forget),
+        cmocka_unit_test_teardown(test_a_volume_that_is_opened_is_not_believed, forget),
+        cmocka_unit_test_teardown(test_a_volume_that_is_opened_is_confirmed_in_the_map, forget),
         cmocka_unit_test_teardown(test_a_copy_has_lists_of_its_own, forget),
         cmocka_unit_test_teardown(test_keys_of_targets_are_set_in_their_line, forget),
         cmocka_unit_test_teardown(test_a_lower_quota_is_confirmed_in_the_map, forget),

@@ -47,16 +47,26 @@ bool conf_quota_is_lower(uint64_t was_bytes, uint64_t is_bytes)
     return is_bytes != 0 && (was_bytes == 0 || is_bytes < was_bytes);
 }
 
+bool conf_hosts_open(uint32_t was_count, uint32_t is_count)
+{
+    return was_count > 0 && is_count == 0;
+}
+
+bool conf_require_is_lower(uint8_t was, uint8_t is)
+{
+    return (was & ~is) != 0;
+}
+
 /* What loses blocks, or lets more hosts in, or some out. NULL: nothing. */
 static const char *loss_of(const struct volume_spec *was, const struct volume_spec *is)
 {
     if (conf_quota_is_lower(was->quota_bytes, is->quota_bytes))
         return "its quota becomes lower: blocks that it holds beyond it are evicted; add --yes";
-    if (is->host_count == 0 && was->host_count > 0)
+    if (conf_hosts_open(was->host_count, is->host_count))
         return "hosts: none are listed, so any host may use it then; add --yes";
     if (hosts_leave(was, is))
         return "hosts: some that may use it may not any more, and miss its blocks; add --yes";
-    if ((was->require & ~is->require) != 0)
+    if (conf_require_is_lower(was->require, is->require))
         return "require: hosts have to prove less than before; add --yes";
     if (is->value_bytes_max < was->value_bytes_max)
         return "its value_max becomes smaller: stores of larger blocks fail, and those that it "

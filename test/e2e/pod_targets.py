@@ -237,6 +237,9 @@ def refusals(s):
     at = lines.index("  - name: kv") + 1
     new = s.raised()
     refused(s, "a typo", new.replace("value_max", "value_mxa", 1), f"{s.file}:{at + 1}: a volume of the pod has no key")
+    refused(s, "another volume of its name",
+            new.replace("  - name: kv\n", "  - name: kv\n    uuid: 70000000-0000-4000-8000-000000000007\n"),
+            "volume kv has another uuid under the same generation")
     refused(s, "an unknown tenant", new.replace("tenant: team", "tenant: taem"), "there is no tenant 'taem'")
     refused(s, "a map that is cut", new[:-4], "the last line is not `...`")
     refused(s, "a map without volumes", new[:new.index("tenants:")] + "...\n", "lists no")
