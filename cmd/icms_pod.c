@@ -126,7 +126,7 @@ static const char *plan_note(enum conf_pod_what what)
                "meanwhile is asked of the enclosures that have it";
     case CONF_POD_OUT:
         return "agents do not use it; blocks that it alone has are misses until it is back "
-               "(undrain); remove asks nothing more";
+               "(undrain); remove gives them up, and asks for --yes";
     case CONF_POD_REMOVE:
         return "blocks that it alone has are misses from now on";
     case CONF_POD_SHRINK:
@@ -515,7 +515,7 @@ const struct cli_command cli_pod = {
         "  undrain  it takes blocks again, joining; also one that is out\n"
         "  out      a drained enclosure stays listed and is not used; --yes as for remove\n"
         "  remove   a drained enclosure leaves; --yes if its target says that it was read\n"
-        "           within 10 minutes, or cannot be asked\n"
+        "           within 10 minutes, or cannot be asked, or if it is out\n"
         "  volume   what all daemons agree about of each volume: list it; create NAME with\n"
         "           value_max, sealed, encrypted, run_blocks, and for targets with `pod` quota,\n"
         "           hosts=[NQN,...], tenant, require; set all but sealed and encrypted; KEY= is\n"
@@ -535,11 +535,10 @@ const struct cli_command cli_pod = {
         "      --dry-run        show what would change, and change nothing\n"
         "      --yes            add, weight, drain, undrain: although another one joins or\n"
         "                       drains, or a weight is changing; remove, out: although it is not\n"
-        "                       drained, or may still be read; reload: also what was not\n"
-        "                       drained, and volumes, may leave, quotas become lower, and\n"
-        "                       volumes be open to more hosts;\n"
-        "                       volume reset, delete, set: although blocks are lost, or more or\n"
-        "                       fewer hosts may use it\n"
+        "                       drained, may still be read, or (remove) is out; reload: also\n"
+        "                       what was not drained, and volumes, may leave, quotas become\n"
+        "                       lower and volumes open to more hosts; volume reset, delete, set:\n"
+        "                       although blocks are lost, or more or fewer hosts may use it\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
         "  -d, --deadline TIME  reload: how long it waits; default 10s. status, out, remove:\n"

@@ -128,7 +128,7 @@ enum conf_pod_what {
     CONF_POD_DRAIN,   /* to draining                                           */
     CONF_POD_UNDRAIN, /* draining or out to joining: it lacks what was written meanwhile */
     CONF_POD_OUT,     /* to out; with yes, or drained and unread; sets shrink_epoch */
-    CONF_POD_REMOVE,  /* with yes, out, or drained and unread: it may be the only one that has some
+    CONF_POD_REMOVE,  /* with yes, or drained and unread: it may be the only one that has some
                          blocks; sets shrink_epoch */
     CONF_POD_SHRINK,  /* nothing but that what the file lacks may leave, quotas be lower, and
                          volumes be open to more hosts */
@@ -157,8 +157,9 @@ struct conf_pod_change {
      * whether that is long enough ago */
     const char *read;
     bool is_unread;
-    bool yes; /* REMOVE, OUT: although it is not drained, or may still be read; ADD, UNDRAIN, DRAIN,
-                 WEIGHT: although another one joins, or drains, or a weight changes */
+    bool yes; /* REMOVE, OUT: although it is not drained, or may still be read, REMOVE: or is out;
+                 ADD, UNDRAIN, DRAIN, WEIGHT: although another one joins, or drains, or a weight
+                 changes */
 };
 
 /* The file with the change and an epoch raised by one. Nothing is written (conf_edit_write).

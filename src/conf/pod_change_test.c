@@ -271,8 +271,15 @@ static void test_one_that_is_out_stays_listed(void **state)
     changed(out, MAKE(UNDRAIN, "e0"), EPOCH(5) E0 "  state: joining\n" E1);
     not_changed(HEAD E0 "  state: out\n" E1 E2 "  state: joining\n", MAKE(UNDRAIN, "e0"),
                 ICMS_INVALID, "another one is joining");
-    changed(out, MAKE(REMOVE, "e0"), SHRUNK(5) E1); /* nobody uses what it has */
-    changed(HEAD E0 "  state: out\n" E1 "  state: draining\n" E2, MAKE(REMOVE, "e0"),
+    not_changed(out, MAKE(REMOVE, "e0"), ICMS_INVALID,
+                "e0: it is out, and could come back with its blocks (undrain): what is there is "
+                "lost for the pod; add --yes; nothing was");
+    not_changed(out, ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .is_unread = true}),
+                ICMS_INVALID, "it is out");
+    changed(out, ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
+            SHRUNK(5) E1);
+    changed(HEAD E0 "  state: out\n" E1 "  state: draining\n" E2,
+            ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
             SHRUNK(5) E1 "  state: draining\n" E2);
     refused(ended(HEAD E0 "  state: out\n"), "p.yaml:3: ", "none of them is up");
     refused(ended(HEAD E0 "  state: outt\n" E1), "p.yaml:6: ", "state");
@@ -289,7 +296,8 @@ static void test_one_that_is_out_stays_listed(void **state)
     assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)), "e0 up");
 }
 
-/* `remove` of one that is out asks nothing, so `out` asks what `remove` would. */
+/* What is missed meanwhile is asked about by `out`, as by `remove`, and what is lost then by
+ * `remove`. */
 static void test_what_is_set_to_out_is_asked_for(void **state)
 {
     const char *drains = HEAD E0 "  state: draining\n" E1;
@@ -304,7 +312,9 @@ static void test_what_is_set_to_out_is_asked_for(void **state)
     changed(drains, OUT("e0", .read = "last read: 2 h ago", .is_unread = true), out);
     changed(drains, OUT("e0", .yes = true), out);
     not_changed(HEAD E0 E1, OUT("e0", .is_unread = true), ICMS_INVALID, "not drained");
-    changed(out, MAKE(REMOVE, "e0"), "name: pod0\nepoch: 6\nshrink_epoch: 6\nenclosures:\n" E1);
+    not_changed(out, MAKE(REMOVE, "e0"), ICMS_INVALID, "lost for the pod");
+    changed(out, ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
+            "name: pod0\nepoch: 6\nshrink_epoch: 6\nenclosures:\n" E1);
 }
 
 static void test_one_that_is_set_to_out_leaves(void **state)

@@ -160,7 +160,8 @@ static icms_err unread_check(const struct change *change)
     return refuse(change, ICMS_INVALID, sentence);
 }
 
-/* Of one that is out nobody reads anything, and what it alone has was asked about then. */
+/* Of one that is out nobody reads anything, so nobody is asked when that was: what it has could be
+ * brought back until now, whatever was confirmed when it was set to out. */
 static icms_err remove_check(const struct change *change, enum conf_enclosure_state state)
 {
     if (change->before->enclosure_count == 1)
@@ -170,6 +171,10 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
         return refuse(change, ICMS_INVALID,
                       "no other one is up, so no enclosure would take blocks; settle another "
                       "one first");
+    if (state == CONF_ENCLOSURE_OUT && !change->asked->yes)
+        return refuse(change, ICMS_INVALID,
+                      "it is out, and could come back with its blocks (undrain): what is there is "
+                      "lost for the pod; add --yes");
     if (state == CONF_ENCLOSURE_OUT)
         return ICMS_OK;
     if (state != CONF_ENCLOSURE_DRAINING && is_other(change, CONF_ENCLOSURE_DRAINING))
@@ -183,8 +188,7 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
                   "add --yes");
 }
 
-/* It can come back with all that it has, and can be removed without a question: that is asked
- * here. */
+/* It can come back with all that it has: only misses while it is out are asked about. */
 static icms_err out_check(const struct change *change, enum conf_enclosure_state state)
 {
     if (state == CONF_ENCLOSURE_OUT)

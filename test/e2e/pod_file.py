@@ -248,13 +248,17 @@ def out(s):
     for words in (("drain", "e3"), ("out", "e3", "--yes")):
         if words[0] == "out":
             refused, text = s.pod("out", "e3"), s.file.read_text()
-            expect("when a drained one was read is asked for, as by remove, which asks nothing afterwards",
+            expect("when a drained one was read is asked for, as by remove",
                    refused.returncode == 1 and b"the map has no http of it" in refused.stderr and
                    "state: draining" in text and s.pod("remove", "e3").returncode == 1 and
                    s.file.read_text() == text, refused)
         done = s.pod(*words)
         expect(" ".join(words), done.returncode == 0 and s.pod("reload").returncode == 0, done)
         s.all_hits("every block is a hit")
+    refused = s.pod("remove", "e3")
+    expect("it could come back, so it leaves the map with --yes alone", refused.returncode == 1 and
+           b"lost for the pod; add --yes" in refused.stderr and "state: out" in s.file.read_text() and
+           s.pod("remove", "e3", "--yes", "--dry-run").returncode == 0, refused)
     s.targets[2].stop()
     done = s.pod("status")
     told = json.loads(s.pod("status", "--json").stdout)

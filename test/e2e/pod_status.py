@@ -424,10 +424,11 @@ def removed(s):
     expect("one that does not answer", done.returncode == 1 and "timed out" in done.stderr.lower(), done)
     out = s.folder / "out.yaml"
     out.write_text((s.folder / "hangs.yaml").read_text().replace("state: draining", "state: out"))
-    for words in ([], ["--yes"]):
-        done = remove(out, "--json", *words)
-        expect(f"one that is out is not asked {words}", done.returncode == 0 and "note" not in json.loads(done.stdout),
-               done)
+    done = remove(out)
+    expect("one that is out is not asked, and lost", done.returncode == 1 and "last read" not in done.stderr and
+           "it is out" in done.stderr and "lost for the pod; add --yes" in done.stderr, done)
+    done = remove(out, "--json", "--yes")
+    expect("with --yes it goes, and is not asked", done.returncode == 0 and "note" not in json.loads(done.stdout), done)
     done = remove(drains(s.folder / "none.yaml", [None, None]))
     expect("one without http", done.returncode == 1 and "the map has no http of it" in done.stderr, done)
     server = Answers()
