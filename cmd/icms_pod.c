@@ -439,8 +439,8 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
     if (word->run != pod_status && word->run != pod_out && word->run != pod_remove &&
         (cli->token != NULL || cli->ca != NULL || cli->cert != NULL))
         return cli_usage(cli, "--token, --ca, --cert and --key are for status, out and remove");
-    if (cli->yes && (word->run == pod_status || word->what == CONF_POD_SETTLE))
-        return cli_usage(cli, "--yes is for add, weight, drain, undrain, out, remove and reload");
+    if (cli->yes && word->run == pod_status)
+        return cli_usage(cli, "--yes is for changes and reload");
     if (cli->dry_run && word->run == pod_status)
         return cli_usage(cli, "--dry-run is for changes");
     return -1;
@@ -510,7 +510,8 @@ const struct cli_command cli_pod = {
         "           ask, the file of a target on this machine, or http[s]://ADDRESS:PORT\n"
         "  add      a new enclosure, joining\n"
         "  weight   another share; what moves is found where it was until it is settled\n"
-        "  settle   a joining enclosure is up, a weight that changes has changed\n"
+        "  settle   a joining enclosure is up, a weight that changes has changed: what was not\n"
+        "           read meanwhile is missed from then on; needs --yes\n"
         "  drain    it is read and takes no new blocks\n"
         "  undrain  it takes blocks again, joining; also one that is out\n"
         "  out      a drained enclosure stays listed and is not used; --yes as for remove\n"
@@ -534,9 +535,9 @@ const struct cli_command cli_pod = {
         "      --http URL       add: where its target shows its status\n"
         "      --dry-run        show what would change, and change nothing\n"
         "      --yes            add, weight, drain, undrain: although another one joins or\n"
-        "                       drains, or a weight is changing; remove, out: although it is not\n"
-        "                       drained, may still be read, or (remove) is out; reload: also\n"
-        "                       what was not drained, and volumes, may leave, quotas become\n"
+        "                       drains, or a weight is changing; settle; remove, out: although it\n"
+        "                       is not drained, may still be read, or (remove) is out; reload:\n"
+        "                       also what was not drained, and volumes, may leave, quotas become\n"
         "                       lower and volumes open to more hosts; volume reset, delete, set:\n"
         "                       although blocks are lost, or more or fewer hosts may use it\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"

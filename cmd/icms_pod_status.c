@@ -293,10 +293,15 @@ static void pod_text(const struct pod *pod, const struct found *found)
     }
     for (uint32_t i = 0; i < map->enclosure_count; i++)
         if (map->enclosures[i].former_weight > 0)
-            (void)printf("\n%s: its weight changes from %.8g to %.8g: settle it when the share of "
-                         "hits of all enclosures is as before\n",
+            (void)printf("\n%s: its weight changes from %.8g to %.8g: settle it when "
+                         "icms_agent_former_found_total of the agents does not rise any more\n",
                          map->enclosures[i].name, map->enclosures[i].former_weight,
                          map->enclosures[i].weight);
+    for (uint32_t i = 0; i < map->enclosure_count; i++)
+        if (map->enclosures[i].state == CONF_ENCLOSURE_JOINING)
+            (void)printf("\n%s: it is joining: settle it when icms_agent_former_found_total of the "
+                         "agents does not rise any more\n",
+                         map->enclosures[i].name);
     links_text(map, root);
     pod_asked_text(found->asked, found->agents, map);
     volumes_text(map, root);

@@ -186,6 +186,15 @@ class Living:
         self.each(self.agents, lambda agent: self.icms("pod", "reload", "--file", self.file, "--open",
                                                        f"unix:{agent.socket}", "--deadline", "30s"))
 
+    def settle(self, name):
+        """When nothing is found at the former owners any more, as icms-pod(1) has it; or else after a while."""
+        found, give_up = -1, time.monotonic() + 30
+        while (now := sum(agent.metrics()['icms_agent_former_found_total{volume="kv"}'] for agent in self.agents)) \
+                != found and time.monotonic() < give_up:
+            found = now
+            time.sleep(1)
+        self.pod("settle", name, "--yes")
+
     def crash(self, *names):
         for name in names:
             self.enclosures[name].kill()
@@ -216,12 +225,12 @@ class Living:
                                                            self.nqn(name)))
         return [
             ("grow", "e3 joins", add("e3")),
-            ("settle", "e3 is up", lambda: self.pod("settle", "e3")),
+            ("settle", "e3 is up", lambda: self.settle("e3")),
             ("drain", "e0 drains", lambda: self.pod("drain", "e0")),
             ("remove", "e0 leaves", lambda: (self.pod("remove", "e0", "--yes"), self.enclosures["e0"].stop())),
             ("upgrade", "e1 restarts", lambda: (self.enclosures["e1"].stop(), self.start("e1"))),
             ("grow", "e0 joins", add("e0")),
-            ("settle", "e0 is up", lambda: self.pod("settle", "e0")),
+            ("settle", "e0 is up", lambda: self.settle("e0")),
             ("SIGKILL", "e2 is killed", lambda: self.crash("e2"), "e2"),
             ("repair", "e2 is back", lambda: self.start("e2"), "e2"),
             ("SIGSTOP", "e1 stands still", lambda: self.enclosures["e1"].signal(signal.SIGSTOP), "e1"),

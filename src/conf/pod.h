@@ -123,7 +123,8 @@ const char *conf_enclosure_state_name(enum conf_enclosure_state state);
 
 enum conf_pod_what {
     CONF_POD_ADD,     /* a new enclosure, joining                              */
-    CONF_POD_SETTLE,  /* joining to up; a weight that changes has changed      */
+    CONF_POD_SETTLE,  /* joining to up; a weight that changes has changed; with yes: what was not
+                         read meanwhile is missed */
     CONF_POD_WEIGHT,  /* of one that is up; its former weight is kept until it is settled */
     CONF_POD_DRAIN,   /* to draining                                           */
     CONF_POD_UNDRAIN, /* draining or out to joining: it lacks what was written meanwhile */
@@ -158,8 +159,8 @@ struct conf_pod_change {
     const char *read;
     bool is_unread;
     bool yes; /* REMOVE, OUT: although it is not drained, or may still be read, REMOVE: or is out;
-                 ADD, UNDRAIN, DRAIN, WEIGHT: although another one joins, or drains, or a weight
-                 changes */
+                 SETTLE; ADD, UNDRAIN, DRAIN, WEIGHT: although another one joins, or drains, or a
+                 weight changes */
 };
 
 /* The file with the change and an epoch raised by one. Nothing is written (conf_edit_write).

@@ -140,6 +140,33 @@ static icms_err weight_check(const struct change *change, const struct conf_encl
     return alone_check(change);
 }
 
+/* Blocks are copied when they are read. What was not read since the change is still where it was,
+ * and that is not asked any more. */
+static icms_err settle_check(const struct change *change)
+{
+    const struct conf_enclosure *is = &change->before->enclosures[change->index];
+    bool is_weight = is->former_weight > 0;
+
+    if (!is_weight && is->state == CONF_ENCLOSURE_UP)
+        return refuse(change, ICMS_EXISTS, "it is up already");
+    if (!is_weight && is->state == CONF_ENCLOSURE_OUT)
+        return refuse(change, ICMS_INVALID, "it is out, not joining: see undrain");
+    if (!is_weight && is->state != CONF_ENCLOSURE_JOINING)
+        return refuse(change, ICMS_INVALID, "it is draining, not joining: see undrain");
+    if (change->asked->yes)
+        return ICMS_OK;
+    return refuse(change, ICMS_INVALID,
+                  is_weight
+                      ? "blocks that were not read since its weight changed are missed then, as "
+                        "who had them before is not asked any more; when "
+                        "icms_agent_former_found_total of the agents (icms status) does not rise "
+                        "any more, add --yes"
+                      : "blocks that were not read since it joined are missed then, and all of its "
+                        "share while it is down, as who had them before is not asked any more; "
+                        "when it is up (icms pod status), and icms_agent_former_found_total of "
+                        "the agents (icms status) does not rise any more, add --yes");
+}
+
 /* One that drains may be the only one that has a block, for as long as nobody asked for it: it is
  * copied when it is read. Once nobody reads anything there, using it no more costs no hit that is
  * missed. */
@@ -267,15 +294,7 @@ static icms_err change_check(const struct change *change)
     case CONF_POD_WEIGHT:
         return weight_check(change, &change->before->enclosures[change->index]);
     case CONF_POD_SETTLE:
-        if (change->before->enclosures[change->index].former_weight > 0)
-            return ICMS_OK;
-        if (state == CONF_ENCLOSURE_UP)
-            return refuse(change, ICMS_EXISTS, "it is up already");
-        if (state == CONF_ENCLOSURE_OUT)
-            return refuse(change, ICMS_INVALID, "it is out, not joining: see undrain");
-        return state == CONF_ENCLOSURE_JOINING
-                   ? ICMS_OK
-                   : refuse(change, ICMS_INVALID, "it is draining, not joining: see undrain");
+        return settle_check(change);
     case CONF_POD_UNDRAIN:
         if (state == CONF_ENCLOSURE_UP)
             return refuse(change, ICMS_EXISTS, "it is up already");

@@ -173,7 +173,9 @@ def pod_map(folder):
     expect("reload with a name", change("reload", "e0"), 2, b"", [b"no name"])
     expect("add without an address", change("add", "e2"), 2, b"", [b"--address"])
     expect("drain with an address", change("drain", "e0", "--address", "b:1"), 2, b"", [b"are for add"])
-    expect("settle with --yes", change("settle", "e0", "--yes"), 2, b"", [b"remove and reload"])
+    expect("status with --yes", change("status", "--yes"), 2, b"", [b"changes and reload"])
+    expect("settle with --yes", change("settle", "e0", "--yes"), 0,
+           f"{file}: enclosure e0: it is up already; nothing was changed\n".encode())
     expect("status with --dry-run", change("status", "--dry-run"), 2, b"", [b"for changes"])
     for what, words, err in (
             ("a typo", ("drain", "e9"), b"did you mean e"),

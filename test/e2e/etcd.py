@@ -208,6 +208,9 @@ def changes(scene):
     expect("who is late changes nothing", raced.returncode == 1 and "epoch 10 -> 11" in raced.stdout and
            "volumes" not in scene.etcd.keys(MAP)[MAP], raced)
     settled = scene.run("pod", "--", "settle", "e1")
+    expect("what is not read yet is asked about", settled.returncode == 1 and
+           "icms_agent_former_found_total" in settled.stderr and "add --yes" in settled.stderr, settled)
+    settled = scene.run("pod", "--", "settle", "e1", "--yes")
     expect("and tries again", "epoch 11 -> 12" in settled.stdout, settled)
     wait_until("the agent uses it", lambda: scene.epoch() == 12, seen=scene.log)
     scene.own.write_text(scene.etcd.keys(MAP)[MAP].replace("epoch: 12", "epoch: 13"))

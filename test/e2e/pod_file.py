@@ -136,8 +136,12 @@ def grow_and_shrink(s):
     expect("the agent uses it", reload.returncode == 0 and b"server-a: epoch 2 is in use" in reload.stdout, reload)
     s.until("it is up", lambda: s.pod("status").returncode == 0)
     expect("which is logged", s.log("pod pod0: epoch 1 -> 2: e3 added (joining)") == 1)
+    refused, text = s.pod("settle", "e3"), s.file.read_text()
+    expect("what is not read yet is asked about", refused.returncode == 1 and b"add --yes" in refused.stderr and
+           b"icms_agent_former_found_total" in refused.stderr and "state: joining" in text and
+           b"e3: it is joining: settle it when" in s.pod("status").stdout, refused)
     s.all_hits("while it joins every block is a hit")
-    for words, epoch in ((("settle", "e3"), 3), (("drain", "e0"), 4)):
+    for words, epoch in ((("settle", "e3", "--yes"), 3), (("drain", "e0"), 4)):
         if words[0] == "drain":
             s.all_hits("when it is settled every block is a hit")
         done = s.pod(*words)
@@ -234,7 +238,7 @@ def config_map(s):
     expect("undrain", undrain.returncode == 0 and b"until it is settled" in undrain.stdout and
            "state: joining" in s.file.read_text() and s.pod("reload").returncode == 0, undrain)
     s.all_hits("what was undrained joins: every block is a hit")
-    settle = s.pod("settle", "e3")
+    settle = s.pod("settle", "e3", "--yes")
     expect("and is settled", settle.returncode == 0 and s.pod("reload").returncode == 0 and s.epoch() == 10, settle)
     s.file.unlink()
 
@@ -269,7 +273,7 @@ def out(s):
     expect("the agent does not know it", [e["name"] for e in agent["enclosures"]] == ["e1", "e2"], agent["enclosures"])
     s.targets[2].start()
     s.targets[2].wait_ready()
-    for words in (("undrain", "e3"), ("settle", "e3")):
+    for words in (("undrain", "e3"), ("settle", "e3", "--yes")):
         done = s.pod(*words)
         expect(" ".join(words), done.returncode == 0 and s.pod("reload").returncode == 0, done)
         s.until("all are up", lambda: s.pod("status").returncode == 0)
@@ -279,7 +283,7 @@ def out(s):
     expect("another weight, and its former one", done.returncode == 0 and [
         (e["weight"], e.get("former_weight")) for e in json.loads(done.stdout)["enclosures"]] == [
             (1, None), (1, None), (4, 1)], done)
-    for words in (("weight", "e3", "4"), ("settle", "e3")):
+    for words in (("weight", "e3", "4"), ("settle", "e3", "--yes")):
         done = s.pod(*words)
         expect(" ".join(words), done.returncode == 0 and s.pod("reload").returncode == 0, done)
         told = s.pod("status")
