@@ -32,6 +32,7 @@ struct pod_place {
     bool is_name;            /* its address is a DNS name                                 */
     bool is_unresolved;      /* it was said that its name is not                          */
     struct resolve *resolve; /* a question is under way                                   */
+    uint64_t again_ns;       /* of the map in use it is not asked for before              */
 };
 
 /* A map with addresses. */
@@ -51,7 +52,7 @@ struct pod_map {
     struct err_why shrunken;      /* says so                                                     */
     uint64_t seen_ns;             /* since when that is so; 0: it is not                         */
     uint64_t resolve_until_ns;    /* of next; 0: not set yet                                     */
-    uint64_t again_ns;            /* of the map in use nothing is done before                    */
+    uint64_t again_ns;            /* the map in use is not offered to the agent again before     */
     uint64_t next_again_ns;       /* the next one is not offered to the agent before             */
     bool is_moved;                /* an address of used is another one, and the agent does not
                                      know it                                                 */
@@ -113,6 +114,16 @@ static void place_addr_forget(struct pod_one *one, struct pod_at at)
 
     addr->port = 0;
     (void)snprintf(addr->host, sizeof(addr->host), "127.254.%u.%u", at.address, at.enclosure + 1);
+}
+
+/* When the names of a map in use may be asked for next. */
+static void places_again(struct pod_one *one, uint64_t again_ns)
+{
+    struct pod_at at = {0, 0};
+
+    do
+        place_of(one, at)->again_ns = again_ns;
+    while (at_next(&one->pod, &at));
 }
 
 /* Whether the agent does not use the enclosure: it is nowhere. */
@@ -532,6 +543,7 @@ void pod_map_again(struct pod_map *map)
 {
     map->said[0] = '\0';
     map->again_ns = map->next_again_ns = 0;
+    places_again(map->used, 0);
     for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
         for (uint32_t k = 0; k < LIMIT_LINKS; k++)
             map->used->places[i][k].is_unresolved = map->next->places[i][k].is_unresolved = false;
@@ -612,33 +624,48 @@ static bool next_turn(struct pod_map *map, uint64_t now_ns)
     if (map_apply(map, map->next)) {
         next_taken(map);
         map->again_ns = now_ns + POD_AGAIN_NS;
+        places_again(map->used, now_ns + POD_AGAIN_NS); /* it connects first */
     }
     return false;
 }
 
 /* ---- the map in use ------------------------------------------------------------------------- */
 
-static bool used_turn(struct pod_map *map, uint64_t now_ns)
+/* Asks for the names of places that are down, each by itself: a resolver that does not answer for
+ * one of them holds no other up. */
+static void used_ask(struct pod_map *map, uint64_t now_ns)
 {
-    struct pod_one *used = map->used;
-    bool is_over = places_poll(map, used);
     struct pod_at at = {0, 0};
 
-    if (now_ns < map->again_ns)
-        return !is_over;
-    if (map->is_moved || map->lacks.text[0] != '\0') {
-        map->again_ns = now_ns + POD_AGAIN_NS;
-        if (!map_apply(map, used))
-            return !is_over;
-        lacks_say(map);
-    }
+    do {
+        struct pod_place *place = place_of(map->used, at);
+
+        if (!place->is_name || place->resolve != NULL || now_ns < place->again_ns ||
+            !place_is_down(map, map->used, at))
+            continue;
+        place_ask(map, map->used, at);
+        place->again_ns = now_ns + POD_AGAIN_NS;
+    } while (at_next(&map->used->pod, &at));
+}
+
+/* What came of it is given to the agent. */
+static void used_give(struct pod_map *map, uint64_t now_ns)
+{
+    if (now_ns < map->again_ns || !(map->is_moved || map->lacks.text[0] != '\0'))
+        return;
+    map->again_ns = now_ns + POD_AGAIN_NS;
+    if (!map_apply(map, map->used))
+        return;
+    lacks_say(map);
     map->is_moved = false;
-    do
-        if (is_over && place_of(used, at)->is_name && place_is_down(map, used, at)) {
-            place_ask(map, used, at);
-            map->again_ns = now_ns + POD_AGAIN_NS;
-        }
-    while (at_next(&used->pod, &at));
+}
+
+static bool used_turn(struct pod_map *map, uint64_t now_ns)
+{
+    bool is_over = places_poll(map, map->used);
+
+    used_give(map, now_ns);
+    used_ask(map, now_ns);
     return !is_over;
 }
 

@@ -411,12 +411,19 @@ static void test_an_agent_that_is_busy_gets_it_later(void **state)
 }
 
 static uint32_t lookups;
+static const char *hung_port; /* a resolver that does not answer for names with this one; or NULL */
+static uint32_t lookups_hung; /* of those                                                         */
 
 int __real_getaddrinfo_a(int mode, struct gaicb *list[], int count, struct sigevent *event);
 int __wrap_getaddrinfo_a(int mode, struct gaicb *list[], int count, struct sigevent *event);
 int __wrap_getaddrinfo_a(int mode, struct gaicb *list[], int count, struct sigevent *event)
 {
     lookups++;
+    if (hung_port != NULL && strcmp(list[0]->ar_service, hung_port) == 0) {
+        lookups_hung++;
+        list[0]->__return = EAI_INPROGRESS;
+        return 0;
+    }
     return __real_getaddrinfo_a(mode, list, count, event);
 }
 
@@ -487,6 +494,35 @@ static void test_names_are_resolved_and_again_while_down(void **state)
         assert_true(strstr(fake.sentence, "e0: localhost:4420 is ") != NULL);
         assert_int_equal(fake.enclosures[0].addrs[0].port, 4420);
     }
+}
+
+/* The resolver of one zone hangs; the names of others are in another one. */
+static void test_a_name_that_hangs_holds_no_other_up(void **state)
+{
+    uint32_t before;
+
+    begin(EPOCH(4) "- {name: e0, address: localhost:4420}\n"
+                   "- {name: e1, address: localhost:4421}\n"
+                   "- {name: e2, address: localhost:4422}\n");
+    fake_down("e0");
+    fake_down("e1");
+    hung_port = "4420";
+    lookups_hung = 0;
+    before = lookups;
+    for (int i = 0; lookups - before < 6 && i < 1000; i++) {
+        now_ns += SECOND;
+        (void)pod_map_turn(map, now_ns);
+        usleep(10000);
+    }
+    assert_true(lookups - before >= 6); /* of e1, again and again */
+    assert_int_equal(lookups_hung, 1);
+    before = lookups; /* not more often than every two seconds */
+    for (int i = 0; i < 20; i++) {
+        (void)pod_map_turn(map, now_ns);
+        usleep(10000);
+    }
+    assert_true(lookups - before <= 1);
+    hung_port = NULL;
 }
 
 /* Of localhost a machine has one address or two: what another place has is not used, and the rest
@@ -720,6 +756,7 @@ int main(void)
         cmocka_unit_test_teardown(test_names_are_resolved_while_another_map_waits, end),
         cmocka_unit_test_teardown(test_an_agent_that_is_busy_gets_it_later, end),
         cmocka_unit_test_teardown(test_names_are_resolved_and_again_while_down, end),
+        cmocka_unit_test_teardown(test_a_name_that_hangs_holds_no_other_up, end),
         cmocka_unit_test_teardown(test_the_name_of_one_address_is_resolved_while_that_is_down, end),
         cmocka_unit_test_teardown(test_two_that_lead_to_one_address_hold_nothing_up, end),
         cmocka_unit_test_teardown(test_a_name_whose_address_is_anothers_now_holds_nothing_up, end),
