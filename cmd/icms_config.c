@@ -4,7 +4,8 @@
  *
  * What the file itself tells is checked here. For the files of icms-target and icms-agent the
  * daemon then looks as well, with --check-config, so that what would stop its start is found
- * before.
+ * before. What is right in the file, and would stop a start on this machine as it is now (memory,
+ * drives), it warns of: that is said, too.
  */
 #include <errno.h>
 #include <limits.h>
@@ -20,8 +21,8 @@
 #include "inprocess/names.h"
 #include "proc/proc.h"
 
-/* What a daemon may say. */
-#define CONFIG_SAID_BYTES 4096
+/* What a daemon may say: a line for each drive and more. */
+#define CONFIG_SAID_BYTES ((size_t)256 << 10)
 
 /* ---- check ---------------------------------------------------------------------------------- */
 
@@ -38,8 +39,8 @@ static _Noreturn void daemon_exec(const char *name, const char *path, int pipe_f
     _exit(127);
 }
 
-/* The daemon's exit status, and what it said; -1: it could not be started. */
-static int daemon_ask(const char *name, const char *path, char said[CONFIG_SAID_BYTES])
+/* The daemon's exit status, and what it said, [CONFIG_SAID_BYTES]; -1: it could not be started. */
+static int daemon_ask(const char *name, const char *path, char *said)
 {
     int fds[2], status = -1;
     size_t used = 0;
@@ -78,6 +79,41 @@ static const char *sentence_of(char *said)
     return end != NULL && strstr(line, " error: ") != NULL ? end + 2 : line;
 }
 
+/* The sentences of the lines with which a daemon warned; the caller's. */
+static json_t *warnings_of(char *said)
+{
+    json_t *list = json_array();
+    char *next = said;
+
+    while (next != NULL && *next != '\0') {
+        char *line = next, *level;
+        json_t *sentence;
+
+        next = strchr(line, '\n');
+        if (next != NULL)
+            *next++ = '\0';
+        level = strstr(line, " warning: ");
+        if (level == NULL)
+            continue;
+        sentence = json_string(level + strlen(" warning: "));
+        (void)json_array_append_new(
+            list, sentence != NULL
+                      ? sentence
+                      : json_string("a sentence with bytes that are not UTF-8: run the daemon with "
+                                    "--check-config to see it"));
+    }
+    return list;
+}
+
+static void right_text(const char *path, const char *name, const json_t *warnings)
+{
+    json_t *warning;
+    size_t at;
+
+    (void)printf("%s: right (%s)%s\n", path, name, json_array_size(warnings) > 0 ? ", but:" : "");
+    json_array_foreach(warnings, at, warning)(void) printf("  %s\n", json_string_value(warning));
+}
+
 /* A pod map that is right in itself. */
 static icms_err names_check(const char *path, struct err_why *why)
 {
@@ -94,21 +130,25 @@ static icms_err names_check(const char *path, struct err_why *why)
 /* One file. True: it is right. */
 static bool check_one(const struct cli *cli, const char *path)
 {
-    char said[CONFIG_SAID_BYTES] = "";
+    static char said[CONFIG_SAID_BYTES];
     struct err_why why = {""};
     enum conf_file_kind kind = CONF_FILE_AGENT;
     icms_err err = conf_check(path, &why, &kind);
     const char *sentence = why.text, *name = conf_file_kind_name(kind);
     bool is_daemon = kind == CONF_FILE_TARGET || kind == CONF_FILE_AGENT;
+    json_t *warnings;
 
+    said[0] = '\0';
     if (err == ICMS_OK && kind == CONF_FILE_POD)
         err = names_check(path, &why);
     if (err == ICMS_OK && is_daemon && daemon_ask(name, path, said) != 0) {
         err = ICMS_CONFIG;
         sentence = sentence_of(said);
     }
+    warnings = warnings_of(said);
     if (cli->json && err == ICMS_OK)
-        cli_json("{s:s, s:s, s:b}", "file", path, "kind", name, "right", true);
+        cli_json("{s:s, s:s, s:b, s:O}", "file", path, "kind", name, "right", true, "warnings",
+                 warnings);
     else if (cli->json)
         cli_json("{s:s, s:b, s:s, s:s}", "file", path, "right", false, "error", icms_err_name(err),
                  "why", sentence);
@@ -116,7 +156,8 @@ static bool check_one(const struct cli *cli, const char *path)
         (void)fprintf(stderr, "icms config: %s%s%s\n", strstr(sentence, path) == NULL ? path : "",
                       strstr(sentence, path) == NULL ? ": " : "", sentence);
     else if (!cli->quiet)
-        (void)printf("%s: right (%s)\n", path, name);
+        right_text(path, name, warnings);
+    json_decref(warnings);
     return err == ICMS_OK;
 }
 
@@ -183,6 +224,8 @@ const struct cli_command cli_config = {
         "       icms config diff FILE FILE\n"
         "check: say whether files are right: of icms-target and icms-agent, which look at them,\n"
         "too; pod maps; lists of keys; the NIXL plugin's. What a file is follows from its keys.\n"
+        "What a daemon warns of, as too little memory or a missing drive of this machine, is said\n"
+        "behind 'right'; its start here may be refused.\n"
         "diff: list where two files of one kind differ in meaning: order, comments, units and\n"
         "defaults that are written are none.\n\n"
         "      --json           answer with JSON, an object a file or difference\n"

@@ -265,13 +265,30 @@ def config(folder):
     (folder / "map.yaml").write_text(MAP)
     (folder / "other.yaml").write_text(MAP.replace("epoch: 4", "epoch: 5  # raised").replace("...", "    weight: 1\n..."))
     target = folder / "target.yaml"
-    target.write_text(f"name: e0\nsegment: 1MiB\ndrives: [{{path: {folder}/drive, size: 64MiB}}]\n"
+    target.write_text(f"name: e0\nsegment: 1MiB\ndrives: [{{path: {folder}/drive, size: 64MiB, format_empty: true}}]\n"
                       "volumes: [{name: kv, value_max: 512KiB}]\n")
     agent = ROOT / "deploy/agent.yaml"
     expect("check", icms("config", "check", folder / "map.yaml", target, agent), 0,
            f"{folder}/map.yaml: right (pod map)\n{target}: right (icms-target)\n{agent}: right (icms-agent)\n"
            .encode())
-    target.write_text(target.read_text().replace("64MiB", "4MiB"))
+    right = target.read_text()
+    target.write_text("memory: 15TiB\n" + right)
+    result = icms("config", "check", target)
+    expect("what is right, and not on this machine", result, 0)
+    head, *lines = result.stdout.decode().splitlines()
+    assert head == f"{target}: right (icms-target), but:" and \
+        len(lines) == 1 and lines[0].startswith("  on this machine: cannot run icms-target with 157286"), result
+    told = json.loads(icms("config", "check", "--json", target).stdout)
+    assert told["right"] is True and told["warnings"] == [line[2:] for line in lines], told
+    expect("quietly", icms("config", "check", "-q", target), 0, b"")
+    target.write_text(right.replace(", format_empty: true", ""))
+    result = icms("config", "check", target)
+    expect("a drive that is missing", result, 0)
+    assert b"right (icms-target), but:\n  on this machine: drive0: not formatted: " in result.stdout, result
+    target.write_text(right)
+    told = json.loads(icms("config", "check", "--json", target).stdout)
+    assert told == {"file": str(target), "kind": "icms-target", "right": True, "warnings": []}, told
+    target.write_text(right.replace("64MiB", "4MiB"))
     expect("what only the daemon finds", icms("config", "check", "-q", target, agent), 1, b"",
            [str(target).encode() + b": drive0: ", b"too small"])
     (folder / "wrong.yaml").write_text(MAP.replace("...", "    wieght: 2\n..."))
