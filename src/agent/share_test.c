@@ -424,9 +424,13 @@ static void the_verdict_ends_the_share(void **state)
 {
     struct agent_rig *rig = rig_new(&ways[0]);
     struct rig_client *client = rig_client_new(rig);
+    char text[8192];
 
     lower(rig, client, 2);
     assert_int_equal(share_of(rig, 0), 60);
+    assert_true(agent_status(rig->agent, text, sizeof(text)) < sizeof(text));
+    assert_non_null(strstr(text, "\"share_percent\":60,"));
+    assert_non_null(strstr(text, "\"share_percent\":100,"));
     sim_net_cut(rig->sim, rig->node, rig->fake_node[0], true);
     rig_run(rig, 8000 * MS);
     assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_EXCLUDED);
