@@ -213,10 +213,37 @@ static void plan_answer(const struct pod *pod, const struct conf_pod_change *ask
 
 /* ---- changes -------------------------------------------------------------------------------- */
 
+/* Whether the file is as new as what targets use: an epoch that is raised from an older one is
+ * refused by all. Those that the map has no http of, or that do not answer, are not asked. */
+static icms_err later_check(const struct pod *pod, const struct status_proof *proof,
+                            struct err_why *why)
+{
+    const struct cli *cli = pod->cli;
+    const char *name = "";
+    uint32_t later;
+    json_t *asked;
+
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        return err_set(why, ICMS_NO_MEMORY, "libcurl does not start");
+    asked = pod_ask(pod->before, NULL, 0, proof,
+                    cli->deadline_ms != 0 ? cli->deadline_ms : POD_STATUS_MS);
+    later = pod_asked_later(asked, pod->before, &name);
+    if (later != 0)
+        (void)err_set(
+            why, ICMS_CONFIG,
+            "%.200s has epoch %u, and the target of %.63s uses epoch %u of pod %s: copy the "
+            "newer map here first; if that target is wrong, take its `http` out of the map",
+            pod->path, pod->before->epoch, name, later, pod->before->name);
+    json_decref(asked);
+    curl_global_cleanup();
+    return later != 0 ? ICMS_CONFIG : ICMS_OK;
+}
+
 /* Plans, shows, writes. */
 int pod_change(struct pod *pod, const struct conf_pod_change *asked)
 {
     const struct cli *cli = pod->cli;
+    struct status_proof proof = {.token = NULL};
     struct conf_edit edit = {0};
     struct err_why why = {""};
     icms_err err = conf_pod_change(pod->path, asked, &why, pod->before, pod->after, &edit);
@@ -238,6 +265,18 @@ int pod_change(struct pod *pod, const struct conf_pod_change *asked)
                         "%s; nothing was changed; add --yes if the names lead "
                         "elsewhere on the servers of the pod",
                         why.text);
+    }
+    err = status_proof_read(&proof, cli->token, cli->ca, cli->cert, cli->cert_key, &why);
+    if (err != ICMS_OK) {
+        conf_edit_fini(&edit);
+        (void)cli_fail(cli, ICMS_CONFIG, "%s", why.text);
+        return CLI_USAGE;
+    }
+    err = later_check(pod, &proof, &why);
+    status_proof_fini(&proof);
+    if (err != ICMS_OK) {
+        conf_edit_fini(&edit);
+        return cli_fail(cli, err, "%s; nothing was changed", why.text);
     }
     if (!cli->json || cli->dry_run)
         plan_answer(pod, asked, false);
@@ -311,6 +350,12 @@ static int pod_remove(struct pod *pod)
     return pod_leave(pod, CONF_POD_REMOVE);
 }
 
+/* What proves to targets that they may be asked. */
+static bool pod_has_proof(const struct cli *cli)
+{
+    return cli->token != NULL || cli->ca != NULL || cli->cert != NULL;
+}
+
 /* ---- volumes -------------------------------------------------------------------------------- */
 
 /* So many hosts of a volume are named; of more their number says enough. */
@@ -378,8 +423,8 @@ static int pod_volume(struct pod *pod)
     const struct cli *cli = pod->cli;
 
     if (cli->argc >= 2 && strcmp(cli->argv[1], "list") == 0) {
-        if (cli->argc > 2 || cli->yes || cli->dry_run)
-            return cli_usage(cli, "volume list takes no name, --yes or --dry-run");
+        if (cli->argc > 2 || cli->yes || cli->dry_run || pod_has_proof(cli))
+            return cli_usage(cli, "volume list takes no name, --yes, --dry-run or --token");
         return pod_volume_list(pod);
     }
     for (size_t i = 0; i < sizeof(volume_words) / sizeof(volume_words[0]); i++) {
@@ -436,9 +481,8 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
                     cli->uuid != NULL || cli->nqn != NULL || cli->http != NULL))
         return cli_usage(cli,
                          "--address, --capacity, --weight, --uuid, --nqn and --http are for add");
-    if (word->run != pod_status && word->run != pod_out && word->run != pod_remove &&
-        (cli->token != NULL || cli->ca != NULL || cli->cert != NULL))
-        return cli_usage(cli, "--token, --ca, --cert and --key are for status, out and remove");
+    if (word->run == pod_reload && !cli->yes && pod_has_proof(cli))
+        return cli_usage(cli, "--token, --ca, --cert and --key are for status and changes");
     if (cli->yes && word->run == pod_status)
         return cli_usage(cli, "--yes is for changes and reload");
     if (cli->dry_run && word->run == pod_status)
@@ -542,10 +586,10 @@ const struct cli_command cli_pod = {
         "                       although blocks are lost, or more or fewer hosts may use it\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
-        "  -d, --deadline TIME  reload: how long it waits; default 10s. status, out, remove:\n"
-        "                       for the targets and agents; default 2s\n"
-        "      --token FILE     status, out, remove: the token of http ports; sent over https,\n"
-        "                       and over http to a loopback address alone\n"
+        "  -d, --deadline TIME  reload: how long it waits; default 10s. status and changes: for\n"
+        "                       the targets and agents; default 2s\n"
+        "      --token FILE     status, changes: the token of http ports; sent over https, and\n"
+        "                       over http to a loopback address alone\n"
         "      --ca FILE        authorities of their certificates; default those of this machine\n"
         "      --cert FILE      the certificate of a client that http ports take\n"
         "      --key FILE       the private key of --cert\n"

@@ -6,7 +6,7 @@
 #include "conf/pod.h"
 #include "icms_cli.h"
 
-/* How long status, out and remove wait for daemons without --deadline; they are asked at the same
+/* How long status and changes wait for daemons without --deadline; they are asked at the same
  * time. */
 #define POD_STATUS_MS 2000
 

@@ -373,6 +373,26 @@ static bool is_of_other_pod(const json_t *status, const struct conf_pod *map)
     return pod != NULL && pod[0] != '\0' && strcmp(pod, map->name) != 0;
 }
 
+uint32_t pod_asked_later(const json_t *asked, const struct conf_pod *map, const char **out_name)
+{
+    uint32_t later = 0;
+    const json_t *entry;
+    size_t i;
+
+    json_array_foreach(asked, i, entry)
+    {
+        const json_t *status = json_object_get(entry, "status");
+        json_int_t epoch = json_integer_value(json_object_get(status, "epoch"));
+
+        if (epoch > map->epoch && epoch > later && epoch <= UINT32_MAX &&
+            !is_of_other_pod(status, map)) {
+            later = (uint32_t)epoch;
+            *out_name = status_text(entry, "enclosure");
+        }
+    }
+    return later;
+}
+
 /* Whether a daemon says that the map of its file is not in use. */
 static bool is_map_refused(const json_t *status)
 {

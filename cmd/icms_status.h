@@ -81,6 +81,10 @@ const json_t *pod_asked_of(const json_t *asked, const char *enclosure);
  * "links", those that are not up. */
 json_t *pod_agents(const json_t *asked, const json_t *own, const struct conf_pod *map);
 
+/* The highest epoch above that of the map which a target among asked uses, of the same pod; 0:
+ * none. *out_name: of its enclosure, as long as asked. */
+uint32_t pod_asked_later(const json_t *asked, const struct conf_pod *map, const char **out_name);
+
 /* Tables of them; the entries from this one on for --json; whether all answered and are ready, all
  * drives are in service, and no daemon has another epoch or pod, or refuses a map. */
 void pod_asked_text(const json_t *asked, const json_t *agents, const struct conf_pod *map);

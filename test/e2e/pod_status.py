@@ -254,10 +254,11 @@ def proofs(s):
             expect(what, done.returncode == 2 and says in done.stderr and done.stdout == "", done)
     for what, words in (("--token of a file", ["status", "--target", s.targets[0].config_path, *s.proof[:2]]),
                         ("--token of an agent", ["status", *s.proof[:2]]),
-                        ("--token of a change", ["pod", "drain", "e0", "--file", s.file, *s.proof[:2]]),
+                        ("--token of a list", ["pod", "volume", "list", "--file", s.file, *s.proof[:2]]),
+                        ("--token of a reload", ["pod", "reload", "--file", s.file, *s.proof[:2]]),
                         ("--http of a state", ["pod", "drain", "e0", "--file", s.file, "--http", "http://a:1"])):
         done = icms(*words)
-        expect(what, done.returncode == 2 and " for " in done.stderr, done)
+        expect(what, done.returncode == 2 and (" for " in done.stderr or "takes no" in done.stderr), done)
     status, told = s.told(*PATIENT, proof=["--ca", s.folder / "server.key", "--token", s.folder / "token"])
     expect("authorities that are none", status == 1 and "--ca" in told["enclosures"][0]["error"], told)
 
@@ -465,6 +466,28 @@ def removed(s):
     server.end()
 
 
+def older_file(s):
+    """A change of a file that is older than the map which a target uses: every daemon would refuse it."""
+    server, file = Answers(), s.folder / "older.yaml"
+    file.unlink(missing_ok=True)
+    changes = (["weight", "e0", "2"], ["volume", "create", "new", "value_max=64KiB"], ["drain", "e1"], ["reload", "--yes"],
+               ["weight", "e0", "2", "--dry-run"], ["remove", "e0", "--yes"])
+    for refuses, keys in ((True, {"pod": "pod0", "epoch": 6}), (True, {"pod": "pod0", "epoch": 2**32 - 1}),
+                          (False, {"pod": "pod0", "epoch": 5}), (False, {"pod": "pod1", "epoch": 6}), (False, {}),
+                          *((False, {"pod": "pod0", "epoch": lie}) for lie in (-1, 0, 2**32, 2**63 - 1, "6", [6], None, 6.5))):
+        server.answer = json.dumps({"drives": [], "nqn": s.targets[0].nqn, "ready": True, **keys}).encode()
+        for words in changes if refuses else changes[:1]:
+            s.write(file, 5, [server.url, None])
+            before = file.read_text()
+            done = icms("pod", *words, "--file", file, "--open", f"unix:{s.agents['a'].socket}", "--deadline", "5s")
+            if refuses:
+                expect(f"{words}: {keys}: refused", done.returncode == 1 and file.read_text() == before and
+                       f"has epoch 5, and the target of e0 uses epoch {keys['epoch']} of pod pod0" in done.stderr, done)
+            else:
+                expect(f"{words}: {keys}: written", done.returncode == 0 and "epoch: 6\n" in file.read_text(), done)
+    server.end()
+
+
 def away(s):
     """Without the agent of this machine, and without a target."""
     done = icms("pod", "status", "--file", s.file, "--open", "unix:/nonexistent/sock", *s.proof, *PATIENT, "--json")
@@ -509,6 +532,7 @@ def main():
         silent(s)
         hostile(s)
         removed(s)
+        older_file(s)
         away(s)
         for agent in s.agents.values():
             expect("an agent ends as asked", agent.stop(30) == 0)
