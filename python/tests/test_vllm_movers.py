@@ -156,6 +156,27 @@ class Loads(Works):
         self.assertEqual(len(self.volume.asked), 1)
 
 
+    def test_the_end_between_two_phases(self):
+        asked, go_on, told = threading.Event(), threading.Event(), []
+        get = self.volume.get
+
+        def slow(*arguments, **options):
+            asked.set()
+            go_on.wait(60)
+            return get(*arguments, **options)
+
+        self.volume.get, self.volume.script = slow, [(1, DEADLINE)]
+        self.made = self.movers()
+        self.made.load(self.volume, names_of(8), [bytearray(BYTES) for _ in range(8)],
+                       Phases(8, HOUR, 1.0, 300.0), told.append)
+        self.assertTrue(asked.wait(60))
+        self.made._loads.shutdown(wait=False)  # as close() does, which waits
+        go_on.set()
+        self.made.close()
+        self.assertEqual(told, [[True] + [False] * 7])
+        self.made.wait_idle()
+
+
 class Choices(Works):
     def prefill(self):
         made = Prefill()

@@ -10,10 +10,11 @@ An estimate may be wrong: a path degrades or is repaired without a warning. Ever
 SLACK of the time that computing takes, or FLOOR_SECONDS where that is more, beyond what is expected:
 
 - the question what is there (`patience`);
-- a load, phase by phase (`Phases`), with the time of one block at least. The first phase asks for the blocks that
-  would be computed in that time, and all others wait for them: a path that became much slower costs no more than
-  that, and is not filled with what nobody awaits. When a phase is late, its pace decides: if the rest comes sooner at this pace than it is computed, it is asked for with a
-  deadline that is made of this pace;
+- a load, phase by phase (`Phases`), with the time to compute one block at least. The first phase asks for
+  the blocks that would be computed in that time, and all others wait for them: a path that became much
+  slower costs no more than that, and is not filled with what nobody awaits. When a phase is late, its pace
+  decides: if the rest comes sooner at this pace than it is computed, it is asked for with a deadline that
+  is made of this pace;
 - a trial (`decide`), where computing is expected to be faster, or nothing is known of the path: the first
   blocks that would be computed are brought into the agent's memory. If their pace is faster than
   computing, the rest is loaded, so a path that was repaired is used at once. What is late may come while the
@@ -243,7 +244,8 @@ class Trials:
 
 
 def decide(estimate: Callable[[], Sequence[float | None]],
-           fetch: Callable[[int, int, float, float], int], block_tokens: int, prefill: Prefill, trials: Trials, until: float) -> Choice:
+           fetch: Callable[[int, int, float, float], int], block_tokens: int, prefill: Prefill,
+           trials: Trials, until: float) -> Choice:
     """`choose`, with a trial where that says to compute. Waits, until this time of time.monotonic().
 
     estimate returns the loads of `choose`; fetch(first, blocks, seconds, deadline) brings blocks into the agent's

@@ -2,8 +2,8 @@
 """Threads that talk to the tier, so that the engine's scheduler never waits. Used by `tier` and
 `connector`.
 
-Loads, stores, questions and choices have threads of their own: a store that waits for its deadline delays no
-load, and a trial no question. A thread waits inside the library, with the interpreter's lock released. Whatever a call comes
+Loads, stores, questions and choices have threads of their own: a store that waits for its deadline
+delays no load, and a trial no question. A thread waits inside the library, with the interpreter's lock released. Whatever a call comes
 to, it becomes an answer: a hit, or a miss with a reason, by its deadline.
 """
 from __future__ import annotations
@@ -183,12 +183,18 @@ class Movers:
             except Exception:  # a mistake of this package: the engine recomputes, and people read
                 self._log.exception("icms: moving blocks failed in a way that it must not")
             finally:
-                done(answers)
-                with self._idle:
-                    self._under_way -= 1
-                    self._idle.notify_all()
+                ended(answers)
 
-        pool.submit(run)
+        def ended(answers: list[Any]) -> None:
+            done(answers)
+            with self._idle:
+                self._under_way -= 1
+                self._idle.notify_all()
+
+        try:
+            pool.submit(run)
+        except RuntimeError:  # closed meanwhile: what goes on ends here
+            ended([] if callable(names) else [False] * len(names))
 
     def _exists(self, volume: Volume, names: Sequence[bytes], deadline: float) -> list[bool]:
         return self._counted("lookup", _calls(len(names), deadline, lambda part, ms: _good(

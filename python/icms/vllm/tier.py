@@ -24,9 +24,9 @@ it stores and loads goes first from the agent's memory, as `icms_put(3)` says of
 With vLLM's KV events turned on routers learn which chunks the pod has (`events.py`).
 
 Life cycle of a chunk that is asked for: lookup (RETRY) -> on_schedule_end: one question for all of
-the step -> [a choice for each request that has some] -> lookup (HIT or MISS) -> submit_load -> get_finished_jobs. A question without an answer
-by its deadline is a MISS; so is, for this request, a chunk whose load failed, for otherwise vLLM
-would ask for it forever.
+the step -> [a choice for each request that has some] -> lookup (HIT or MISS) -> submit_load ->
+get_finished_jobs. A question without an answer by its deadline is a MISS; so is, for this request, a
+chunk whose load failed, for otherwise vLLM would ask for it forever.
 """
 from __future__ import annotations
 
