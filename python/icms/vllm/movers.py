@@ -3,8 +3,8 @@
 `connector`.
 
 Loads, stores, questions and choices have threads of their own: a store that waits for its deadline
-delays no load, and a trial no question. A thread waits inside the library, with the interpreter's lock released. Whatever a call comes
-to, it becomes an answer: a hit, or a miss with a reason, by its deadline.
+delays no load, and a trial no question. A thread waits inside the library, with the interpreter's lock
+released. Whatever a call comes to, it becomes an answer: a hit, or a miss with a reason, by its deadline.
 """
 from __future__ import annotations
 
