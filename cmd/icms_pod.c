@@ -278,6 +278,12 @@ int pod_change(struct pod *pod, const struct conf_pod_change *asked)
         conf_edit_fini(&edit);
         return cli_fail(cli, err, "%s; nothing was changed", why.text);
     }
+    if (asked->what == CONF_POD_ADD)
+        err = pod_add_look(pod, asked->name, &why);
+    if (err != ICMS_OK) {
+        conf_edit_fini(&edit);
+        return cli_fail(cli, ICMS_CONFIG, "%s", why.text);
+    }
     if (!cli->json || cli->dry_run)
         plan_answer(pod, asked, false);
     if (!cli->dry_run)
@@ -552,7 +558,7 @@ const struct cli_command cli_pod = {
         "           between file and agent; of each enclosure whose http is in the map its\n"
         "           drives, when it was last read, its epoch, its agents. WHERE: one more to\n"
         "           ask, the file of a target on this machine, or http[s]://ADDRESS:PORT\n"
-        "  add      a new enclosure, joining\n"
+        "  add      a new enclosure, joining; --yes if no target answers\n"
         "  weight   another share; what moves is found where it was until it is settled\n"
         "  settle   a joining enclosure is up, a weight that changes has changed: what was not\n"
         "           read meanwhile is missed from then on; needs --yes\n"

@@ -24,6 +24,11 @@ json_t *pod_volumes_json(const struct conf_pod *map);
 /* Plans a change, shows it, writes it; returns the exit status. */
 int pod_change(struct pod *pod, const struct conf_pod_change *asked);
 
+/* add: whether the enclosure of this name, in pod->after, is where the map will say; it takes twice
+ * --deadline at most. CONFIG and what a connection may end with, with a sentence; with --yes only
+ * what its target says over HTTP counts. */
+icms_err pod_add_look(const struct pod *pod, const char *name, struct err_why *why) ICMS_MUST_CHECK;
+
 /* The subcommands; they return the exit status. */
 int pod_status(struct pod *pod);
 int pod_reload(struct pod *pod);

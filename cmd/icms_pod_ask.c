@@ -44,6 +44,7 @@ static json_t *status_trim(json_t *status)
 {
     static const char *const keys[] = {"name",
                                        "nqn",
+                                       "uuid",
                                        "host_nqn",
                                        "ready",
                                        "why",
@@ -195,6 +196,32 @@ void pod_ask_read(const struct conf_enclosure *enclosure, const struct status_pr
         out_read->is_unread = last_s >= POD_UNREAD_S;
     }
     json_decref(answer.status);
+}
+
+icms_err pod_ask_same(const struct conf_enclosure *enclosure, const struct status_proof *proof,
+                      uint32_t timeout_ms, struct err_why *why)
+{
+    struct status_answer answer = {.where = enclosure->http};
+    char uuid[UUID_TEXT_BYTES];
+    struct err_why cause;
+    icms_err err = ICMS_OK;
+
+    status_ask_all(&answer, 1, proof, timeout_ms, status_trim);
+    (void)uuid_format(&enclosure->uuid, uuid);
+    if (answer.status == NULL)
+        err = err_set(why, ICMS_PEER_DOWN, "%.400s", answer.why.text);
+    else if (not_the_enclosure(enclosure, answer.status, &cause) != NULL)
+        err = err_set(why, ICMS_FOREIGN, "%.400s", cause.text);
+    else if (strcmp(status_text(answer.status, "name"), enclosure->name) != 0)
+        err = err_set(why, ICMS_FOREIGN, "%s: http %.200s leads to the enclosure %.100s",
+                      enclosure->name, enclosure->http, status_text(answer.status, "name"));
+    else if (json_object_get(answer.status, "uuid") != NULL && /* older versions do not tell it */
+             strcmp(status_text(answer.status, "uuid"), uuid) != 0)
+        err = err_set(why, ICMS_FOREIGN,
+                      "%s: http %.200s leads to a target with the UUID %.40s; the map has %s",
+                      enclosure->name, enclosure->http, status_text(answer.status, "uuid"), uuid);
+    json_decref(answer.status);
+    return err;
 }
 
 const json_t *pod_asked_of(const json_t *asked, const char *enclosure)

@@ -69,6 +69,12 @@ struct pod_read {
 void pod_ask_read(const struct conf_enclosure *enclosure, const struct status_proof *proof,
                   uint32_t timeout_ms, struct pod_read *out_read);
 
+/* Whether who answers at its http is this enclosure: its NQN, name and UUID, as far as it tells
+ * them; it takes timeout_ms at most; inside curl_global_init(). FOREIGN: it is somebody else; else
+ * why it could not be asked; with a sentence. */
+icms_err pod_ask_same(const struct conf_enclosure *enclosure, const struct status_proof *proof,
+                      uint32_t timeout_ms, struct err_why *why) ICMS_MUST_CHECK;
+
 /* Whether pod_ask() asks its target: the map says where, and agents use it. */
 bool pod_is_asked(const struct conf_enclosure *enclosure);
 

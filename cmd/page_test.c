@@ -41,6 +41,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     memset(out_stats, 0, sizeof(*out_stats));
     out_stats->name = "e0";
     out_stats->nqn = "nqn.2026-01.io.icms:e0";
+    out_stats->uuid = (struct uuid){.bytes = {[15] = 0xe0}};
     out_stats->capacity_bytes = 200;
     out_stats->used_bytes = 50;
     out_stats->up_ns = 7500000000;
@@ -211,8 +212,9 @@ static void test_a_target_tells_its_readiness(void **state)
         assert_non_null(strstr(ctl_page_text(page), ready
                                                         ? "\"ready\":true,\"why\":\"\""
                                                         : "\"ready\":false,\"why\":\"draining\""));
-        assert_non_null(
-            strstr(ctl_page_text(page), "{\"name\":\"e0\",\"nqn\":\"nqn.2026-01.io.icms:e0\","));
+        assert_non_null(strstr(ctl_page_text(page),
+                               "{\"name\":\"e0\",\"nqn\":\"nqn.2026-01.io.icms:e0\","
+                               "\"uuid\":\"00000000-0000-0000-0000-0000000000e0\","));
         assert_non_null(strstr(ctl_page_text(page), "\"connections\":3,\"connections_max\":1024,"));
         assert_non_null(
             strstr(ctl_page_text(page),

@@ -549,10 +549,12 @@ struct page_readiness {
 static void status_write(void *arg, struct json *json)
 {
     const struct page_readiness *readiness = arg;
+    char uuid[UUID_TEXT_BYTES];
 
     json_put_object(json, NULL);
     json_put_string(json, "name", stats.name);
     json_put_string(json, "nqn", stats.nqn);
+    json_put_string(json, "uuid", uuid_format(&stats.uuid, uuid));
     json_put_bool(json, "ready", readiness->ready);
     json_put_string(json, "why", readiness->why.text);
     if (readiness->pod.epoch != 0) { /* it has a map */

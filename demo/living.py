@@ -176,7 +176,8 @@ class Living:
             thread.join()
 
     def icms(self, *words):
-        done = subprocess.run([BUILD / "cmd/icms", *words], capture_output=True, text=True, timeout=120, check=False)
+        """From a server of the pod: an enclosure that is added is connected to."""
+        done = subprocess.run(self.machines["g0"].inside(BUILD / "cmd/icms", *words), capture_output=True, text=True, timeout=120, check=False)
         if done.returncode != 0:
             fail(f"icms {' '.join(str(word) for word in words)}: {done.stdout}{done.stderr}")
 

@@ -464,6 +464,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     memset(out_stats, 0, sizeof(*out_stats));
     out_stats->name = target->opts.name;
     out_stats->nqn = target->opts.nqn;
+    out_stats->uuid = target->opts.uuid;
     for (uint32_t i = 0; i < target->opts.loops; i++)
         trace_stats_add(&target->books[i], state_names, TARGET_REQ_STATES, out_stats->states);
     nvmf_target_stats(target->nvmf, &out_stats->nvmf);

@@ -297,6 +297,7 @@ struct target_tenant_stats {
 
 struct target_stats {
     const char *name, *nqn;                         /* the target's, while it lives */
+    struct uuid uuid;                               /* of the enclosure             */
     struct trace_stats states[TARGET_STATS_STATES]; /* of requests that are over */
     struct nvmf_target_stats nvmf;
     uint64_t capacity_bytes; /* of all drives in service                                 */

@@ -15,9 +15,11 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -122,14 +124,88 @@ def fill(s):
     s.all_hits("all blocks are hits")
 
 
+class Silent:
+    """Somebody else at an address: it takes connections, and answers what it is told to."""
+
+    def __init__(self, answer=b""):
+        self.answer, self.taken = answer, []
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            try:
+                peer = self.socket.accept()[0]
+            except OSError:
+                return
+            self.taken.append(peer)
+            if self.answer:
+                peer.sendall(self.answer)
+
+    def close(self):
+        self.socket.close()
+        for peer in self.taken:
+            peer.close()
+
+
+def added_unseen(s, e3):
+    """icms pod add looks who is there: what no agent could use is not added without --yes."""
+    right, silent, garbage = s.file.read_text(), Silent(), Silent(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20)
+    here, http, nobody = f"127.0.0.1:{e3.port}", f"http://127.0.0.1:{e3.http_port}", f"127.0.0.1:{pod.free_port()}"
+    yours = ["--nqn", e3.nqn]
+
+    def add(*words, name="e3"):
+        return s.pod("add", name, *words)
+
+    for what, words, name, said in (
+            ("nobody", ["--address", nobody, *yours], "e3", "refused"),
+            ("one address of two that leads to nobody", ["--address", f"{here},{nobody}", *yours], "e3", nobody),
+            ("a name that leads to nobody", ["--address", nobody.replace("127.0.0.1", "localhost"), *yours], "e3", "refused"),
+            ("a name that nobody has", ["--address", "nowhere.invalid:4420", *yours, "--deadline", "3s"], "e3",
+             "nowhere.invalid"),
+            ("somebody who says nothing", ["--address", f"127.0.0.1:{silent.port}", *yours, "--deadline", "300ms"], "e3",
+             "did not answer in time"),
+            ("another service", ["--address", f"127.0.0.1:{garbage.port}", *yours], "e3", "breaks the protocol"),
+            ("another enclosure", ["--address", here], "e9", "has no subsystem"),
+            ("an NQN with a typo", ["--address", here, "--nqn", e3.nqn + "x"], "e3", f"{e3.nqn}x"),
+            ("another UUID", ["--address", here, "--uuid", "70000000-0000-4000-8000-000000000007"], "e3", "70000000-"),
+            ("an http that nobody answers", ["--address", here, *yours, "--http", f"http://{nobody}"], "e3", "cannot ask http")):
+        for more in ([], ["--dry-run"]):
+            done = add(*words, *more, name=name)
+            expect(f"{what} is not added ({more})", done.returncode == 1 and said.encode() in done.stderr and
+                   f"enclosure {name}: cannot find its target: ".encode() in done.stderr and b"add --yes if" in done.stderr and
+                   done.stdout == b"" and s.file.read_text() == right, done)
+        done = add(*words, "--yes", "--dry-run", name=name)
+        expect(f"{what} is added with --yes", done.returncode == 0 and b"epoch 1 -> 2" in done.stdout, done)
+    for what, url, name, words, said in (
+            ("another target", f"http://127.0.0.1:{s.targets[0].http_port}", "e3", yours, "leads to another target"),
+            ("an agent", f"http://127.0.0.1:{s.agent.http_port}", "e3", yours, "leads to no target"),
+            ("a target of another name", http, "e9", yours, "leads to the enclosure e3"),
+            ("a target of another UUID", http, "e3", [*yours, "--uuid", "70000000-0000-4000-8000-000000000007"],
+             "leads to a target with the UUID")):
+        for more in ([], ["--dry-run"], ["--yes"]):
+            done = add("--address", here, *words, "--http", url, "--deadline", "50s", *more, name=name)
+            expect(f"{what} at --http is refused ({more})", done.returncode == 1 and said.encode() in done.stderr and
+                   b"correct --http" in done.stderr and s.file.read_text() == right, done)
+    done = add("--address", here, *yours, "--http", http, "--deadline", "50s", "--dry-run")
+    expect("the right one is taken", done.returncode == 0 and b"epoch 1 -> 2" in done.stdout, done)
+    json_answer = json.loads(e3.get("/status")[1])
+    expect("its status tells its UUID", re.fullmatch("[0-9a-f-]{36}", json_answer["uuid"]) is not None, json_answer["uuid"])
+    for peer in (silent, garbage):
+        peer.close()
+
+
 def grow_and_shrink(s):
     load = Load(lambda name: run("get", *s.tier, name), BLOCKS)
     load.start()
     e3 = s.target(3)
-    dry = s.pod("add", "e3", "--address", f"127.0.0.1:{e3.port}", "--nqn", e3.nqn, "--dry-run")
+    added_unseen(s, e3)
+    there = "--address", f"127.0.0.1:{e3.port}", "--nqn", e3.nqn, "--deadline", "50s"
+    dry = s.pod("add", "e3", *there, "--dry-run")
     expect("a dry run", dry.returncode == 0 and b"epoch 1 -> 2: e3 added (joining)" in dry.stdout and
            b"e3: 25.0 % of new blocks, was 0.0 %" in dry.stdout and s.file.read_text() == s.text(1, s.targets), dry)
-    add = s.pod("add", "e3", "--address", f"127.0.0.1:{e3.port}", "--nqn", e3.nqn)
+    add = s.pod("add", "e3", *there)
     expect("an enclosure is added", add.returncode == 0 and s.file.read_text() == s.text(2, s.targets).replace(
                "...", f"  - name: e3\n    address: 127.0.0.1:{e3.port}\n    nqn: {e3.nqn}\n    state: joining\n..."), add)
     reload = s.pod("reload")

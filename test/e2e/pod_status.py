@@ -263,6 +263,20 @@ def proofs(s):
     expect("authorities that are none", status == 1 and "--ca" in told["enclosures"][0]["error"], told)
 
 
+def added(s):
+    """icms pod add proves itself to the http port of the target that it asks who it is."""
+    file, target = s.folder / "added.yaml", s.targets[0]
+    file.write_text(f"name: pod0\nepoch: 1\nenclosures:\n- name: e1\n  address: 127.0.0.1:{s.targets[1].port}\n"
+                    f"  nqn: {s.targets[1].nqn}\n...\n")
+    words = ["pod", "add", "e0", "--file", file, "--address", f"127.0.0.1:{target.port}", "--nqn", target.nqn, "--http",
+             s.http[0], *PATIENT]
+    done = icms(*words)
+    expect("a target that wants a token cannot be asked without", done.returncode == 1 and
+           "cannot find its target: cannot ask https://" in done.stderr and "epoch: 1" in file.read_text(), done)
+    done = icms(*words, *s.proof)
+    expect("with it the enclosure is added", done.returncode == 0 and "epoch: 2" in file.read_text(), done)
+
+
 def expired(s):
     """A server whose certificate is of yesterday gets no token, and both sides say why."""
     right = [(s.folder / f"server.{end}").read_bytes() for end in ("crt", "key")]
@@ -529,6 +543,7 @@ def main():
         whole(s)
         older(s)
         proofs(s)
+        added(s)
         silent(s)
         hostile(s)
         removed(s)
