@@ -288,6 +288,7 @@ static void test_the_pages_have_room_for_1024_volumes(void **state)
     target_volumes = LIMIT_VOLUMES;
     target_page_metrics(NULL, page);
     assert_non_null(strstr(ctl_page_text(page), "0000000001023\"} "));
+    assert_true(has(page, "icms_target_prestage_parks_total 0"));
     assert_true(has(page, "icms_target_buffers_parks_total 0")); /* the last line */
     ctl_page_free(&page);
     page = ctl_page_new();

@@ -381,6 +381,9 @@ static void page_nvmf(struct ctl_page *page)
                (double)nvmf->buffers_used_bytes);
     ctl_metric(page, "icms_target_buffers_parked", "gauge", "Commands that wait for a buffer.",
                (double)nvmf->buffers_parked);
+    ctl_metric(page, "icms_target_prestage_parks_total", "counter",
+               "Loads of class prestage that had to wait for their turn.",
+               (double)nvmf->prestage_parks);
     ctl_metric(page, "icms_target_buffers_parks_total", "counter",
                "Commands that had to wait for a buffer.", (double)nvmf->buffers_parks);
 }

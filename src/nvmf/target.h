@@ -430,6 +430,7 @@ struct nvmf_target_stats {
     uint64_t buffers_used_bytes; /* handed out now                                   */
     uint64_t buffers_parked;     /* commands waiting for a buffer now                */
     uint64_t buffers_parks;      /* commands that ever waited                        */
+    uint64_t prestage_parks;     /* of them: loads of class PRESTAGE                 */
     uint32_t portal_count;
     struct nvmf_target_portal_stats portals[LIMIT_PORTALS]; /* by port id */
 };
@@ -441,7 +442,8 @@ void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stat
 struct nvmf_target_tenant_stats {
     uint64_t ops[NVMF_TARGET_CLASSES]; /* commands that succeeded: loads and stores of values    */
     uint64_t bytes[NVMF_TARGET_CLASSES];   /* values sent, received   */
-    uint64_t waits[NVMF_TARGET_CLASSES];   /* commands that waited for their turn or for memory   */
+    uint64_t waits[NVMF_TARGET_CLASSES];   /* commands that waited for their turn or for memory;
+                                              not those of class PRESTAGE, which is to wait */
     uint64_t wait_ns[NVMF_TARGET_CLASSES]; /* how long, together */
     uint64_t sheds; /* stores refused because too many waited                 */
 };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tenants of an enclosure that compete for its drives: parts by weight, limits, loads beside a
- * flood of stores, and hosts that take what they can get. A whole target with simulated drives and
- * network, and our own initiator; what is compared are bytes and simulated times.
+ * flood of stores or of prestaging, and hosts that take what they can get. A whole target with
+ * simulated drives and network, and our own initiator; what is compared are bytes and simulated
+ * times.
  *
  *   target_fair_test [ROUNDS]
  */
@@ -49,6 +50,7 @@ struct job {
 
 enum job_kind {
     JOB_LOAD,
+    JOB_PRESTAGE, /* a load of that class */
     JOB_STORE,
     JOB_LIST,
     JOB_FLUSH,
@@ -65,16 +67,18 @@ struct host {
     struct nvmf_ctrl *ctrl;
     char nqn[64];
     enum job_kind kind;
-    uint32_t volume; /* place in world.volumes */
-    uint32_t depth;  /* commands that it keeps in flight */
-    uint32_t bytes;  /* of its values                    */
+    uint32_t volume;      /* place in world.volumes */
+    uint32_t depth;       /* commands that it keeps in flight */
+    uint32_t bytes;       /* of its values                    */
+    uint64_t deadline_ns; /* of each of its commands     */
     uint32_t under_way;
+    bool stop;        /* it sends nothing again          */
     struct job *jobs; /* depth of them */
 };
 
 /* What a volume got. */
 struct tally {
-    uint64_t bytes, ops, keys, misses, sheds, errors;
+    uint64_t bytes, ops, keys, misses, sheds, lates, errors;
 };
 
 struct world {
@@ -178,7 +182,8 @@ static bool job_reads(const struct job *job)
 {
     enum job_kind kind = job->host->kind;
 
-    return kind == JOB_LOAD || kind == JOB_EXIST || kind == JOB_EXIST_MANY || kind == JOB_ABSENT;
+    return kind == JOB_LOAD || kind == JOB_PRESTAGE || kind == JOB_EXIST ||
+           kind == JOB_EXIST_MANY || kind == JOB_ABSENT;
 }
 
 static void job_send(struct job *job)
@@ -193,9 +198,11 @@ static void job_send(struct job *job)
     job->sent_ns = sim_now_ns(world->sim);
     job->bytes = host->bytes;
     req->nsid = host->volume + 1;
-    req->io_class = job_reads(job) ? IO_CLASS_LOAD : IO_CLASS_STORE;
+    req->io_class = host->kind == JOB_PRESTAGE ? IO_CLASS_PRESTAGE
+                    : job_reads(job)           ? IO_CLASS_LOAD
+                                               : IO_CLASS_STORE;
     req->done = job_done;
-    req->deadline_ns = loop_now_ns(host->loop) + 600 * SECOND;
+    req->deadline_ns = loop_now_ns(host->loop) + host->deadline_ns;
     req->key = block_key(block);
     req->data[0] = (struct iovec){.iov_base = job->memory, .iov_len = host->bytes};
     switch (host->kind) {
@@ -204,6 +211,7 @@ static void job_send(struct job *job)
         err = nvmf_retrieve(host->ctrl, req);
         break;
     case JOB_LOAD:
+    case JOB_PRESTAGE:
         err = nvmf_retrieve(host->ctrl, req);
         break;
     case JOB_STORE:
@@ -250,12 +258,14 @@ static void job_done(struct nvmf_req *req)
         tally->misses++;
     else if (req->err == ICMS_BUSY && req->reason == ICMS_MISS_SHED)
         tally->sheds++;
+    else if (req->err == ICMS_DEADLINE)
+        tally->lates++;
     else if (tally->errors++ == 0)
         print_message("  volume %u: %s, reason %d\n", job->host->volume, icms_err_name(req->err),
                       (int)req->reason);
     if (job->host->kind == JOB_LOAD && job->host->volume == 0 && world->samples < SAMPLES)
         world->ns[world->samples++] = sim_now_ns(world->sim) - job->sent_ns;
-    if (!world->stop)
+    if (!world->stop && !job->host->stop)
         job_send(job);
 }
 
@@ -296,8 +306,12 @@ static struct host *host_new(struct world *world, enum job_kind kind, uint32_t v
     char address[32];
 
     check(world->host_count < HOSTS_MAX && depth <= JOBS_MAX);
-    *host = (struct host){
-        .world = world, .kind = kind, .volume = volume, .depth = depth, .bytes = bytes};
+    *host = (struct host){.world = world,
+                          .kind = kind,
+                          .volume = volume,
+                          .depth = depth,
+                          .bytes = bytes,
+                          .deadline_ns = 600 * SECOND};
     (void)snprintf(address, sizeof(address), "10.1.1.%u", world->host_count + 1);
     (void)snprintf(host->nqn, sizeof(host->nqn), "nqn.2026-01.io.icms:host%u", world->host_count);
     world->host_count++;
@@ -510,6 +524,66 @@ static void loads_keep_their_pace_beside_a_flood_of_stores(void **state)
     for (uint32_t i = 0; i < rounds; i++) {
         flood_run(1 + i, 256 * KIB);
         flood_run(1 + i, 32 * KIB);
+    }
+}
+
+/* ---- loads beside prestaging ---------------------------------------------------------------- */
+
+/* A host loads one block after the other while three others of the same tenant, on all loops,
+ * prestage as much as they can, 15 MiB each. Then it stops, and they go on with what the drives
+ * give. One of them has little time for each: what waits for longer ends by its deadline. */
+static void prestage_run(uint64_t seed, uint32_t loops, uint32_t bytes)
+{
+    struct world *world = world_new(seed, loops, 512 * MIB);
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    uint64_t alone_ns, beside_ns, beside;
+    struct host *loader;
+
+    check(stats != NULL);
+    (void)snprintf(world->volumes[1].tenant, LIMIT_NAME_BYTES, "a");
+    world_start(world);
+    world_keep(world, 0, bytes);
+    world_keep(world, 1, 256 * KIB);
+    loader = host_new(world, JOB_LOAD, 0, 1, bytes);
+    host_start(loader);
+    world_measure(world, 420 * MS);
+    alone_ns = world_p99(world);
+    for (int i = 0; i < 3; i++) {
+        struct host *host = host_new(world, JOB_PRESTAGE, 1, 60, 256 * KIB);
+
+        host->deadline_ns = i == 0 ? 20 * MS : host->deadline_ns;
+        host_start(host);
+    }
+    world_measure(world, 20 * MS);
+    world_measure(world, 480 * MS);
+    beside_ns = world_p99(world);
+    beside = world->tally[1].bytes;
+    assert_true(beside > 0);
+    assert_true(world->tally[1].lates > 0);
+    loader->stop = true;
+    world_measure(world, 30 * MS);
+    world_measure(world, 100 * MS);
+    target_stats(world->target, stats);
+    print_message("  p99 of loads: %llu us alone, %llu us beside %.0f MiB/s of prestaging, which "
+                  "then got %.0f MiB/s; %llu waited\n",
+                  (unsigned long long)alone_ns / 1000, (unsigned long long)beside_ns / 1000,
+                  (double)beside / (double)MIB / 0.48,
+                  (double)world->tally[1].bytes / (double)MIB / 0.1,
+                  (unsigned long long)stats->nvmf.prestage_parks);
+    assert_int_equal(world->tally[0].errors + world->tally[1].errors, 0);
+    assert_int_equal(world->tally[1].misses, 0);
+    assert_true(stats->nvmf.prestage_parks > 0);
+    assert_true(world->tally[1].bytes > 25 * MIB); /* of 102 that the drives give */
+    assert_true(2 * beside_ns <= 3 * alone_ns);
+    free(stats);
+    world_free(world);
+}
+
+static void loads_keep_their_pace_beside_prestaging(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        prestage_run(1 + i, 1, 256 * KIB);
+        prestage_run(1 + i, 2, 256 * KIB);
     }
 }
 
@@ -778,6 +852,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(three_times_the_weight_gets_three_times_the_bytes),
         cmocka_unit_test(several_loops_keep_one_sum),
         cmocka_unit_test(loads_keep_their_pace_beside_a_flood_of_stores),
+        cmocka_unit_test(loads_keep_their_pace_beside_prestaging),
         cmocka_unit_test(an_idle_tenant_costs_nothing),
         cmocka_unit_test(limits_hold_over_all_loops),
         cmocka_unit_test(limits_count_the_keys_of_lookups),

@@ -14,6 +14,11 @@
  * memory and not the turns of others. A tenant over a rate is held until the rate allows more; its
  * turn is lent to others.
  *
+ * Prestaging (enum io_class) is a class of its own, behind loads: none begins while a load waits in
+ * line, and while loads are in progress on any loop, or were a moment ago, one command a loop is;
+ * at other times, NVMFT_PRESTAGE_BYTES. So it needs no timer: while its window is closed one of its
+ * commands is in it, and the end of that opens the window. What waits holds no memory.
+ *
  * Lookups take turns and are paid by their keys. A load takes its turn when it knows how large its
  * value is, so one that finds no key has had none: its host owes a turn, and the next load of the
  * host takes one as a lookup does, before its key is looked for. So a host owes as many as it has
@@ -22,9 +27,9 @@
  * Memory. Loads before stores: while a load waits for memory no store takes any, and stores
  * together hold at most store_bytes_max. A host, and a tenant, hold no more of a class than stays
  * free, or one buffer: alone half, n of them 1/(n + 1) each, and the last part is left for who
- * comes next. That is the dynamic threshold of shared-memory switches (Choudhury and Hahne, 1998)
- * with alpha = 1. A flow over its share waits for that share alone, outside the line of others. The
- * one whose turn it is waits until it fits, so nobody starves.
+ * comes next; prestaging counts with loads. That is the dynamic threshold of shared-memory switches
+ * (Choudhury and Hahne, 1998) with alpha = 1. A flow over its share waits for that share alone,
+ * outside the line of others. The one whose turn it is waits until it fits, so nobody starves.
  *
  * Invariants: a command holds at most one buffer and waits for none while it holds one. A flow with
  * parked commands is in the queue of its tenant or in the waiting list of one share. A tenant with
@@ -264,10 +269,18 @@ static uint64_t buffers_left(const struct nvmft_buffers *buffers, enum nvmft_wai
                : u64_min(left, buffers->store_bytes_max - buffers->store_bytes);
 }
 
+/* As what the memory of a class counts. */
+static enum nvmft_wait_class memory_class(enum nvmft_wait_class class)
+{
+    return class == NVMFT_WAIT_PRESTAGE ? NVMFT_WAIT_LOAD : class;
+}
+
 static bool share_full(const struct nvmft_share *share, enum nvmft_wait_class class, uint64_t bytes,
                        uint64_t left)
 {
-    return share->bytes[class] > 0 && share->bytes[class] + 2 * bytes > left;
+    uint64_t held = share->bytes[memory_class(class)];
+
+    return held > 0 && held + 2 * bytes > left;
 }
 
 /* The share that a flow has to wait for before a command of it may go; NULL: none. What waits so is
@@ -301,13 +314,34 @@ static uint64_t tenant_ready_ns(const struct nvmft_tenant *tenant, enum nvmft_wa
                    fair_rate_ready_ns(&rates->ops[rate_class(class)]));
 }
 
-static bool window_open(const struct nvmft_buffers *buffers, enum nvmft_wait_class class,
+/* Whether loads of values are in progress on any loop, or were a moment ago. */
+static bool loads_near(const struct nvmft_shard *shard)
+{
+    const struct nvmf_target *target = shard->target;
+    uint64_t now = loop_now_ns(shard->loop);
+
+    for (uint32_t i = 0; i < target->opts.loop_count; i++) {
+        const struct nvmft_buffers *buffers = &target->shards[i].buffers;
+        uint64_t end_ns = counter_get(&buffers->loads_ns);
+
+        if (counter_get(&buffers->loads) > 0 || (end_ns != 0 && now < end_ns + NVMFT_LOADS_NEAR_NS))
+            return true;
+    }
+    return false;
+}
+
+static bool window_open(const struct nvmft_shard *shard, enum nvmft_wait_class class,
                         uint64_t bytes)
 {
+    const struct nvmft_buffers *buffers = &shard->buffers;
     uint32_t ops = buffers->window_ops[class];
 
     if (class == NVMFT_WAIT_SCAN)
         return ops < NVMFT_SCANS;
+    if (class == NVMFT_WAIT_PRESTAGE)
+        return ops == 0 ||
+               (ops < NVMFT_WINDOW_OPS &&
+                buffers->window_bytes[class] + bytes <= NVMFT_PRESTAGE_BYTES && !loads_near(shard));
     return buffers->active[class] <= 1 || ops == 0 ||
            (ops < NVMFT_WINDOW_OPS &&
             buffers->window_bytes[class] + bytes <= buffers->window_bytes_max);
@@ -324,6 +358,12 @@ static void buffers_timer_at(struct nvmft_shard *shard, uint64_t at_ns)
 
 /* ---- the window ----------------------------------------------------------------------------- */
 
+/* A load of a value that somebody waits for. */
+static bool req_is_load(const struct nvmft_req *req)
+{
+    return req->wait_class == NVMFT_WAIT_LOAD && req->keys == 0;
+}
+
 static void window_enter(struct nvmft_req *req)
 {
     struct nvmft_buffers *buffers = &req->qpair->shard->buffers;
@@ -333,6 +373,8 @@ static void window_enter(struct nvmft_req *req)
     req->flow->in_window[req->wait_class]++;
     buffers->window_ops[req->wait_class]++;
     buffers->window_bytes[req->wait_class] += req->buffer_bytes;
+    if (req_is_load(req))
+        counter_add(&buffers->loads, 1);
     flow_busy(buffers, req->flow, req->wait_class);
 }
 
@@ -347,6 +389,10 @@ static void window_leave(struct nvmft_req *req)
     req->flow->in_window[req->wait_class]--;
     buffers->window_ops[req->wait_class]--;
     buffers->window_bytes[req->wait_class] -= req->buffer_bytes;
+    if (req_is_load(req)) {
+        counter_add(&buffers->loads, (uint64_t)-1);
+        counter_set(&buffers->loads_ns, loop_now_ns(req->qpair->shard->loop));
+    }
     flow_idle(buffers, req->flow, req->wait_class);
 }
 
@@ -356,7 +402,7 @@ static bool window_make(struct nvmft_shard *shard, enum nvmft_wait_class class, 
 {
     struct nvmft_buffers *buffers = &shard->buffers;
 
-    while (!window_open(buffers, class, bytes)) {
+    while (!window_open(shard, class, bytes)) {
         struct list *link = list_first(&buffers->hosted[class]);
         struct nvmft_req *req;
 
@@ -476,9 +522,9 @@ static enum buffers_verdict buffers_get(struct nvmft_qpair *qpair, struct nvmft_
     if (*out_memory == NULL)
         return BUFFERS_MEMORY;
     qpair->buffer_bytes += whole;
-    flow->share->bytes[class] += whole;
+    flow->share->bytes[memory_class(class)] += whole;
     if (flow->share != &flow->tenant->share)
-        flow->tenant->share.bytes[class] += whole;
+        flow->tenant->share.bytes[memory_class(class)] += whole;
     if (class == NVMFT_WAIT_STORE)
         buffers->store_bytes += whole;
     buffers_gauge(qpair->shard);
@@ -518,6 +564,8 @@ static enum buffers_verdict buffers_now(struct nvmft_qpair *qpair, struct nvmft_
     struct nvmft_buffers *buffers = &shard->buffers;
 
     if (fair_first(&buffers->turn[class]) != NULL)
+        return BUFFERS_WINDOW;
+    if (class == NVMFT_WAIT_PRESTAGE && fair_first(&buffers->turn[NVMFT_WAIT_LOAD]) != NULL)
         return BUFFERS_WINDOW;
     if (class != NVMFT_WAIT_LOAD && buffers->load_short)
         return BUFFERS_MEMORY;
@@ -596,6 +644,7 @@ bool nvmft_buffers_take(struct nvmft_req *req, uint32_t tenant, enum nvmft_wait_
     }
     counter_add(&shard->counters.buffers_parks, 1);
     counter_add(&shard->counters.buffers_parked, 1);
+    counter_add(&shard->counters.prestage_parks, class == NVMFT_WAIT_PRESTAGE);
     if (flow->tenant->turn[class].link.queued &&
         tenant_ready_ns(flow->tenant, class) > loop_now_ns(shard->loop))
         tenant_hold(shard, flow->tenant, class);
@@ -638,8 +687,11 @@ static void buffers_leave(struct nvmft_req *req)
     struct nvmft_tenant_counters *counters = &flow->tenant->counters;
 
     check(req->buffer == NULL && !list_empty(&req->link));
-    counter_add(&counters->waits[rate_class(class)], 1);
-    counter_add(&counters->wait_ns[rate_class(class)], loop_now_ns(shard->loop) - req->hosted_ns);
+    if (class != NVMFT_WAIT_PRESTAGE) {
+        counter_add(&counters->waits[rate_class(class)], 1);
+        counter_add(&counters->wait_ns[rate_class(class)],
+                    loop_now_ns(shard->loop) - req->hosted_ns);
+    }
     list_remove(&req->link);
     flow_idle(buffers, flow, class);
     if (class == NVMFT_WAIT_STORE) {
@@ -693,6 +745,7 @@ static enum buffers_verdict buffers_serve(struct nvmft_shard *shard, enum nvmft_
 static void nvmft_buffers_wake(struct nvmft_shard *shard)
 {
     enum buffers_verdict verdict;
+    bool load_waits;
 
     if (shard->waking)
         return; /* the loop below is running further up and sees it */
@@ -700,10 +753,13 @@ static void nvmft_buffers_wake(struct nvmft_shard *shard)
     do {
         verdict = buffers_serve(shard, NVMFT_WAIT_LOAD);
         shard->buffers.load_short = verdict == BUFFERS_MEMORY;
+        load_waits = verdict != BUFFERS_NONE;
         if (verdict == BUFFERS_WINDOW || verdict == BUFFERS_NONE) {
             verdict = buffers_serve(shard, NVMFT_WAIT_SCAN);
             if (verdict == BUFFERS_WINDOW || verdict == BUFFERS_NONE)
                 verdict = buffers_serve(shard, NVMFT_WAIT_STORE);
+            if (!load_waits && verdict != BUFFERS_GO && verdict != BUFFERS_ASIDE)
+                verdict = buffers_serve(shard, NVMFT_WAIT_PRESTAGE);
         }
     } while (verdict == BUFFERS_GO || verdict == BUFFERS_ASIDE);
     shard->waking = false;
@@ -745,11 +801,11 @@ static void buffers_back(struct nvmft_qpair *qpair, struct nvmft_flow *flow,
     struct nvmft_buffers *buffers = &qpair->shard->buffers;
     uint64_t bytes = nvmft_pool_give(&buffers->pool, memory);
 
-    check(qpair->buffer_bytes >= bytes && flow->share->bytes[class] >= bytes);
+    check(qpair->buffer_bytes >= bytes && flow->share->bytes[memory_class(class)] >= bytes);
     qpair->buffer_bytes -= bytes;
-    flow->share->bytes[class] -= bytes;
+    flow->share->bytes[memory_class(class)] -= bytes;
     if (flow->share != &flow->tenant->share)
-        flow->tenant->share.bytes[class] -= bytes;
+        flow->tenant->share.bytes[memory_class(class)] -= bytes;
     if (class == NVMFT_WAIT_STORE) {
         check(buffers->store_bytes >= bytes);
         buffers->store_bytes -= bytes;

@@ -267,6 +267,12 @@ static void req_fill(struct nvmft_req *req, const struct nvmft_kv *kv)
     }
 }
 
+/* A load waits with those of its class. */
+static enum nvmft_wait_class req_load_class(const struct nvmft_req *req)
+{
+    return req->pub.io_class == IO_CLASS_PRESTAGE ? NVMFT_WAIT_PRESTAGE : NVMFT_WAIT_LOAD;
+}
+
 /* A store whose data is not here yet: is there room, or is the line too long? */
 static enum req_step req_new_store(struct nvmft_req *req)
 {
@@ -341,7 +347,7 @@ static enum req_step req_new_kv(struct nvmft_req *req)
         if (!nvmft_buffers_pay(qpair))
             return REQ_NEXT;
         req->keys = 1;
-        return req_wait_buffer(req, NVMFT_WAIT_LOAD, NVMFT_POOL_PAGE);
+        return req_wait_buffer(req, req_load_class(req), NVMFT_POOL_PAGE);
     }
 }
 
@@ -525,7 +531,7 @@ static enum req_step req_answered(struct nvmft_req *req)
         req_kv_sent(req);
         nvmft_buffers_give(req);
         req->keys = 0;
-        return req_wait_buffer(req, NVMFT_WAIT_LOAD, pub->done_bytes);
+        return req_wait_buffer(req, req_load_class(req), pub->done_bytes);
     }
     if (pub->op == NVMF_TARGET_DELETE && pub->only_record == 0 && pub->err == ICMS_MISS &&
         (atomic_load_explicit(&req->qpair->ctrl->ednek[pub->ns / 64], memory_order_relaxed) >>

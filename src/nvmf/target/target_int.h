@@ -74,9 +74,10 @@ struct nvmft_shard;
 /* ---- waiting for a turn and for memory ------------------------------------------------------ */
 
 enum nvmft_wait_class {
-    NVMFT_WAIT_LOAD,  /* retrieves, and all that is small */
-    NVMFT_WAIT_SCAN,  /* List and Flush                   */
-    NVMFT_WAIT_STORE, /* stores                           */
+    NVMFT_WAIT_LOAD,     /* retrieves, and all that is small    */
+    NVMFT_WAIT_PRESTAGE, /* retrieves that no engine waits for  */
+    NVMFT_WAIT_SCAN,     /* List and Flush                      */
+    NVMFT_WAIT_STORE,    /* stores                              */
     NVMFT_WAIT_COUNT,
 };
 
@@ -85,6 +86,12 @@ enum nvmft_wait_class {
  * comes next is decided here. One host alone has no such limit. */
 #define NVMFT_WINDOW_OPS   64
 #define NVMFT_WINDOW_BYTES ((uint64_t)16 << 20)
+
+/* The same of prestaging, also of one host alone: what a drive has of it is what the next load
+ * finds there. While loads are in progress on any loop, or were within NVMFT_LOADS_NEAR_NS: one
+ * command. */
+#define NVMFT_PRESTAGE_BYTES ((uint64_t)4 << 20)
+#define NVMFT_LOADS_NEAR_NS  ((uint64_t)10 * 1000 * 1000)
 
 /* List and Flush commands in progress on a loop, however many hosts there are. One of a host. */
 #define NVMFT_SCANS 4
@@ -100,7 +107,7 @@ enum nvmft_wait_class {
 
 /* What a host, or a tenant, has of one loop. */
 struct nvmft_share {
-    uint64_t bytes[NVMFT_WAIT_COUNT];      /* of buffers, by class                     */
+    uint64_t bytes[NVMFT_WAIT_COUNT];      /* of buffers, by class; LOAD: with PRESTAGE */
     struct list waiting[NVMFT_WAIT_COUNT]; /* flows that wait until it gives some back */
     uint32_t flows[NVMFT_WAIT_COUNT];      /* of a host: busy ones                     */
     uint32_t owed;                         /* of a host: keys looked for without a turn */
@@ -169,6 +176,9 @@ struct nvmft_buffers {
     uint32_t window_ops[NVMFT_WAIT_COUNT];   /* in the window                               */
     uint64_t window_bytes[NVMFT_WAIT_COUNT]; /* of their buffers                            */
     uint64_t window_bytes_max;               /* see NVMFT_WINDOW_BYTES                      */
+    uint64_t loads;                          /* counter.h: in the window, loads of values; other
+                                                loops look at it                            */
+    uint64_t loads_ns;                       /* likewise: when the last of them left it     */
     struct list hosted[NVMFT_WAIT_COUNT];    /* requests in the window that wait for their
                                                 host, the longest first                     */
     bool load_short;                         /* a load waits for memory                     */
@@ -423,7 +433,7 @@ struct nvmft_counters {
     uint64_t misses[NVMF_TARGET_MISSES];
     uint64_t bytes_in, bytes_out, sheds, admin_commands, protocol_errors, timeouts, digest_errors;
     uint64_t slow_hosts, settings_differ;
-    uint64_t buffers_used_bytes, buffers_parked, buffers_parks;
+    uint64_t buffers_used_bytes, buffers_parked, buffers_parks, prestage_parks;
     uint64_t auths_passed, auths_failed, auths_wanted;
 };
 
