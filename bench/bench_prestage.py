@@ -9,7 +9,8 @@ stall. Rate and bytes a token are those of vLLM's model on the processor (*engin
 enclosures and loaded through an agent whose memory holds a part of them, by the Python package. The
 arrivals of the trace are stretched until the GPU is busy for --load of the time. A gateway gives hints
 --leads seconds before a request arrives, and the engine when it is queued, as IcmsTier does. Another
-process loads blocks of another volume at a steady rate meanwhile: the others.
+process loads blocks of another volume at a steady rate meanwhile, through an agent of its own: the others. So
+they share the enclosures with the hints, and no agent puts them before those.
 
 Each side runs the same requests with blocks of its own; "none" runs before and after each, and what is
 compared is the mean of both. Rows: stall of requests with a prefix that was stored; what the processor
@@ -310,11 +311,12 @@ def run(given):
                                 faults=faults) for i in range(2)]
         for target in targets:
             target.wait_ready()
-        agent = p.add_agent("server-0", targets, volumes)
-        agent.wait_ready()
-        where = f"unix:{agent.socket}"
+        agents = [p.add_agent(f"server-{i}", targets, own) for i, own in enumerate((volumes[:1], volumes[1:]))]
+        for agent in agents:
+            agent.wait_ready()
+        where, others_where = (f"unix:{agent.socket}" for agent in agents)
         with icms.Client(where) as client, subprocess.Popen(
-                [sys.executable, "-c", OTHERS, where, str(given.others), str(given.block_kib), str(count)],
+                [sys.executable, "-c", OTHERS, others_where, str(given.others), str(given.block_kib), str(count)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as others:
             assert others.stdout.readline() == "ready\n"
             Engine(client.volume("kv"), "", history, given).fill()
