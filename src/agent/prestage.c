@@ -45,9 +45,6 @@
 /* Nothing is brought to the drive for so long after its write budget refused a block. */
 #define HINT_BUDGET_NS ((uint64_t)100 * 1000 * 1000)
 
-/* The time that a load takes is an average of so many. */
-#define HINT_AVERAGE 8
-
 /* ---- turns ---------------------------------------------------------------------------------- */
 
 static void prestage_run(struct loop_msg *msg);
@@ -426,14 +423,15 @@ static void shard_hint_read(struct agent_shard *shard, uint32_t slot)
 static void shard_hint_gone(struct agent_shard *shard, uint32_t slot)
 {
     struct agent_prestage *prestage = shard->reactor->prestage;
-    uint64_t by_ns = reactor_now_ns(shard->reactor) + prestage->load_ns;
+    uint64_t now_ns = reactor_now_ns(shard->reactor);
 
     while (shard->meta[slot].hint != 0) {
         struct agent_hint *hint = &prestage->hints[shard->meta[slot].hint - 1];
 
         if (hint->share->tier == ICMS_TIER_LOCAL) {
             hint_leave_slot(hint);
-        } else if (hint->kept_bytes != 0 || by_ns >= hint_until_ns(hint)) {
+        } else if (hint->kept_bytes != 0 ||
+                   now_ns + agent_hint_load_ns(hint) >= hint_until_ns(hint)) {
             hint_end_wasted(hint, AGENT_HINT_UNUSED);
         } else {
             hint_again(hint);
@@ -587,7 +585,6 @@ static uint64_t hint_wake(struct agent_waiter *waiter, struct agent_op *op)
     struct agent_hint *hint = container_of(waiter, struct agent_hint, waiter);
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
     struct agent_shard *shard = hint->shard;
-    uint64_t took_ns = reactor_now_ns(shard->reactor) - hint->begun_ns;
 
     check(hint->state == HINT_LOADING && op != NULL);
     hint_give_place(hint);
@@ -595,10 +592,9 @@ static uint64_t hint_wake(struct agent_waiter *waiter, struct agent_op *op)
         prestage->drive_loads -= hint->share->tier == ICMS_TIER_LOCAL;
         check(prestage->window_bytes >= hint->window_bytes);
         prestage->window_bytes -= hint->window_bytes;
-        if (op->err == ICMS_OK) {
-            prestage->load_ns += took_ns / HINT_AVERAGE - prestage->load_ns / HINT_AVERAGE;
+        agent_hint_load_ended(hint, op);
+        if (op->err == ICMS_OK)
             counter_add(&shard->prestage.load_bytes, op->value_bytes);
-        }
     }
     if (op->too_small)
         hint->space = op->space;
@@ -660,9 +656,8 @@ static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
     op->space = space;
     op->is_reload = hint->space != 0;
     op->once = hint->once;
-    hint->begun_ns = reactor_now_ns(shard->reactor);
-    /* a get may join it, and has to wait no longer than for a load of its own */
-    op->deadline_ns = hint->begun_ns + (uint64_t)shard->agent->opts.load_deadline_ms * 1000000;
+    /* a get that joins it has a timer of its own */
+    op->deadline_ns = agent_hint_load_begun(hint, hint_until_ns(hint));
     hint->window_bytes = window_bytes;
     prestage->window_bytes += window_bytes;
     hint_wait(hint, op, true);
@@ -711,8 +706,7 @@ static bool share_run(struct agent_prestage *prestage, struct hint_share *share)
         hint_wait(hint, op, false);
         return true;
     }
-    if (reactor_now_ns(shard->reactor) + prestage->load_ns >= hint_until_ns(hint)) {
-        prestage->load_ns -= prestage->load_ns / HINT_AVERAGE; /* it is tried again some time */
+    if (reactor_now_ns(shard->reactor) + agent_hint_load_ns(hint) >= hint_until_ns(hint)) {
         hint_end_wasted(hint, AGENT_HINT_DROPPED);
         return true;
     }

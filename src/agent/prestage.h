@@ -14,6 +14,10 @@
  * are in flight. It evicts no block that another hint keeps. A load of a key that is in flight is
  * joined, whoever began it; a get joins the load of a hint.
  *
+ * In time. A hint whose block cannot arrive by its deadline, by what loads from that server take,
+ * is dropped before it is loaded (prestage_pace.c). The load of a hint may last as long as the hint
+ * has time, and not only as long as that of a get: on a slow path large blocks arrive, too.
+ *
  * Kept. A block that arrived is not evicted until it is read, or until AGENT_HINT_GRACE_NS after
  * its deadline. Such blocks take 1 / AGENT_KEPT_SHARE of the shard's memory at most, its users with
  * hints equal parts. A hint for which there is no place takes that of a user with more than its

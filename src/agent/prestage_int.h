@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/prestage_int.h: hints of a reactor, for prestage.c and prestage_kept.c.
+ * agent/prestage_int.h: hints of a reactor, for prestage.c and those beside it.
  */
 #ifndef AGENT_PRESTAGE_INT_H
 #define AGENT_PRESTAGE_INT_H
@@ -36,6 +36,16 @@ struct hint_share {
     uint64_t pinned_bytes; /* of the arena, or of the drive                                      */
 };
 
+/* Where blocks come from: an enclosure, by its number, or the own drive. */
+#define HINT_PACE_DRIVE LIMIT_ENCLOSURES
+#define HINT_PACES      (HINT_PACE_DRIVE + 1)
+
+/* What loads of hints lately took there: prestage_pace.c. */
+struct hint_pace {
+    uint64_t load_ns; /* about; 0: not known                                                      */
+    uint64_t at_ns;   /* when one was begun or ended last                                         */
+};
+
 struct agent_hint {
     enum hint_state state;
     bool is_own; /* LOADING: its load was begun for it                                */
@@ -54,6 +64,7 @@ struct agent_hint {
     uint64_t first_ns;       /* the earliest of theirs, by which it has its turn */
     uint64_t asked_ns;       /* when a get came before the block; 0: none did                     */
     uint64_t begun_ns;       /* LOADING, is_own: when                                             */
+    struct hint_pace *pace;  /* LOADING, is_own: of where its block is to come from               */
     uint64_t late_ns;        /* READY: it arrived so long after its deadline                      */
     uint64_t space;          /* bytes that the stored block needs; 0: nobody said                 */
     uint64_t window_bytes;   /* LOADING, is_own: of the window                                    */
@@ -83,9 +94,9 @@ struct agent_prestage {
     uint32_t share_count;      /* volumes * AGENT_MEMBERS                                         */
     struct line lines[HINT_TIERS]; /* shares of a tier that have something QUEUED                 */
     void *line_memory[HINT_TIERS];
-    struct list held;       /* shares that cannot go on                                        */
-    uint64_t window_bytes;  /* of loads in flight                                              */
-    uint64_t load_ns;       /* about what a load takes                                         */
+    struct list held;      /* shares that cannot go on                                        */
+    uint64_t window_bytes; /* of loads in flight                                              */
+    struct hint_pace paces[HINT_PACES];
     uint32_t drive_loads;   /* in flight, for the drive                                        */
     uint32_t drive_writes;  /* hints that are WRITING                                          */
     bool drive_refused;     /* the write budget refused the last one                           */
@@ -94,6 +105,13 @@ struct agent_prestage {
     bool run_sent; /* it is in flight                                                 */
     struct loop_timer retry;
 };
+
+/* About how long a load of the hint takes if it is begun now; 0: nobody knows. */
+uint64_t agent_hint_load_ns(const struct agent_hint *hint);
+
+/* Its own load begins, and may last until then, which is returned; it is over. */
+uint64_t agent_hint_load_begun(struct agent_hint *hint, uint64_t until_ns);
+void agent_hint_load_ended(struct agent_hint *hint, const struct agent_op *op);
 
 /* Whether a hint may keep so many bytes. What gives its place to it stays until it is evicted as
  * any other block, and is loaded again when there is a place. */

@@ -459,7 +459,8 @@ static void a_flood_of_hints_is_refused(void **state)
     rig_free(rig);
 }
 
-/* A get that comes while the load of a hint is not answered waits no longer than for its own. */
+/* A command that is never answered, by an enclosure that answers others, has its block for a time.
+ */
 static void a_hint_holds_no_load_for_long(void **state)
 {
     struct agent_rig *rig = rig_new(&one);
@@ -470,8 +471,111 @@ static void a_hint_holds_no_load_for_long(void **state)
     hint(client, 1, 600000 * MS);
     rig_run(rig, 50 * MS);
     rig->fake[0]->hold = false; /* the first command is not answered, others are */
-    rig_run(rig, 3000 * MS);
+    rig_run(rig, 31000 * MS);
     assert_true(rig_in_arena(client, KV, 1));
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* ---- slow paths ----------------------------------------------------------------------------- */
+
+#define LARGE (4u << 20)
+
+/* 4 MiB take four seconds, and a load of a get has two. */
+static const struct rig_opts slow = {
+    .enclosures = 1, .slots = 16, .value_bytes = LARGE, .net_bytes_per_s = (uint64_t)1 << 20};
+
+static void a_large_block_on_a_slow_path_arrives_once(void **state)
+{
+    struct agent_rig *rig = rig_new(&slow);
+    struct rig_client *client = rig_client_new(rig);
+
+    rig_flash(rig, 0, KV, 1, LARGE);
+    hint(client, 1, 15000 * MS);
+    rig_run(rig, 10000 * MS);
+    assert_true(rig_in_arena(client, KV, 1));
+    assert_int_equal(rig->fake[0]->retrieves, 1);
+    assert_int_equal(stats_of(rig)->load_bytes, LARGE);
+    assert_true(rig_load(client, KV, 1, LARGE));
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A get has its own deadline, and what was loaded before it came is not lost. */
+static void a_get_that_joins_a_slow_load_has_it_sooner(void **state)
+{
+    uint64_t took_ns[2];
+
+    for (int hinted = 0; hinted < 2; hinted++) {
+        struct agent_rig *rig = rig_new(&slow);
+        struct rig_client *client = rig_client_new(rig);
+        uint64_t tag, begun_ns;
+
+        rig_flash(rig, 0, KV, 1, LARGE);
+        rig_flash(rig, 0, KV, 2, LARGE);
+        if (hinted)
+            hint(client, 1, 15000 * MS);
+        rig_run(rig, 1500 * MS);
+        begun_ns = rig_now_ns(rig);
+        tag = rig_get(client, KV, 1, 5, 8000 * MS);
+        assert_true(rig_value_is(client, KV, 1, LARGE, rig_wait(client, tag)));
+        took_ns[hinted] = client->got_ns[tag] - begun_ns;
+        assert_int_equal(rig->fake[0]->retrieves, 1);
+        hint(client, 2, 600000 * MS);
+        rig_run(rig, 500 * MS);
+        tag = rig_get(client, KV, 2, 6, 1000 * MS); /* cannot be */
+        begun_ns = rig_now_ns(rig);
+        assert_int_equal(rig_wait(client, tag)->reason, ICMS_MISS_DEADLINE);
+        assert_in_range(client->got_ns[tag] - begun_ns, 900 * MS, 1200 * MS);
+        rig_run(rig, 8000 * MS);
+        assert_true(rig_in_arena(client, KV, 2)); /* by the same load */
+        assert_int_equal(rig->fake[0]->retrieves, 2);
+        rig_client_free(client);
+        rig_free(rig);
+    }
+    assert_true(took_ns[1] + 1000 * MS < took_ns[0]);
+}
+
+/* By what is known of the path; and not for ever, when the path is another one. */
+static void a_burst_that_cannot_arrive_is_dropped_before_it_is_sent(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+    struct hints soon = {.first = 1000, .count = 500, .need_ns = 1000 * MS};
+    uint64_t retrieves;
+    uint32_t n, in_a_row = 0;
+
+    for (n = 1; n < 2000; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    rig->fake[0]->delay_ns = 3000 * MS; /* longer than a load of a hint lasts */
+    hint(client, 1, 1500 * MS);
+    rig_run(rig, 3000 * MS);
+    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_DROPPED], 1);
+    retrieves = rig->fake[0]->retrieves;
+    assert_int_equal(hints_taken(client, &soon, ICMS_MISS_NONE), 500);
+    rig_run(rig, 900 * MS);
+    assert_true(stats_of(rig)->ended[AGENT_HINT_DROPPED] >= 490);
+    assert_in_range(rig->fake[0]->retrieves - retrieves, 0, 5);
+    rig_run(rig, 5000 * MS);
+    /* it is fast again, of which nobody tells but hints */
+    rig->fake[0]->delay_ns = 0;
+    for (n = 100; n < 130 && in_a_row < 3; n++) {
+        hint(client, n, 1000 * MS);
+        rig_run(rig, 1000 * MS);
+        in_a_row = rig_in_arena(client, KV, n) ? in_a_row + 1 : 0;
+    }
+    assert_int_equal(in_a_row, 3);
+    rig_run(rig, 5000 * MS);
+    soon.first = 1;
+    soon.count = 20;
+    assert_int_equal(hints_taken(client, &soon, ICMS_MISS_NONE), 20);
+    rig_run(rig, 500 * MS);
+    for (n = 1; n <= 20; n++)
+        assert_true(rig_in_arena(client, KV, n));
+    rig_run(rig, 5000 * MS);
+    assert_int_equal(hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -841,6 +945,9 @@ int main(void)
         cmocka_unit_test(late_blocks_are_counted_with_how_much),
         cmocka_unit_test(a_hint_that_a_put_overtakes_ends),
         cmocka_unit_test(a_hint_holds_no_load_for_long),
+        cmocka_unit_test(a_large_block_on_a_slow_path_arrives_once),
+        cmocka_unit_test(a_get_that_joins_a_slow_load_has_it_sooner),
+        cmocka_unit_test(a_burst_that_cannot_arrive_is_dropped_before_it_is_sent),
         cmocka_unit_test(the_latest_of_two_hints_counts),
         cmocka_unit_test(a_flood_of_two_volumes_is_one_flood),
         cmocka_unit_test(a_get_of_a_queued_hint_loads_at_once),
