@@ -9,6 +9,12 @@
  * agent_opts.events names a volume. Nobody is woken and nobody waits: an event that finds the ring
  * full is lost and counted.
  *
+ * Lost events. Who follows them believes a block to be where it is not any more, and no replay says
+ * otherwise. So when half of the ring is free again (events_tell) the volume is cleared, and what
+ * memory and the own drive have is told anew; by all reactors, for what is cleared is the volume of
+ * all. That is once for all that was lost until then. Telling goes on in half of the ring, so only
+ * other events can fill it again, and nothing is begun before half of it was taken.
+ *
  * What an own drive kept over a restart is told at the start; when the drive goes out of service
  * there is no event for its blocks alone, so all are cleared and those in memory told again. Both
  * go on bit by bit (events_tell), behind what happens meanwhile: a block that comes to the drive
@@ -27,6 +33,7 @@
 #include <stdlib.h>
 
 static void events_tell(struct loop_timer *timer);
+static void events_tell_arm(struct agent_events *events);
 
 icms_err agent_events_init(struct agent_reactor *reactor, const struct agent_opts *opts)
 {
@@ -63,6 +70,8 @@ void agent_event_put(struct agent_shard *shard, const struct key *key, enum agen
 
     if (head - atomic_load_explicit(&events->tail, memory_order_acquire) == AGENT_EVENTS) {
         counter_add(&events->lost[shard->number], 1);
+        events->is_lossy |= (uint64_t)1 << shard->number;
+        events_tell_arm(events);
         return;
     }
     events->of[head % AGENT_EVENTS] =
@@ -143,6 +152,55 @@ static uint32_t events_tell_memory(struct agent_shard *shard, struct agent_told 
     return count;
 }
 
+/* ---- lost events ---------------------------------------------------------------------------- */
+
+static void events_tell_anew(struct agent_shard *shard)
+{
+    struct agent_events *events = shard->events;
+    uint32_t number;
+
+    agent_event_put(shard, NULL, AGENT_EVENT_CLEARED, AGENT_EVENT_DRAM);
+    events->told[shard->number] = (struct agent_told){.memory = true,
+                                                      .drive = events_store(shard, &number) != NULL,
+                                                      .begun_ns = reactor_now_ns(events->reactor)};
+    events_tell_arm(events);
+}
+
+/* On each reactor: it clears, and tells, what one of them lost events of. */
+static void events_anew(struct loop_msg *msg)
+{
+    struct agent_events *events = container_of(msg, struct agent_events, msg);
+    struct agent_reactor *reactor = events->reactor;
+    struct agent_events *first = reactor->agent->reactors[0].events;
+
+    atomic_store(&events->msg_sent, false);
+    for (uint32_t i = 0; i < reactor->shard_count; i++) {
+        uint32_t anew = atomic_load(&first->anew[i]);
+
+        if (anew == events->anew_seen[i])
+            continue;
+        reactor->shards[i].change += anew - events->anew_seen[i];
+        events->anew_seen[i] = anew;
+        events_tell_anew(&reactor->shards[i]);
+    }
+}
+
+static void events_lost_begin(struct agent_events *events)
+{
+    struct agent *agent = events->reactor->agent;
+
+    for (uint32_t i = 0; i < events->reactor->shard_count; i++)
+        if ((events->is_lossy >> i & 1) != 0)
+            atomic_fetch_add(&agent->reactors[0].events->anew[i], 1);
+    events->is_lossy = 0;
+    for (uint32_t r = 0; r < agent->reactor_count; r++) {
+        struct agent_events *each = agent->reactors[r].events;
+
+        if (!atomic_exchange(&each->msg_sent, true))
+            loop_send(agent->reactors[r].loop, &each->msg, events_anew);
+    }
+}
+
 /* The next blocks. A volume whose blocks of another UUID are going is told when they have gone. */
 static void events_tell(struct loop_timer *timer)
 {
@@ -153,6 +211,8 @@ static void events_tell(struct loop_timer *timer)
     uint32_t left = used > AGENT_EVENTS / 2 ? 0 : AGENT_TELL;
     bool more = false;
 
+    if (events->is_lossy != 0 && left > 0)
+        events_lost_begin(events);
     for (uint32_t i = 0; i < reactor->shard_count; i++) {
         struct agent_shard *shard = &reactor->shards[i];
         struct agent_told *told = &events->told[i];
@@ -165,7 +225,7 @@ static void events_tell(struct loop_timer *timer)
             left -= events_tell_drive(shard, told, left);
         more |= told->memory || told->drive;
     }
-    if (more)
+    if (more || events->is_lossy != 0)
         events_tell_arm(events);
 }
 

@@ -33,6 +33,13 @@ struct agent_events {
     struct agent_reactor *reactor;
     struct loop_timer timer; /* goes on telling                               */
     struct agent_told told[LIMIT_AGENT_VOLUMES];
+    uint64_t is_lossy; /* bit i: events of volume i were lost since it was told anew      */
+    /* How often a volume was told anew for lost events: of all reactors (reactor 0 has them), and
+     * by this one. */
+    _Atomic uint32_t anew[LIMIT_AGENT_VOLUMES];
+    uint32_t anew_seen[LIMIT_AGENT_VOLUMES];
+    struct loop_msg msg; /* another one lost some                          */
+    atomic_bool msg_sent;
     _Atomic uint64_t head;               /* the next one's number; the reactor's      */
     _Atomic uint64_t tail;               /* the oldest one's; whoever takes           */
     uint64_t lost[LIMIT_AGENT_VOLUMES];  /* counters; the reactor's      */

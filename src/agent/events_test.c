@@ -409,33 +409,84 @@ static void a_reset_clears_once(void **state)
     rig_free(rig);
 }
 
-/* Nobody takes them: what finds no space is counted, and the agent goes on. */
-static void what_nobody_takes_is_lost(void **state)
+/* Fills the ring with events of a block that nobody asks of. */
+static void fill_ring(struct agent_rig *rig, uint32_t reactor)
 {
-    const struct rig_opts opts = {
-        .enclosures = 1, .slots = SLOTS, .block_bytes = BYTES, .events = OF_KV | OF_RAW};
-    struct agent_rig *rig = rig_new(&opts);
-    struct rig_client *client = rig_client_new(rig);
-    struct agent_shard *shard = &rig->agent->reactors[0].shards[RAW];
-    struct agent_event *events = calloc(AGENT_EVENTS, sizeof(*events));
+    struct agent_shard *shard = &rig->agent->reactors[reactor].shards[KV];
     struct key key;
 
-    rig_key(1, &key);
-    assert_non_null(events);
-    for (uint32_t i = 0; i < AGENT_EVENTS + 5; i++)
+    rig_key(KEYS + 1, &key);
+    while (atomic_load(&shard->events->head) - atomic_load(&shard->events->tail) < AGENT_EVENTS)
         agent_event_put(shard, &key, AGENT_EVENT_STORED, AGENT_EVENT_DRAM);
-    assert_int_equal(agent_events_lost(rig->agent, RAW), 5);
-    assert_int_equal(rig_wait(client, rig_put(client, KV, 2, BYTES, 0, WAIT))->status, ICMS_OK);
-    assert_int_equal(agent_events_lost(rig->agent, KV), 1);
-    assert_int_equal(agent_events_take(rig->agent, events, AGENT_EVENTS), AGENT_EVENTS);
-    assert_int_equal(events[AGENT_EVENTS - 1].volume, RAW);
-    assert_int_equal(rig_wait(client, rig_put(client, KV, 3, BYTES, 0, WAIT))->status, ICMS_OK);
-    assert_int_equal(agent_events_take(rig->agent, events, AGENT_EVENTS), 1);
-    assert_true(events[0].hash == hash_of(3) && events[0].volume == KV);
-    assert_int_equal(agent_events_lost(rig->agent, KV), 1);
-    free(events);
-    rig_client_free(client);
-    rig_free(rig);
+}
+
+static void change_blocks(struct rig_client *client, uint32_t first)
+{
+    for (uint32_t n = first; n < KEYS; n += 2)
+        (void)rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, n, WAIT));
+    for (uint32_t n = first + 1; n < KEYS; n += 2)
+        (void)rig_wait(client, rig_put(client, KV, n, BYTES, 0, WAIT));
+}
+
+static void what_is_believed_is_so(struct agent_rig *rig, const struct model *model)
+{
+    uint32_t there = 0;
+
+    for (uint32_t n = 0; n < KEYS; n++) {
+        assert_int_equal(model->there[AGENT_EVENT_DRAM][n], in_memory(rig, n));
+        there += in_memory(rig, n);
+    }
+    assert_true(there > 0);
+}
+
+/* Nobody takes them: what finds no space is counted, and the agent goes on. When they are taken
+ * again all is told anew, of all reactors, once; and once more when that is lost, too. */
+static void what_nobody_takes_is_lost(void **state)
+{
+    for (uint32_t loops = 1; loops <= 2; loops++) {
+        const struct rig_opts opts = {
+            .enclosures = 1, .loops = loops, .slots = SLOTS, .block_bytes = BYTES, .events = OF_KV};
+        struct agent_rig *rig = rig_new(&opts);
+        struct rig_client *client = rig_client_new(rig);
+        static struct model model;
+        uint64_t lost;
+
+        memset(&model, 0, sizeof(model));
+        change_blocks(client, 0);
+        (void)follow(rig, &model);
+        what_is_believed_is_so(rig, &model);
+        fill_ring(rig, 0);
+        change_blocks(client, 1); /* other blocks go than came before */
+        lost = agent_events_lost(rig->agent, KV);
+        assert_true(lost > 0);
+        rig_run(rig, 1000 * RIG_MS); /* nothing is told while nobody takes */
+        assert_int_equal(agent_events_lost(rig->agent, KV), lost);
+        (void)follow(rig, &model);
+        assert_int_equal(model.cleared, 0);
+        rig_run(rig, 100 * RIG_MS);
+        (void)follow(rig, &model);
+        assert_int_equal(model.cleared, 1);
+        what_is_believed_is_so(rig, &model);
+        assert_int_equal(agent_events_lost(rig->agent, KV), lost);
+        rig_run(rig, 1000 * RIG_MS); /* and that was all */
+        assert_int_equal(follow(rig, &model), 0);
+        /* lost again, also what is told anew */
+        fill_ring(rig, 0);
+        change_blocks(client, 0);
+        (void)follow(rig, &model);
+        rig_run(rig, 3 * RIG_MS);
+        fill_ring(rig, loops - 1);
+        change_blocks(client, 1);
+        for (int i = 0; i < 10; i++) {
+            (void)follow(rig, &model);
+            rig_run(rig, 100 * RIG_MS);
+        }
+        assert_in_range(model.cleared, 2, 4);
+        what_is_believed_is_so(rig, &model);
+        assert_int_equal(follow(rig, &model), 0);
+        rig_client_free(client);
+        rig_free(rig);
+    }
 }
 
 static void nobody_wants_them(void **state)

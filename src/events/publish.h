@@ -8,7 +8,7 @@
  * of batch.h; and a ROUTER socket, where a sequence number asks for what is kept from there on:
  * [sequence, payload] each, and then [-1, ""]. A stream begins with AllBlocksCleared: what another
  * process of this agent said before counts no more. Events that were lost are a number that no
- * batch has.
+ * batch has, and AllBlocksCleared soon after it, with all that there is behind that.
  *
  * A thread of its own takes the events, every EVENTS_TAKE_MS. It waits for nobody: a subscriber
  * that does not read loses batches, a replay that nobody reads is given up.
