@@ -223,7 +223,7 @@ class Living:
         each."""
         def add(name):
             return lambda: (self.enclosure(name), self.pod("add", name, "--address", self.address(name), "--nqn",
-                                                           self.nqn(name)))
+                                                           self.nqn(name), "--deadline", "30s"))
         return [
             ("grow", "e3 joins", add("e3")),
             ("settle", "e3 is up", lambda: self.settle("e3")),

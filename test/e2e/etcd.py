@@ -158,7 +158,7 @@ def changes(scene):
     expect("a dry run says what would change", "epoch 7 -> 8" in dry.stdout and dry.returncode == 0, dry)
     expect("and changes nothing", "epoch: 7" in scene.etcd.keys(MAP)[MAP])
     added = subprocess.run([BUILD / "cmd/icms", "pod", "add", "e1", "--address", f"127.0.0.1:{scene.targets[1].port}",
-                            "--nqn", scene.targets[1].nqn, "--file", scene.own], capture_output=True, check=False)
+                            "--nqn", scene.targets[1].nqn, "--deadline", "50s", "--file", scene.own], capture_output=True, check=False)
     expect("icms pod changes the operator's file", added.returncode == 0, added)
     pushed = scene.run("push", scene.own)
     expect("a later epoch is pushed", "epoch 7 -> 9: e1 added" in pushed.stdout, pushed)
@@ -407,7 +407,7 @@ def shrinks(scene):
     expect("with the line it may leave", pushed.returncode == 0, pushed)
     wait_until("and does", lambda: scene.epoch() == 15 and scene.enclosures() == ["e0"], seen=scene.log)
     added = scene.run("pod", "--", "add", "e1", "--address", f"127.0.0.1:{scene.targets[1].port}", "--nqn",
-                      scene.targets[1].nqn)
+                      scene.targets[1].nqn, "--deadline", "50s")
     expect("it comes back", added.returncode == 0, added)
     wait_until("and is used", lambda: scene.epoch() == 16, seen=scene.log)
     out = scene.run("pod", "--", "out", "e1", "--yes")
@@ -528,7 +528,8 @@ def registers(scene):
     status = scene.run("status", scene.file)
     expect("is all that the map wants", status.returncode == 0 and "target e0: " in status.stdout and
            "no target" not in status.stdout, status)
-    add = scene.run("pod", "--", "add", "e1", "--address", f"127.0.0.1:{target.port}", "--nqn", target.nqn)
+    add = scene.run("pod", "--", "add", "e1", "--address", f"127.0.0.1:{target.port}", "--nqn", target.nqn,
+                    "--deadline", "50s")
     wait_until("another enclosure", lambda: add.returncode == 0 and scene.epoch() == 19, seen=scene.log)
     status = scene.run("status", scene.file)
     expect("is missing", status.returncode == 1 and "enclosure e1: no target" in status.stdout and
