@@ -154,7 +154,7 @@ class Engine:
         self.copies = []  # what it takes to copy the same prefix out of the agent's memory
         self.busy = False
         prefill = Prefill()
-        prefill.add(given.prefill, 1)
+        prefill.add(round(given.prefill), 1)
         self.waiting = Waiting(prefill)
         self.lock = threading.Lock()  # of waiting
         self.block = given.block_kib << 10
