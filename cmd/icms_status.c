@@ -313,6 +313,9 @@ static void status_volumes(const json_t *volumes)
             status_bytes(status_number(v, "arena_used_bytes"), used),
             status_bytes(status_number(v, "arena_bytes"), whole));
         status_misses(json_object_get(v, "misses"));
+        if (status_number(v, "local_blocks") > 0)
+            (void)printf("%-20s own drive: %.0f blocks, %s\n", "", status_number(v, "local_blocks"),
+                         status_bytes(status_number(v, "local_bytes"), used));
         status_moves(v);
         status_prestage(json_object_get(v, "prestage"));
         if (json_object_get(v, "events") != NULL)

@@ -132,6 +132,8 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     strcpy(volume->name, "kv");
     volume->identity.generation = 4;
     volume->hits_dram = 1000;
+    volume->drive_blocks = 7;
+    volume->drive_bytes = 28672;
     volume->misses[ICMS_MISS_ABSENT] = 3;
     volume->keys_found = 12;
     volume->matched = 12 + 65536;
@@ -340,6 +342,8 @@ static void test_an_agent_tells_its_readiness_and_counts(void **state)
         assert_true(has(page, ready ? "icms_agent_map_refused 1" : "icms_agent_map_refused 0"));
         assert_true(has(page, "icms_agent_hits_total{tier=\"dram\",volume=\"kv\"} 1000"));
         assert_true(has(page, "icms_agent_volume_generation{volume=\"kv\"} 4"));
+        assert_true(has(page, "icms_agent_drive_blocks{volume=\"kv\"} 7"));
+        assert_true(has(page, "icms_agent_drive_bytes{volume=\"kv\"} 28672"));
         assert_true(has(page, "icms_agent_misses_total{reason=\"absent\",volume=\"kv\"} 3"));
         assert_true(has(page, "icms_agent_requests_in_state_total{state=\"new\"} 9"));
         assert_true(has(page, "icms_agent_request_state_seconds_total{state=\"new\"} 0.0015"));

@@ -447,7 +447,8 @@ struct agent_volume_stats {
     uint64_t arena_bytes; /* what the volume has of the memory now                      */
     uint64_t arena_used_bytes;
     uint64_t arena_evictions;
-    uint64_t hits_dram; /* with those that clients counted */
+    uint64_t drive_blocks, drive_bytes; /* of it on the agent's own drive; 0 without one       */
+    uint64_t hits_dram;                 /* with those that clients counted */
     uint64_t hits_local, hits_pod;
     uint64_t misses[AGENT_STATS_MISSES]; /* of gets, by enum icms_miss */
     uint64_t puts, put_bytes, get_bytes;

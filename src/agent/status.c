@@ -142,6 +142,7 @@ static void volume_stats(struct agent *agent, uint32_t volume, struct agent_stat
     out->value_max = agent->volumes[volume].spec.value_bytes_max;
     out->encrypted = agent->volumes[volume].spec.encrypted;
     agent_events_stats(agent, volume, out);
+    agent_volume_drive_stats(agent, volume, out);
     out->slots_leased = volume_leases_count(agent, volume);
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         shard_stats(&agent->reactors[r].shards[volume], out, all);
@@ -759,6 +760,8 @@ static void status_volume(struct json *json, const struct agent_volume_stats *vo
     json_put_uint(json, "arena_bytes", volume->arena_bytes);
     json_put_uint(json, "arena_used_bytes", volume->arena_used_bytes);
     json_put_uint(json, "arena_evictions", volume->arena_evictions);
+    json_put_uint(json, "local_blocks", volume->drive_blocks);
+    json_put_uint(json, "local_bytes", volume->drive_bytes);
     json_put_object(json, "hits");
     json_put_uint(json, "dram", volume->hits_dram);
     json_put_uint(json, "local", volume->hits_local);

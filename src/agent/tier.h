@@ -282,6 +282,10 @@ void agent_tier_touch(const struct agent_shard *shard, const struct key *key);
 /* The volume has another UUID. */
 void agent_tier_volume_set(struct agent_shard *shard);
 
+/* Any thread. What a volume has on the own drive, beside a pod or instead of one. */
+void agent_volume_drive_stats(const struct agent *agent, uint32_t volume,
+                              struct agent_volume_stats *out_stats);
+
 /* Any thread. The agent's number of a volume of the store; STORE_ERROR_NO_BLOCK: it has none. */
 uint32_t agent_tier_volume(const struct agent_tier *tier, uint32_t number);
 void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out_stats);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/tier_stats.c: what is told of the own drive beside the pod. Any thread.
+ * agent/tier_stats.c: what is told of the own drive beside the pod, and of volumes on any own
+ * drive. Any thread.
  */
 #include "agent/agent_int.h"
 
@@ -48,4 +49,23 @@ void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out)
     out->bytes = store.used_bytes;
     out->bytes_max = store.capacity_bytes;
     out->evicted = store.evictions;
+}
+
+void agent_volume_drive_stats(const struct agent *agent, uint32_t volume,
+                              struct agent_volume_stats *out_stats)
+{
+    const struct agent_tier *tier = agent->tier;
+    const struct store *store = tier != NULL           ? tier->store
+                                : agent->local != NULL ? agent->local->store
+                                                       : NULL;
+    uint32_t number = volume;
+    struct store_volume_stats stats;
+
+    if (tier != NULL)
+        number = atomic_load_explicit(&tier->numbers[volume], memory_order_relaxed);
+    if (store == NULL || number == AGENT_TIER_NO_NUMBER)
+        return;
+    store_volume_stats(store, number, &stats);
+    out_stats->drive_blocks = stats.blocks;
+    out_stats->drive_bytes = stats.bytes;
 }

@@ -527,6 +527,29 @@ static void a_reset_volume_has_nothing_there(void **state)
     world_free(&world);
 }
 
+/* By volume, in numbers and in what users read; in all what the drive has. */
+static void a_volume_has_a_part_of_the_drive(void **state)
+{
+    static char text[1 << 16];
+    struct world world = world_new();
+    const struct agent_stats *stats;
+    char has[96];
+
+    fill(&world);
+    stats = rig_stats(world.rig);
+    assert_true(stats->volumes[0].drive_blocks >= SLOTS / 2);
+    assert_true(stats->volumes[0].drive_bytes >= stats->volumes[0].drive_blocks * VALUE);
+    assert_int_equal(stats->volumes[0].drive_blocks, stats->tier.blocks);
+    assert_int_equal(stats->volumes[0].drive_bytes, stats->tier.bytes);
+    assert_int_equal(stats->volumes[1].drive_blocks + stats->volumes[1].drive_bytes, 0);
+    assert_true(agent_status(world.rig->agent, text, sizeof(text)) < sizeof(text));
+    (void)snprintf(has, sizeof(has), "\"local_blocks\":%llu,\"local_bytes\":%llu",
+                   (unsigned long long)stats->volumes[0].drive_blocks,
+                   (unsigned long long)stats->volumes[0].drive_bytes);
+    assert_non_null(strstr(text, has));
+    world_free(&world);
+}
+
 static void a_write_budget_is_kept(void **state)
 {
     struct world world = world_with((struct rig_opts){.own_drive_day = 1 << 20});
@@ -836,6 +859,7 @@ int main(void)
         cmocka_unit_test(a_drive_that_deletes_nothing_is_down),
         cmocka_unit_test(a_replaced_block_is_the_new_one),
         cmocka_unit_test(a_reset_volume_has_nothing_there),
+        cmocka_unit_test(a_volume_has_a_part_of_the_drive),
         cmocka_unit_test(a_write_budget_is_kept),
         cmocka_unit_test(a_damaged_block_comes_from_the_pod),
         cmocka_unit_test(a_block_with_a_bad_trailer_is_forgotten),
