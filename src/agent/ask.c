@@ -112,7 +112,8 @@ static void enclosure_load_ended(const struct agent_op *op, const struct nvmf_re
     enum estimate_end end = ESTIMATE_NOTHING;
     uint64_t error;
 
-    if (agent_reactor_stalled(enclosure->reactor, op->asked.sent_ns))
+    if (agent_reactor_stalled(enclosure->reactor, op->asked.sent_ns) ||
+        op->io_class == IO_CLASS_PRESTAGE) /* it may have stood behind others' loads there */
         end = ESTIMATE_NOTHING;
     else if (op->err == ICMS_OK)
         end = ESTIMATE_CAME;
