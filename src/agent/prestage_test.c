@@ -479,11 +479,11 @@ static void a_hint_holds_no_load_for_long(void **state)
 
 /* ---- slow paths ----------------------------------------------------------------------------- */
 
-#define LARGE (4u << 20)
+#define LARGE (2u << 20)
 
-/* 4 MiB take four seconds, and a load of a get has two. */
+/* It takes four seconds, and a load of a get has two. */
 static const struct rig_opts slow = {
-    .enclosures = 1, .slots = 16, .value_bytes = LARGE, .net_bytes_per_s = (uint64_t)1 << 20};
+    .enclosures = 1, .slots = 16, .value_bytes = LARGE, .net_bytes_per_s = LARGE / 4};
 
 static void a_large_block_on_a_slow_path_arrives_once(void **state)
 {
