@@ -13,7 +13,7 @@ before that until the blocks of a prefix are in the agent's memory, from where i
 bytes a token are those of vLLM's model on the processor here (*engines*). A gateway gives hints so long before a request arrives, the
 engine when it queues it. Sides run the same requests one after the other; *none*, without hints, runs before and after
 each, and is the mean of both. *copy*: what the processor takes to copy the same prefix out of the agent's memory, which an
-engine without a GPU waits for, too, and no hint saves. *in time*: hints whose block was in memory when it was asked for, of those that were asked for.
+engine without a GPU waits for, too, and no hint saves. *in time*: blocks of prefixes that were in memory when the engine asked for them.
 *wasted*: bytes of blocks that were brought for hints and not used, of those that were brought. *others*: mean latency of
 another process that loads blocks of another volume at a steady rate. Goals are for 2 s."""
 

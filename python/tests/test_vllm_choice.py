@@ -76,7 +76,7 @@ class Choices(unittest.TestCase):
 class Loads(unittest.TestCase):
     """Phases of a load."""
 
-    def phases(self, load=0.001, compute=0.02, names=100, limit=60.0):
+    def phases(self, load=0.002, compute=0.02, names=100, limit=60.0):
         self.made = Phases(names, limit, load, compute)
         return self.made.begin()
 
@@ -85,17 +85,23 @@ class Loads(unittest.TestCase):
         self.assertAlmostEqual(phase.seconds, seconds)
 
     def test_the_first_blocks_are_asked_for_before_the_others(self):
-        self.assertPhase(self.phases(), 5, 5 * 0.001 + 2 * SLACK)
-        self.assertPhase(self.made.after(5, 0.005), 95, 95 * 0.001 + 95 * 0.02 * SLACK)
+        self.assertPhase(self.phases(), 5, 5 * 0.002 + 2 * SLACK)
+        self.assertPhase(self.made.after(5, 0.01), 95, 95 * 0.002 + 95 * 0.02 * SLACK)
         self.assertIsNone(self.made.after(95, 0.1))
         self.assertEqual(self.phases(names=1).names, 1)
         self.assertPhase(self.phases(load=0.09, names=40, compute=0.1), 2, 0.18 + 4 * SLACK)
         self.assertPhase(self.phases(load=0.15, names=40, compute=0.1), 1, 0.15 + 4 * SLACK)
-        self.assertEqual(self.phases(load=0.0).names, 5)
         self.assertPhase(self.phases(load=0.0, compute=0.0), 100, FLOOR_SECONDS)
 
+    def test_what_is_expected_within_the_slack_is_asked_for_at_once(self):
+        self.assertPhase(self.phases(load=0.02 * SLACK), 100, 2 * 2 * SLACK)
+        self.assertPhase(self.phases(load=0.0), 100, 2 * SLACK)
+        self.assertPhase(self.made.after(10, 0.1), 90, 90 * 0.01 + 90 * 0.02 * SLACK)
+        self.phases(load=0.0)
+        self.assertIsNone(self.made.after(0, 0.1))
+
     def test_one_of_few_blocks_has_the_time_to_compute_it(self):
-        self.assertPhase(self.phases(names=8, load=0.01, compute=1.0), 1, 0.01 + 1.0)
+        self.assertPhase(self.phases(names=8, load=0.2, compute=1.0), 1, 0.2 + 1.0)
         self.assertPhase(self.made.after(1, 0.8), 7, 7 * 0.8 + 1.0)
 
     def test_what_is_slower_than_expected_and_faster_than_computing_goes_on(self):
@@ -125,8 +131,8 @@ class Loads(unittest.TestCase):
         self.assertIsNone(self.made.after(99, 1.0))
 
     def test_a_part_of_a_choice_has_a_part_of_its_time(self):
-        found = Choice(10, 2.0, 20.0).phases(5, 2, 60.0)
-        self.assertPhase(found.begin(), 1, 0.1 + 1.0)
+        found = Choice(10, 4.0, 20.0).phases(5, 2, 60.0)
+        self.assertPhase(found.begin(), 1, 0.2 + 1.0)
 
 
 class Path:

@@ -111,28 +111,28 @@ class Works(unittest.TestCase):
 class Loads(Works):
     def test_what_is_late_is_asked_for_again(self):
         self.volume.script = [(1, DEADLINE), (5, DEADLINE), (2, DEADLINE)]  # of 1, of 7, of 2
-        good = self.load(8, Phases(8, HOUR, 1.0, 300.0))
+        good = self.load(8, Phases(8, HOUR, 50.0, 300.0))
         self.assertEqual(good, [True] * 8)
         self.assertEqual([names for names, _ in self.volume.asked],
                          [names_of(1), names_of(8)[1:], names_of(8)[6:]])
-        self.assertLessEqual(self.volume.asked[0][1], 1000 * (1.0 + 300.0))
+        self.assertLessEqual(self.volume.asked[0][1], 1000 * (50.0 + 300.0))
         for i, room in enumerate(self.rooms):
             self.assertEqual(room, (b"%d" % i).ljust(BYTES))
         self.assertEqual(self.counts.take(), {("loaded_bytes", "pod"): 8 * BYTES})
 
     def test_what_is_slower_than_computing_is_counted_once(self):
         self.volume.script = [(0, DEADLINE)]
-        self.assertEqual(self.load(8, Phases(8, HOUR, 1.0, 300.0)), [False] * 8)
+        self.assertEqual(self.load(8, Phases(8, HOUR, 50.0, 300.0)), [False] * 8)
         self.assertEqual(len(self.volume.asked), 1)
         self.assertEqual(self.counts.take(), {("load_misses", "deadline"): 8})
 
     def test_nothing_is_asked_for_behind_a_block_that_is_not_there(self):
         self.volume.script = [(1, 0), (3, ABSENT)]
-        self.assertEqual(self.load(8, Phases(8, HOUR, 1.0, 300.0)), [True] * 4 + [False] * 4)
+        self.assertEqual(self.load(8, Phases(8, HOUR, 50.0, 300.0)), [True] * 4 + [False] * 4)
         self.assertEqual(len(self.volume.asked), 2)
         self.assertEqual(self.counts.take(), {("loaded_bytes", "pod"): 4 * BYTES, ("load_misses", "absent"): 4})
         self.volume.script = [(0, ABSENT)]
-        self.assertEqual(self.load(8, Phases(8, HOUR, 1.0, 300.0)), [False] * 8)
+        self.assertEqual(self.load(8, Phases(8, HOUR, 50.0, 300.0)), [False] * 8)
         self.assertEqual(len(self.volume.asked), 3)
         self.assertEqual(self.counts.take(), {("load_misses", "absent"): 1, ("load_misses", "deadline"): 7})
 
@@ -142,7 +142,7 @@ class Loads(Works):
 
     def test_threads_share_a_phase(self):
         self.volume.script = [(2, DEADLINE), (16, DEADLINE), (10, DEADLINE)]
-        good = self.load(40, Phases(40, HOUR, 1.0, 300.0), threads=2)
+        good = self.load(40, Phases(40, HOUR, 20.0, 300.0), threads=2)
         self.assertEqual(good, [True] * 40)
         asked = [names for names, _ in self.volume.asked]
         self.assertEqual(asked[0], names_of(2))
@@ -152,7 +152,7 @@ class Loads(Works):
     def test_a_mistake_ends_a_load(self):
         self.volume.script = [(0, "broken")]
         with self.assertLogs("nobody", "ERROR"):
-            self.assertEqual(self.load(8, Phases(8, HOUR, 1.0, 300.0)), [False] * 8)
+            self.assertEqual(self.load(8, Phases(8, HOUR, 50.0, 300.0)), [False] * 8)
         self.assertEqual(len(self.volume.asked), 1)
 
 
@@ -168,7 +168,7 @@ class Loads(Works):
         self.volume.get, self.volume.script = slow, [(1, DEADLINE)]
         self.made = self.movers()
         self.made.load(self.volume, names_of(8), [bytearray(BYTES) for _ in range(8)],
-                       Phases(8, HOUR, 1.0, 300.0), told.append)
+                       Phases(8, HOUR, 50.0, 300.0), told.append)
         self.assertTrue(asked.wait(60))
         self.made._loads.shutdown(wait=False)  # as close() does, which waits
         go_on.set()

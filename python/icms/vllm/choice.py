@@ -10,9 +10,10 @@ An estimate may be wrong: a path degrades or is repaired without a warning. Ever
 SLACK of the time that computing takes, or FLOOR_SECONDS where that is more, beyond what is expected:
 
 - the question what is there (`patience`);
-- a load, phase by phase (`Phases`), with the time to compute one block at least. The first phase asks for
-  the blocks that would be computed in that time, and all others wait for them: a path that became much
-  slower costs no more than that, and is not filled with what nobody awaits. When a phase is late, its pace
+- a load, phase by phase (`Phases`), with the time to compute one block at least. What is expected within
+  that time is asked for at once. Of more the first phase asks for the blocks that would be computed in that
+  time, and all others wait for them: a path that became much slower costs no more than that, and is not
+  filled with what nobody awaits. When a phase is late, its pace
   decides: if the rest comes sooner at this pace than it is computed, it is asked for with a deadline that
   is made of this pace;
 - a trial (`decide`), where computing is expected to be faster, or nothing is known of the path: the first
@@ -152,7 +153,7 @@ class Phases:
         if self._compute is None:
             return self._ask(self._left, self._limit)
         share, slower = self._slack(self._compute), max(self._compute, self._load)
-        names = self._left if slower * self._left <= share else max(1, int(share / slower))
+        names = self._left if self._load * self._left <= share else max(1, int(share / slower))
         return self._ask(names, names * self._load + share)
 
     def after(self, came: int, seconds: float) -> Phase | None:
