@@ -14,10 +14,11 @@
  * memory and not the turns of others. A tenant over a rate is held until the rate allows more; its
  * turn is lent to others.
  *
- * Prestaging (enum io_class) is a class of its own, behind loads: none begins while a load waits in
- * line, and while loads are in progress on any loop, or were a moment ago, one command a loop is;
- * at other times, NVMFT_PRESTAGE_BYTES. So it needs no timer: while its window is closed one of its
- * commands is in it, and the end of that opens the window. What waits holds no memory.
+ * Prestaging (enum io_class) is a class of its own, beside loads: while loads wait, are in progress
+ * on any loop, or were a moment ago, one command a loop is in progress; at other times,
+ * NVMFT_PRESTAGE_BYTES. One, and not none: an engine may wait for it by now. So it needs no timer:
+ * while its window is closed one of its commands is in it, and the end of that opens the window.
+ * What waits holds no memory.
  *
  * Lookups take turns and are paid by their keys. A load takes its turn when it knows how large its
  * value is, so one that finds no key has had none: its host owes a turn, and the next load of the
@@ -565,8 +566,6 @@ static enum buffers_verdict buffers_now(struct nvmft_qpair *qpair, struct nvmft_
 
     if (fair_first(&buffers->turn[class]) != NULL)
         return BUFFERS_WINDOW;
-    if (class == NVMFT_WAIT_PRESTAGE && fair_first(&buffers->turn[NVMFT_WAIT_LOAD]) != NULL)
-        return BUFFERS_WINDOW;
     if (class != NVMFT_WAIT_LOAD && buffers->load_short)
         return BUFFERS_MEMORY;
     if (flow_full(buffers, flow, class, bytes) != NULL ||
@@ -745,7 +744,6 @@ static enum buffers_verdict buffers_serve(struct nvmft_shard *shard, enum nvmft_
 static void nvmft_buffers_wake(struct nvmft_shard *shard)
 {
     enum buffers_verdict verdict;
-    bool load_waits;
 
     if (shard->waking)
         return; /* the loop below is running further up and sees it */
@@ -753,12 +751,11 @@ static void nvmft_buffers_wake(struct nvmft_shard *shard)
     do {
         verdict = buffers_serve(shard, NVMFT_WAIT_LOAD);
         shard->buffers.load_short = verdict == BUFFERS_MEMORY;
-        load_waits = verdict != BUFFERS_NONE;
         if (verdict == BUFFERS_WINDOW || verdict == BUFFERS_NONE) {
             verdict = buffers_serve(shard, NVMFT_WAIT_SCAN);
             if (verdict == BUFFERS_WINDOW || verdict == BUFFERS_NONE)
                 verdict = buffers_serve(shard, NVMFT_WAIT_STORE);
-            if (!load_waits && verdict != BUFFERS_GO && verdict != BUFFERS_ASIDE)
+            if (verdict == BUFFERS_WINDOW || verdict == BUFFERS_NONE)
                 verdict = buffers_serve(shard, NVMFT_WAIT_PRESTAGE);
         }
     } while (verdict == BUFFERS_GO || verdict == BUFFERS_ASIDE);
