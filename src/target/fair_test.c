@@ -587,6 +587,32 @@ static void loads_keep_their_pace_beside_prestaging(void **state)
     }
 }
 
+/* Loads that never end do not stop prestaging: an engine may wait for a block that is on its way.
+ */
+static void prestaging_goes_on_beside_a_flood_of_loads(void **state)
+{
+    for (uint32_t loops = 1; loops <= 2; loops++) {
+        struct world *world = world_new(loops, loops, 512 * MIB);
+
+        (void)snprintf(world->volumes[1].tenant, LIMIT_NAME_BYTES, "a");
+        world_start(world);
+        world_keep(world, 0, 256 * KIB);
+        world_keep(world, 1, 256 * KIB);
+        for (int i = 0; i < 3; i++)
+            host_start(host_new(world, JOB_LOAD, 0, 60, 256 * KIB));
+        world_measure(world, 200 * MS);
+        host_start(host_new(world, JOB_PRESTAGE, 1, 1, 256 * KIB));
+        world_measure(world, 400 * MS);
+        print_message("  %llu of prestaging beside %llu loads\n",
+                      (unsigned long long)world->tally[1].ops,
+                      (unsigned long long)world->tally[0].ops);
+        assert_int_equal(world->tally[0].errors + world->tally[1].errors, 0);
+        assert_int_equal(world->tally[1].misses + world->tally[1].lates, 0);
+        assert_true(world->tally[1].ops >= 10);
+        world_free(world);
+    }
+}
+
 /* ---- idle tenants and limits ---------------------------------------------------------------- */
 
 static uint64_t alone_run(uint64_t seed, uint32_t weight, bool other)
@@ -853,6 +879,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(several_loops_keep_one_sum),
         cmocka_unit_test(loads_keep_their_pace_beside_a_flood_of_stores),
         cmocka_unit_test(loads_keep_their_pace_beside_prestaging),
+        cmocka_unit_test(prestaging_goes_on_beside_a_flood_of_loads),
         cmocka_unit_test(an_idle_tenant_costs_nothing),
         cmocka_unit_test(limits_hold_over_all_loops),
         cmocka_unit_test(limits_count_the_keys_of_lookups),
