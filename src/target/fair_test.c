@@ -601,7 +601,7 @@ static void prestaging_goes_on_beside_a_flood_of_loads(void **state)
         for (int i = 0; i < 3; i++)
             host_start(host_new(world, JOB_LOAD, 0, 60, 256 * KIB));
         world_measure(world, 200 * MS);
-        host_start(host_new(world, JOB_PRESTAGE, 1, 1, 256 * KIB));
+        host_start(host_new(world, JOB_PRESTAGE, 1, 8, 256 * KIB));
         world_measure(world, 400 * MS);
         print_message("  %llu of prestaging beside %llu loads\n",
                       (unsigned long long)world->tally[1].ops,
