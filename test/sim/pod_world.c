@@ -413,7 +413,7 @@ static void judge_target(struct pod_target *target)
         limit(world, "free segments of a drive", store->segments_free + store->segments_open,
               store->segments);
         limit(world, "index entries of a drive", store->blocks, store->blocks_max);
-        is_down = is_down || store->down;
+        is_down = is_down || store->down || stats->drives[i].out;
     }
     limit(world, "volumes of a target", stats->volume_count, POD_VOLUMES);
     for (uint32_t i = 0; i < stats->volume_count; i++) {
