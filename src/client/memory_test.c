@@ -499,12 +499,14 @@ static void a_canceled_request_lets_go(void **state)
     uint64_t address = memory_new(f, MIB, &memory);
     struct icms_block blocks[4];
     struct icms_request *request = NULL;
+    int asked = gpu->count(FAKE_DEVICE_ASKED);
 
     for (uint64_t i = 0; i < 4; i++)
         blocks[i] = block_of(i, address + i * 64 * KIB, 60000);
     gpu->set(FAKE_DEVICE_STUCK, 1);
     assert_int_equal(icms_put_start(f->kv, blocks, 4, NULL, &request), ICMS_OK);
-    usleep(10000);
+    while (gpu->count(FAKE_DEVICE_ASKED) == asked)
+        usleep(100);
     icms_request_cancel(request);
     assert_int_equal(icms_request_end(&request), ICMS_MISS);
     for (int i = 0; i < 4; i++)
