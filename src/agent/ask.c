@@ -38,15 +38,17 @@ static void link_over(struct agent_link *link, const struct nvmf_req *req)
 }
 
 /* How a command ended, seen from here. */
-static icms_err link_req_err(struct agent_link *link, struct agent_shard *shard,
+static icms_err link_req_err(struct agent_link *link, struct agent_shard *shard, bool is_load,
                              const struct nvmf_req *req)
 {
+    bool is_damaged = is_load && req->err == ICMS_CORRUPT; /* what came of it */
+
     if (req->err == ICMS_NO_VOLUME && link->nsid[shard->number] == req->nsid &&
         agent_link_is_up(link))
         agent_link_volume_lost(link, shard);
     /* The association ended under it, whatever the association died of. */
-    if (req->status == 0 && req->err != ICMS_OK && req->err != ICMS_CORRUPT &&
-        !agent_link_is_up(link) && reactor_now_ns(shard->reactor) < req->deadline_ns)
+    if (req->status == 0 && req->err != ICMS_OK && !is_damaged && !agent_link_is_up(link) &&
+        reactor_now_ns(shard->reactor) < req->deadline_ns)
         return ICMS_PEER_DOWN;
     return req->err;
 }
@@ -154,7 +156,7 @@ static void enclosure_req_done(struct nvmf_req *req)
 
     link_over(op->by_link, req);
     list_remove(&op->asked.link);
-    op->err = link_req_err(op->by_link, op->shard, req);
+    op->err = link_req_err(op->by_link, op->shard, op->kind == AGENT_OP_LOAD, req);
     op->reason = req->reason;
     if (op->kind == AGENT_OP_LOAD) {
         enclosure->loading_bytes -= req_space(req);
@@ -294,7 +296,7 @@ static void match_req_done(struct nvmf_req *req)
 
     link_over(cmd->by_link, req);
     list_remove(&cmd->asked.link);
-    cmd->err = link_req_err(cmd->by_link, cmd->match->shard, req);
+    cmd->err = link_req_err(cmd->by_link, cmd->match->shard, false, req);
     cmd->reason = req->reason;
     agent_link_ended(cmd->by_link, shard, false, req, &cmd->asked);
     enclosure_count(cmd->enclosure, AGENT_LATENCY_EXIST, cmd->err, cmd->asked.sent_ns);

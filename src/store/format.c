@@ -218,11 +218,12 @@ static icms_err format_write(struct loop_file *file, const struct store_super *s
     static const uint64_t offset[] = {STORE_NOTE_OFFSET_B, STORE_SUPER_OFFSET_B,
                                       STORE_SUPER_OFFSET_A, STORE_NOTE_OFFSET_A};
     uint8_t *pages = aligned_alloc(STORE_PAGE_BYTES, 2 * STORE_PAGE_BYTES);
-    struct store_note_df *note = (struct store_note_df *)(void *)(pages + STORE_PAGE_BYTES);
+    struct store_note_df *note;
     icms_err err = ICMS_OK;
 
     if (pages == NULL)
         return ICMS_NO_MEMORY;
+    note = (struct store_note_df *)(void *)(pages + STORE_PAGE_BYTES);
     store_super_make(super, (struct store_super_df *)(void *)pages);
     memset(note, 0, sizeof(*note));
     if (bytes != NULL)

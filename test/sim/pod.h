@@ -403,11 +403,12 @@ struct pod_world {
     uint32_t resets;           /* of volumes; targets take them one after the other */
     struct pod_model model;
     struct pod_counts counts;
-    uint64_t history;    /* hash of every answer */
-    uint64_t judge_ns;   /* when limits are looked at next */
-    bool faults;         /* of the simulation: on          */
-    bool power_lost;     /* some target's, at some time    */
-    bool no_descriptors; /* targets accept no connection   */
+    uint64_t history;        /* hash of every answer */
+    uint64_t evictions_gone; /* of drives that left when the storm was over */
+    uint64_t judge_ns;       /* when limits are looked at next */
+    bool faults;             /* of the simulation: on          */
+    bool power_lost;         /* some target's, at some time    */
+    bool no_descriptors;     /* targets accept no connection   */
     struct pod_trouble troubles[POD_TROUBLES];
     char name[128]; /* how to run this seed again */
     uint8_t scratch[POD_STAGE_BYTES];

@@ -278,6 +278,16 @@ void pod_drives_end(struct pod_world *world)
                 pod_world_evictions(world) == 0)
                 pod_fail(world, POD_FAULT_HEAL, "target %u: %s does not become empty", i,
                          drive_paths[d]);
+        for (uint32_t d = 0; d < POD_DRIVES_MAX; d++) {
+            const struct target_drive *is = drive_of(target, d);
+
+            if ((target->drains >> d & 1) != 0 && is != NULL && is->store != NULL) {
+                struct store_stats stats;
+
+                store_stats(is->store, &stats);
+                world->evictions_gone += stats.evictions;
+            }
+        }
         target->drives &= ~target->drains;
         target->drains = 0;
     }

@@ -543,7 +543,7 @@ uint64_t pod_world_blocks(struct pod_world *world)
 
 uint64_t pod_world_evictions(struct pod_world *world)
 {
-    uint64_t evictions = 0;
+    uint64_t evictions = world->evictions_gone;
 
     for (uint32_t i = 0; i < world->target_count; i++) {
         target_stats(world->targets[i].target, world->targets[i].stats);
