@@ -257,7 +257,8 @@ static void judge_miss(const struct lib_call *call, uint32_t i)
     const struct icms_block *block = &call->blocks[i];
 
     if (!call->sure[i] || block->reason == ICMS_MISS_DEADLINE || block->reason == ICMS_MISS_SHED ||
-        judge_key(call->keys[i])->removed || pod_world_evictions(lib_world) > 0)
+        lib_world->was_lowered || judge_key(call->keys[i])->removed ||
+        pod_world_evictions(lib_world) > 0)
         return;
     pod_fail(lib_world, POD_FAULT_FORGOT, "nothing went wrong, but key %u on flash is missed: %s",
              call->keys[i], icms_miss_name(block->reason));

@@ -405,6 +405,7 @@ struct pod_world {
     struct pod_counts counts;
     uint64_t history;        /* hash of every answer */
     uint64_t evictions_gone; /* of drives that left when the storm was over */
+    bool was_lowered;        /* the share of an enclosure, at some agent */
     uint64_t judge_ns;       /* when limits are looked at next */
     bool faults;             /* of the simulation: on          */
     bool power_lost;         /* some target's, at some time    */

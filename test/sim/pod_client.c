@@ -114,10 +114,11 @@ static void client_free(struct pod_client *client, struct pod_op *op)
     op->report = NULL;
 }
 
-/* In fair weather what is on flash is there, until the first block had to be evicted. */
+/* In fair weather what is on flash is there, until the first block had to be evicted, or an agent
+ * stored some at the next in order, where other agents do not look. */
 static void client_judge_miss(struct pod_client *client, uint32_t key, enum icms_miss reason)
 {
-    if (reason == ICMS_MISS_DEADLINE || reason == ICMS_MISS_SHED ||
+    if (reason == ICMS_MISS_DEADLINE || reason == ICMS_MISS_SHED || client->world->was_lowered ||
         client_key(client, key)->removed || pod_world_evictions(client->world) > 0)
         return;
     pod_fail(client->world, POD_FAULT_FORGOT,

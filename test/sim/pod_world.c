@@ -482,6 +482,8 @@ static void judge_agent(struct pod_agent *agent)
               stats->enclosures[i].enclosures_differ + stats->enclosures[i].weights_differ +
                   stats->enclosures[i].run_blocks_differ,
               0);
+    for (uint32_t i = 0; i < world->target_count; i++)
+        world->was_lowered |= stats->enclosures[i].share_percent < 100;
     for (uint32_t i = 0; i < POD_VOLUMES; i++) {
         const struct agent_volume_stats *volume = &stats->volumes[i];
 
