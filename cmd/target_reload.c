@@ -186,13 +186,12 @@ static icms_err foreign_check(const struct target_reload *reload, const struct t
 icms_err target_reload_check(const struct target_reload *reload, const struct target_opts *opts,
                              struct err_why *why)
 {
-    icms_err err = ICMS_OK;
+    icms_err err;
 
-    if (conf_live_pod(reload->started) != NULL)
-        err = foreign_check(reload, opts, why);
-    if (err == ICMS_OK && conf_live_pod(reload->started) != NULL)
-        err = epoch_check(reload, opts, why);
-    return err;
+    if (conf_live_pod(reload->started) == NULL)
+        return ICMS_OK;
+    err = foreign_check(reload, opts, why);
+    return err == ICMS_OK ? epoch_check(reload, opts, why) : err;
 }
 
 icms_err target_reload_start(struct target_reload *reload, struct target *target,

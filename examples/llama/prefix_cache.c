@@ -7,7 +7,7 @@
  * each block in order of position: load_start a few ahead, load_finish (when it is late, and
  * goes_on says so, again), or compute. prefix_cache_store: plan_blocks, look_up, store_start a few
  * at a time, store_finish. A block that moves has slot i % WINDOW from ..._start to ..._finish;
- * none is under way between calls, but blocks of a trial that are late.
+ * none is in progress between calls, but blocks of a trial that are late.
  */
 #include "prefix_cache.h"
 
@@ -82,7 +82,7 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* Ends what is under way in a slot; its io then says how. */
+/* Ends what is in progress in a slot; its io then says how. */
 static void slot_wait(struct slot *slot)
 {
     icms_err err;
@@ -95,7 +95,7 @@ static void slot_wait(struct slot *slot)
         slot->io.status = err;
 }
 
-/* The same, soon: nobody waits for it any more. */
+/* The same, soon: it is not awaited any more. */
 static void slot_end(struct slot *slot)
 {
     if (slot->request != NULL)

@@ -353,6 +353,17 @@ void rig_key(uint32_t n, struct key *out_key)
     out_key->length = 16;
 }
 
+void rig_put_key(uint8_t *keys, uint32_t i, uint32_t n)
+{
+    struct shm_key copy = {0};
+    struct key key;
+
+    rig_key(n, &key);
+    memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
+    copy.length = key.length;
+    memcpy(keys + i * sizeof(copy), &copy, sizeof(copy));
+}
+
 const uint8_t *rig_digest(uint32_t n)
 {
     static uint8_t digest[LIMIT_DIGEST_BYTES];

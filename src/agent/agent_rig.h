@@ -129,6 +129,10 @@ void rig_client_free(struct rig_client *client);
 /* Key number n and its digest, in static memory; value number n of these bytes into out. */
 void rig_key(uint32_t n, struct key *out_key);
 const uint8_t *rig_digest(uint32_t n);
+
+/* Key number n as entry i of a list of keys in staging memory. */
+void rig_put_key(uint8_t *keys, uint32_t i, uint32_t n);
+
 void rig_value(uint32_t n, uint32_t bytes, uint8_t *out);
 
 /* Which reactor key n belongs to, and its shard. */

@@ -33,14 +33,8 @@ static uint64_t ask_at(struct rig_client *client, uint64_t at, uint32_t first, u
     uint8_t *memory = client->ring.staging + at;
 
     for (uint32_t i = 0; i < count; i++) {
-        struct shm_key copy = {0};
-        struct key key;
-
-        rig_key(first + i, &key);
-        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-        copy.length = key.length;
-        if (at + (i + 1) * sizeof(copy) <= client->ring.staging_bytes)
-            memcpy(memory + i * sizeof(copy), &copy, sizeof(copy));
+        if (at + (i + 1) * sizeof(struct shm_key) <= client->ring.staging_bytes)
+            rig_put_key(memory, i, first + i);
     }
     return rig_submit(client, &entry);
 }

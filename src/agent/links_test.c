@@ -212,13 +212,7 @@ static void a_batch_goes_on_by_the_other_link(void **state)
     const uint8_t *answers = client->ring.staging + 16 * sizeof(struct shm_key);
 
     for (uint32_t i = 0; i < 16; i++) {
-        struct shm_key copy = {0};
-        struct key key;
-
-        rig_key(first + i * 4, &key);
-        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-        copy.length = key.length;
-        memcpy(client->ring.staging + i * sizeof(copy), &copy, sizeof(copy));
+        rig_put_key(client->ring.staging, i, first + i * 4);
     }
     rig->fake[0]->wrong = FAKE_RESET;
     assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_OK);

@@ -54,15 +54,9 @@ static uint64_t ask_of(struct rig_client *client, uint32_t volume, uint32_t at, 
     uint8_t *memory = client->ring.staging + at;
 
     for (uint32_t i = 0, n = first; i < count; n++) {
-        struct shm_key copy = {0};
-        struct key key;
-
         if (owner != ANY && rig_owner(client->rig, KV, n) != owner)
             continue;
-        rig_key(n, &key);
-        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-        copy.length = key.length;
-        memcpy(memory + i++ * sizeof(copy), &copy, sizeof(copy));
+        rig_put_key(memory, i++, n);
     }
     memset(memory + count * sizeof(struct shm_key), 0xee, count);
     return rig_submit(client, &entry);

@@ -141,12 +141,8 @@ static uint32_t hint(struct rig_client *client, uint32_t n, uint8_t flags, uint3
                                .lease = shm_hint(tier, 0, pin_s),
                                .aside = rig_now_ns(client->rig) + 10 * S,
                                .deadline_ns = rig_now_ns(client->rig) + 1 * S};
-    struct shm_key copy = {.length = LIMIT_KEY_BYTES};
-    struct key key;
 
-    rig_key(n, &key);
-    memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-    memcpy(client->ring.staging + AT, &copy, sizeof(copy));
+    rig_put_key(client->ring.staging + AT, 0, n);
     return rig_wait(client, rig_submit(client, &entry))->status;
 }
 

@@ -70,13 +70,7 @@ static uint32_t pins_asked(struct rig_client *client, const struct pins *pins,
     uint32_t taken = 0;
 
     for (uint32_t i = 0; i < pins->count; i++) {
-        struct shm_key copy = {0};
-        struct key key;
-
-        rig_key(pins->first + i, &key);
-        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-        copy.length = key.length;
-        memcpy(memory + i * sizeof(copy), &copy, sizeof(copy));
+        rig_put_key(memory, i, pins->first + i);
     }
     reasons = memory + pins->count * sizeof(struct shm_key);
     memset(reasons, 0xee, pins->count);

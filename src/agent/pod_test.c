@@ -144,13 +144,7 @@ static uint32_t matched(struct rig_client *client, uint32_t first, uint32_t coun
     uint32_t found = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        struct shm_key copy = {0};
-        struct key key;
-
-        rig_key(first + i, &key);
-        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-        copy.length = key.length;
-        memcpy(memory + i * sizeof(copy), &copy, sizeof(copy));
+        rig_put_key(memory, i, first + i);
     }
     answer = rig_wait(client, rig_submit(client, &entry));
     assert_non_null(answer);

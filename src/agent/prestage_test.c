@@ -58,13 +58,7 @@ static uint64_t hints_send(struct rig_client *client, const struct hints *hints)
     uint8_t *memory = client->ring.staging + AT;
 
     for (uint32_t i = 0; i < hints->count; i++) {
-        struct shm_key copy = {0};
-        struct key key;
-
-        rig_key(hints->first + i, &key);
-        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-        copy.length = key.length;
-        memcpy(memory + i * sizeof(copy), &copy, sizeof(copy));
+        rig_put_key(memory, i, hints->first + i);
     }
     memset(memory + hints->count * sizeof(struct shm_key), 0xee, hints->count);
     return rig_submit(client, &entry);

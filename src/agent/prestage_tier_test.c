@@ -49,13 +49,7 @@ static uint32_t hints_flags(struct rig_client *client, uint32_t first, uint32_t 
     uint32_t taken = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        struct shm_key copy = {0};
-        struct key key;
-
-        rig_key(first + i, &key);
-        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-        copy.length = key.length;
-        memcpy(memory + i * sizeof(copy), &copy, sizeof(copy));
+        rig_put_key(memory, i, first + i);
     }
     memset(memory + count * sizeof(struct shm_key), 0xee, count);
     answer = rig_wait(client, rig_submit(client, &entry));

@@ -151,14 +151,8 @@ static void a_batch_is_answered_by_the_owners_of_its_keys(void **state)
 
     for (uint32_t n = 0; n < KEYS; n += 2)
         rig_flash(rig, 0, KV, n, BYTES);
-    for (uint32_t n = 0; n < KEYS; n++) {
-        struct shm_key copy = {.length = 16};
-        struct key key;
-
-        rig_key(n, &key);
-        memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-        memcpy(memory + n * sizeof(copy), &copy, sizeof(copy));
-    }
+    for (uint32_t n = 0; n < KEYS; n++)
+        rig_put_key(memory, n, n);
     memset(reasons, 0xee, KEYS);
     assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_OK);
     for (uint32_t n = 0; n < KEYS; n++)

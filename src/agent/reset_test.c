@@ -433,16 +433,11 @@ static void pins_go_with_an_identity(void **state)
     const struct rig_opts opts = {.enclosures = 1, .slots = 32, .epoch = 1, .pin_percent = 50};
     struct shm_submit entry = {.op = SHM_OP_PRESTAGE, .offset = 3u << 20, .bytes = 1};
     const struct agent_prestage_stats *hints;
-    struct shm_key copy = {0};
     struct reset reset;
-    struct key key;
 
     reset_begin(&reset, &opts);
     put(&reset, 0, 1, 1000, SHM_FLAG_ON_FLASH);
-    rig_key(1, &key);
-    memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
-    copy.length = key.length;
-    memcpy(reset.client->ring.staging + entry.offset, &copy, sizeof(copy));
+    rig_put_key(reset.client->ring.staging + entry.offset, 0, 1);
     entry.lease = shm_hint(ICMS_TIER_DRAM, 0, 3600);
     entry.aside = entry.deadline_ns = rig_now_ns(reset.rig) + 1000 * MS;
     assert_int_equal(rig_wait(reset.client, rig_submit(reset.client, &entry))->status, ICMS_OK);

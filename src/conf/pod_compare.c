@@ -272,7 +272,7 @@ static bool volumes_shrink(const struct conf_pod *before, const struct conf_pod 
             first = before->volumes[i].name;
             gone++;
         }
-    if (gone == 0 || may_shrink(before, after))
+    if (gone == 0)
         return false;
     (void)err_set(why, ICMS_CONFIG,
                   "%s: epoch %u lacks %u of %u volumes, %s%s, whose blocks would be lost: if it is "
@@ -287,8 +287,6 @@ static bool volumes_shrink(const struct conf_pod *before, const struct conf_pod 
 static bool volumes_replaced(const struct conf_pod *before, const struct conf_pod *after,
                              const char *file, struct err_why *why)
 {
-    if (may_shrink(before, after))
-        return false;
     for (uint32_t i = 0; i < after->volume_count; i++) {
         const struct conf_pod_volume *is = &after->volumes[i];
         const struct conf_pod_volume *was = conf_pod_volume_find(before, is->name);
@@ -320,8 +318,6 @@ static bool quotas_shrink(const struct conf_pod *before, const struct conf_pod *
 {
     char was_text[32] = "none", is_text[32];
 
-    if (may_shrink(before, after))
-        return false;
     for (uint32_t i = 0; i < after->volume_count; i++) {
         const struct conf_pod_volume *is = &after->volumes[i];
         const struct conf_pod_volume *was = conf_pod_volume_find(before, is->name);
@@ -346,8 +342,6 @@ static bool quotas_shrink(const struct conf_pod *before, const struct conf_pod *
 static bool volumes_open(const struct conf_pod *before, const struct conf_pod *after,
                          const char *file, struct err_why *why)
 {
-    if (may_shrink(before, after))
-        return false;
     for (uint32_t i = 0; i < after->volume_count; i++) {
         const struct conf_pod_volume *is = &after->volumes[i];
         const struct conf_pod_volume *was = conf_pod_volume_find(before, is->name);
@@ -414,9 +408,10 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
                       file);
         return CONF_POD_REFUSED;
     }
-    if (volume_goes_back(before, after, file, why) || volumes_shrink(before, after, file, why) ||
-        volumes_replaced(before, after, file, why) || quotas_shrink(before, after, file, why) ||
-        volumes_open(before, after, file, why))
+    if (volume_goes_back(before, after, file, why) ||
+        (!may_shrink(before, after) &&
+         (volumes_shrink(before, after, file, why) || volumes_replaced(before, after, file, why) ||
+          quotas_shrink(before, after, file, why) || volumes_open(before, after, file, why))))
         return CONF_POD_REFUSED;
     *out_gone = enclosures_gone(before, after);
     if (*out_gone == 0 || may_shrink(before, after))

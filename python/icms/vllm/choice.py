@@ -13,7 +13,7 @@ SLACK of the time that computing takes, or FLOOR_SECONDS where that is more, bey
 - a load, phase by phase (`Phases`), with the time to compute one block at least. What is expected within
   that time is asked for at once. Of more the first phase asks for the blocks that would be computed in that
   time, and all others wait for them: a path that became much slower costs no more than that, and is not
-  filled with what nobody awaits. When a phase is late, its pace
+  filled with what is not awaited. When a phase is late, its pace
   decides: if the rest comes sooner at this pace than it is computed, it is asked for with a deadline that
   is made of this pace;
 - a trial (`decide`), where computing is expected to be faster, or nothing is known of the path: the first
@@ -21,7 +21,7 @@ SLACK of the time that computing takes, or FLOOR_SECONDS where that is more, bey
   computing, the rest is loaded, so a path that was repaired is used at once. What is late may come while the
   engine computes: from it the agent learns how slow the path is.
 
-Deadlines travel to the target, which does not send what nobody awaits any more. So they also keep a
+Deadlines travel to the target, which does not send what is not awaited any more. So they also keep a
 slow path free for what is asked for next. `Trials` bounds what trials take of an engine's time and of a path.
 
 An operator whose engines have more requests than time may want all that is there loaded, because that

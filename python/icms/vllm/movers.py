@@ -151,7 +151,7 @@ class Movers:
              done: Callable[[list[bool]], None], once: bool = False,
              came: Callable[[bytes, Source], None] | None = None) -> None:
         """Fills each room exactly, phase by phase; done gets for which of them that succeeded, in order.
-        once: nobody reads them again. came is told before, on the threads, where each of those was."""
+        once: they are not read again. came is told before, on the threads, where each of those was."""
         self._phase(_Load(volume, names, rooms, phases, done, once, came), *phases.begin())
 
     def store(self, volume: Volume, names: Names, rooms: Sequence[Any],

@@ -4,7 +4,7 @@
 The blocks of a request that is queued will be asked for when those before it are computed. A hint that
 says so keeps them in the agent's memory until then, and those of the request that is next come first.
 
-How long it takes is a guess: nobody knows how much of the others' prompts is not computed because it is
+How long it takes is a guess: it is not known how much of the others' prompts is not computed because it is
 there, nor for how long they decode. So the hint is said again when half of its time is over, for as long
 as the request waits.
 
