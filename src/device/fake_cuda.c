@@ -10,6 +10,7 @@ FAKE_API int cuDriverGetVersion(int *version);
 FAKE_API int cuGetErrorName(int code, const char **name);
 FAKE_API int cuGetErrorString(int code, const char **text);
 FAKE_API int cuPointerGetAttribute(void *out, int attribute, uint64_t address);
+FAKE_API int cuPointerGetAttributes(unsigned count, int *attributes, void **out, uint64_t address);
 FAKE_API int cuDeviceGet(int *device, int ordinal);
 FAKE_API int cuDevicePrimaryCtxRetain(void **context, int device);
 FAKE_API int cuDevicePrimaryCtxRelease_v2(int device);
@@ -60,6 +61,11 @@ int cuGetErrorString(int code, const char **text)
 int cuPointerGetAttribute(void *out, int attribute, uint64_t address)
 {
     return fake_pointer(out, attribute, address);
+}
+
+int cuPointerGetAttributes(unsigned count, int *attributes, void **out, uint64_t address)
+{
+    return fake_pointers(count, attributes, out, address);
 }
 
 int cuDeviceGet(int *device, int ordinal)

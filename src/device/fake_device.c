@@ -7,34 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include "device/fake_device.h"
+#include "device/fake_int.h"
 
 #define CONTEXTS 64
 #define DEVICES  2
-#define ALLOCS   512
 #define STREAMS  256
 #define EVENTS   8192
 #define PINS     256
 #define STACK    16
-
-struct context {
-    int ordinal;
-    bool used, destroyed;
-    int error; /* sticks */
-    int retained;
-};
-
-struct alloc {
-    struct context *context;
-    uint64_t address, id;
-    size_t bytes;
-    uint8_t *shadow; /* the same memory, for us */
-    bool host;       /* memory that the CPU may touch */
-    bool pool;       /* memory of a pool: it names no context */
-};
 
 struct event {
     struct context *context;
@@ -68,10 +50,9 @@ struct stream {
     struct step *first, *last;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct context contexts[CONTEXTS]; /* the first ones are the primary ones */
-static struct alloc allocs[ALLOCS];
 static struct stream streams[STREAMS];
 static struct event events[EVENTS];
 static struct {
@@ -80,7 +61,6 @@ static struct {
     struct context *context;
 } pins[PINS];
 static int settings[FAKE_DEVICE_SETS], counts[FAKE_DEVICE_COUNTS];
-static uint64_t ids;
 static pid_t owner; /* process that started the driver */
 static bool engine_started;
 static unsigned seed = 1;
@@ -93,29 +73,13 @@ int fake_setting(int what)
 {
     int value;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     value = settings[what];
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return value;
 }
 
 /* ---- what exists (lock) ---------------------------------------------------------------------- */
-
-static struct alloc *alloc_find(uint64_t address)
-{
-    for (int i = 0; i < ALLOCS; i++)
-        if (allocs[i].bytes != 0 && address >= allocs[i].address &&
-            address - allocs[i].address < allocs[i].bytes)
-            return &allocs[i];
-    return NULL;
-}
-
-static struct alloc *alloc_whole(uint64_t address, size_t bytes)
-{
-    struct alloc *alloc = alloc_find(address);
-
-    return alloc != NULL && bytes <= alloc->bytes - (address - alloc->address) ? alloc : NULL;
-}
 
 static bool pin_has(const uint8_t *memory, size_t bytes)
 {
@@ -184,22 +148,29 @@ static bool step_is_ready(const struct step *step)
            step->event->happened >= step->recorded;
 }
 
-/* Between two places of the device; what lies at the first one is gone, or was never there. */
-static void step_between(const struct step *step, const struct alloc *to)
+/* Copies or writes, an allocation at a time. Lock. */
+static void step_move(const struct step *step)
 {
-    const struct alloc *from = alloc_whole(step->from, step->bytes);
+    size_t bytes;
 
-    if (from == NULL)
-        counts[FAKE_DEVICE_BAD]++;
-    else
-        memcpy(to->shadow + (step->device - to->address),
-               from->shadow + (step->from - from->address), step->bytes);
+    for (size_t at = 0; at < step->bytes; at += bytes) {
+        uint8_t *device = fake_part(step->device + at, (bytes = step->bytes - at, &bytes));
+        const uint8_t *from =
+            step->action == ACTION_COPY_BETWEEN ? fake_part(step->from + at, &bytes) : NULL;
+
+        if (step->action == ACTION_COPY_IN)
+            memcpy(device, step->host + at, bytes);
+        else if (step->action == ACTION_COPY_OUT)
+            memcpy(step->host + at, device, bytes);
+        else if (from != NULL)
+            memcpy(device, from, bytes);
+        else
+            memset(device, step->byte, bytes);
+    }
 }
 
 static void step_run(const struct stream *stream, const struct step *step)
 {
-    struct alloc *alloc;
-
     if (step->action == ACTION_RECORD) {
         if (step->event->used && step->recorded > step->event->happened)
             step->event->happened = step->recorded;
@@ -208,20 +179,16 @@ static void step_run(const struct stream *stream, const struct step *step)
     if (step->action == ACTION_WAIT)
         return;
     counts[FAKE_DEVICE_COPIES] += step->action != ACTION_WRITE;
-    alloc = alloc_whole(step->device, step->bytes);
-    if (alloc == NULL) {
+    if (!fake_has(step->device, step->bytes)) {
         counts[FAKE_DEVICE_BAD]++;
         stream->context->error = FAKE_ILLEGAL;
         return;
     }
-    if (step->action == ACTION_COPY_IN)
-        memcpy(alloc->shadow + (step->device - alloc->address), step->host, step->bytes);
-    else if (step->action == ACTION_COPY_BETWEEN)
-        step_between(step, alloc);
-    else if (step->action == ACTION_COPY_OUT)
-        memcpy(step->host, alloc->shadow + (step->device - alloc->address), step->bytes);
+    /* Between two places; what lies at the first one is gone, or was never there. */
+    if (step->action == ACTION_COPY_BETWEEN && !fake_has(step->from, step->bytes))
+        counts[FAKE_DEVICE_BAD]++;
     else
-        memset(alloc->shadow + (step->device - alloc->address), step->byte, step->bytes);
+        step_move(step);
 }
 
 /* A stream that can go on, at random; NULL: none. */
@@ -245,21 +212,21 @@ static struct stream *engine_pick(void)
 
 static void *engine_run(void *arg)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     for (;;) {
         struct stream *stream = engine_pick();
         struct step *step;
 
         if (stream == NULL) {
-            (void)pthread_cond_wait(&changed, &lock);
+            (void)pthread_cond_wait(&changed, &fake_lock);
             continue;
         }
         if (settings[FAKE_DEVICE_DELAY_US] != 0) {
             int delay = settings[FAKE_DEVICE_DELAY_US];
 
-            (void)pthread_mutex_unlock(&lock);
+            (void)pthread_mutex_unlock(&fake_lock);
             (void)usleep((useconds_t)delay);
-            (void)pthread_mutex_lock(&lock);
+            (void)pthread_mutex_lock(&fake_lock);
             if (!stream->used || stream->held || stream->first == NULL ||
                 settings[FAKE_DEVICE_STUCK] != 0)
                 continue;
@@ -306,7 +273,7 @@ int fake_init(void)
 {
     int code;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     code = settings[FAKE_DEVICE_INIT];
     if (code == 0 && owner != 0 && owner != getpid())
         code = FAKE_NOT_INITIALIZED;
@@ -317,62 +284,38 @@ int fake_init(void)
             contexts[i].used = true;
         }
     }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
-int fake_pointer(void *out, int attribute, uint64_t address)
+int fake_start_wrong(void)
 {
-    const struct alloc *alloc;
-    const void *context;
-    unsigned type, managed = 0;
-    unsigned long long id;
-    int code = FAKE_OK;
+    return owner == getpid() ? FAKE_OK : FAKE_NOT_INITIALIZED;
+}
 
-    (void)pthread_mutex_lock(&lock);
-    alloc = alloc_find(address);
-    if (owner != getpid())
-        code = FAKE_NOT_INITIALIZED;
-    else if (alloc == NULL || alloc->context->destroyed)
-        code = FAKE_INVALID;
-    else if (attribute == 1)
-        memcpy(out, (context = alloc->pool ? NULL : alloc->context, &context), sizeof(context));
-    else if (attribute == 2)
-        memcpy(out, (type = alloc->host ? 1 : 2, &type), sizeof(type));
-    else if (attribute == 7)
-        memcpy(out, (id = alloc->id, &id), sizeof(id));
-    else if (attribute == 8)
-        memcpy(out, &managed, sizeof(managed));
-    else if (attribute == 9)
-        memcpy(out, &alloc->context->ordinal, sizeof(int));
-    else if (attribute == 11)
-        memcpy(out, &alloc->address, sizeof(alloc->address));
-    else if (attribute == 12)
-        memcpy(out, &alloc->bytes, sizeof(alloc->bytes));
-    else
-        code = FAKE_INVALID;
-    (void)pthread_mutex_unlock(&lock);
-    return code;
+struct context *fake_here(void)
+{
+    return depth == 0 ? NULL : stack[depth - 1];
 }
 
 int fake_retain(void **context, int ordinal)
 {
     if (ordinal < 0 || ordinal >= DEVICES)
         return FAKE_NO_DEVICE;
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     contexts[ordinal].retained++;
     counts[FAKE_DEVICE_RETAINED]++;
     *context = &contexts[ordinal];
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return FAKE_OK;
 }
 
 int fake_release(int ordinal)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     contexts[ordinal].retained--;
     counts[FAKE_DEVICE_RETAINED]--;
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return FAKE_OK;
 }
 
@@ -380,9 +323,9 @@ int fake_push(void *context)
 {
     int code;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     code = context_wrong(context);
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     if (code == FAKE_OK && depth == STACK)
         code = FAKE_INVALID;
     if (code == FAKE_OK)
@@ -433,9 +376,9 @@ int fake_pin(void *memory, size_t bytes, bool read_only)
     bool writable = read_only || memory_is_writable(memory, bytes);
     int code, limit;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     while (read_only && settings[FAKE_DEVICE_PIN_HANG] != 0)
-        (void)pthread_cond_wait(&changed, &lock);
+        (void)pthread_cond_wait(&changed, &fake_lock);
     code = here_wrong();
     if (code == FAKE_OK)
         code = capture_wrong(NULL);
@@ -456,7 +399,7 @@ int fake_pin(void *memory, size_t bytes, bool read_only)
             counts[FAKE_DEVICE_PINS]++;
             break;
         }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
@@ -464,7 +407,7 @@ int fake_unpin(const void *memory)
 {
     int code = FAKE_INVALID;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     if (settings[FAKE_DEVICE_UNPIN] != 0)
         code = settings[FAKE_DEVICE_UNPIN];
     for (int i = 0; i < PINS && code == FAKE_INVALID; i++)
@@ -473,7 +416,7 @@ int fake_unpin(const void *memory)
             counts[FAKE_DEVICE_PINS]--;
             code = FAKE_OK;
         }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
@@ -497,7 +440,7 @@ int fake_stream_new(void **stream)
 {
     int code;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     code = here_wrong();
     if (code == FAKE_OK)
         code = settings[FAKE_DEVICE_STREAM];
@@ -505,7 +448,7 @@ int fake_stream_new(void **stream)
         *stream = stream_make(stack[depth - 1]);
         code = *stream == NULL ? FAKE_NO_MEMORY : FAKE_OK;
     }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
@@ -513,7 +456,7 @@ int fake_stream_free(void *stream)
 {
     struct stream *s;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     s = stream_of(stream);
     if (s != NULL) {
         stream_clear(s);
@@ -521,7 +464,7 @@ int fake_stream_free(void *stream)
         s->context = NULL;
         counts[FAKE_DEVICE_STREAMS]--;
     }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return s == NULL ? FAKE_BAD_HANDLE : FAKE_OK;
 }
 
@@ -529,10 +472,10 @@ int fake_stream_captures(void *stream, int *status)
 {
     const struct stream *s;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     s = stream_of(stream);
     *status = s != NULL && s->captures;
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return s == NULL ? FAKE_BAD_HANDLE : FAKE_OK;
 }
 
@@ -550,7 +493,7 @@ int fake_event_new(void **event)
     static unsigned next; /* as in stream_make */
     int code;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     code = here_wrong();
     if (code == FAKE_OK) {
         code = FAKE_NO_MEMORY;
@@ -565,7 +508,7 @@ int fake_event_new(void **event)
             code = FAKE_OK;
         }
     }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
@@ -580,13 +523,13 @@ int fake_event_free(void *event)
 {
     struct event *e;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     e = event_of(event);
     if (e != NULL) {
         e->used = false;
         counts[FAKE_DEVICE_EVENTS]--;
     }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return e == NULL ? FAKE_BAD_HANDLE : FAKE_OK;
 }
 
@@ -596,7 +539,7 @@ int fake_event_record(void *event, void *stream)
     struct event *e;
     int code;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     s = stream_of(stream);
     e = event_of(event);
     code = settings[FAKE_DEVICE_RECORD];
@@ -611,7 +554,7 @@ int fake_event_record(void *event, void *stream)
         code = stream_push(
             s, &(struct step){.action = ACTION_RECORD, .event = e, .recorded = e->recorded});
     }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
@@ -620,7 +563,7 @@ int fake_event_query(void *event)
     const struct event *e;
     int code;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     e = event_of(event);
     code = e == NULL ? FAKE_BAD_HANDLE : context_wrong(e->context);
     if (code == FAKE_OK)
@@ -629,7 +572,7 @@ int fake_event_query(void *event)
         code = capture_wrong(NULL);
     if (code == FAKE_OK && e->happened < e->recorded)
         code = FAKE_NOT_READY;
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
@@ -639,7 +582,7 @@ int fake_stream_wait(void *stream, void *event)
     struct event *e;
     int code;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     s = stream_of(stream);
     e = event_of(event);
     code = s == NULL || e == NULL ? FAKE_BAD_HANDLE : context_wrong(s->context);
@@ -648,7 +591,7 @@ int fake_stream_wait(void *stream, void *event)
     if (code == FAKE_OK)
         code = stream_push(
             s, &(struct step){.action = ACTION_WAIT, .event = e, .recorded = e->recorded});
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
@@ -657,14 +600,14 @@ int fake_copy_between(uint64_t to, uint64_t from, size_t bytes, void *stream)
     struct stream *s;
     int code;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     s = stream_of(stream);
     code = settings[FAKE_DEVICE_COPY];
     if (code == FAKE_OK)
         code = capture_wrong(s);
     if (code == FAKE_OK)
         code = s == NULL ? FAKE_BAD_HANDLE : context_wrong(s->context);
-    if (code == FAKE_OK && (alloc_whole(to, bytes) == NULL || alloc_whole(from, bytes) == NULL))
+    if (code == FAKE_OK && (!fake_has(to, bytes) || !fake_has(from, bytes)))
         code = FAKE_INVALID;
     if (code == FAKE_OK)
         code = stream_push(
@@ -672,7 +615,7 @@ int fake_copy_between(uint64_t to, uint64_t from, size_t bytes, void *stream)
                    .action = ACTION_COPY_BETWEEN, .device = to, .from = from, .bytes = bytes});
     counts[FAKE_DEVICE_BETWEEN] += code == FAKE_OK;
     counts[FAKE_DEVICE_ASKED] += code == FAKE_OK;
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
@@ -683,9 +626,9 @@ int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_d
 
     if (to_device)
         (void)usleep((useconds_t)fake_setting(FAKE_DEVICE_IN_DELAY_US));
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     while (settings[FAKE_DEVICE_HANG] != 0)
-        (void)pthread_cond_wait(&changed, &lock);
+        (void)pthread_cond_wait(&changed, &fake_lock);
     s = stream_of(stream);
     if (settings[FAKE_DEVICE_COPY_AFTER] > 1)
         settings[FAKE_DEVICE_COPY_AFTER]--;
@@ -699,7 +642,7 @@ int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_d
         counts[FAKE_DEVICE_UNPINNED]++;
         code = FAKE_INVALID;
     }
-    if (code == FAKE_OK && alloc_whole(device, bytes) == NULL)
+    if (code == FAKE_OK && !fake_has(device, bytes))
         code = FAKE_INVALID;
     if (code == FAKE_OK)
         code = stream_push(s, &(struct step){.action = to_device ? ACTION_COPY_IN : ACTION_COPY_OUT,
@@ -707,7 +650,7 @@ int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_d
                                              .host = host,
                                              .bytes = bytes});
     counts[FAKE_DEVICE_ASKED] += code == FAKE_OK;
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return code;
 }
 
@@ -716,27 +659,27 @@ int fake_copy(uint64_t device, void *host, size_t bytes, void *stream, bool to_d
 
 static void table_set(int what, int value)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     settings[what] = value;
     (void)pthread_cond_broadcast(&changed);
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
 }
 
 static int table_count(int what)
 {
     int value;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     value = counts[what];
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return value;
 }
 
 static void table_add(int what, int count)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     counts[what] += count;
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
 }
 
 static void *table_context(int ordinal)
@@ -750,19 +693,19 @@ static void *table_context_new(int ordinal)
     void *found = NULL;
 
     (void)!fake_init();
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     for (int i = DEVICES; i < CONTEXTS && found == NULL; i++)
         if (!contexts[i].used) {
             contexts[i] = (struct context){.ordinal = ordinal, .used = true};
             found = &contexts[i];
         }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return found;
 }
 
 static void table_context_destroy(void *context)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     ((struct context *)context)->destroyed = true;
     for (int i = 0; i < STREAMS; i++)
         if (streams[i].used && streams[i].context == context) {
@@ -780,142 +723,27 @@ static void table_context_destroy(void *context)
             pins[i].bytes = 0;
             counts[FAKE_DEVICE_PINS]--;
         }
-    (void)pthread_mutex_unlock(&lock);
-}
-
-static uint64_t alloc_make(void *context, size_t bytes, uint64_t at, bool host)
-{
-    int fd = memfd_create("fake device", MFD_CLOEXEC);
-    void *guard, *shadow;
-    uint64_t address = 0;
-
-    at = at == 0 && !host ? fake_area_take(bytes) : at;
-    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
-        abort();
-    shadow = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    guard = mmap((void *)(uintptr_t)at, bytes, host ? PROT_READ | PROT_WRITE : PROT_NONE,
-                 MAP_SHARED | (at != 0 ? MAP_FIXED_NOREPLACE : 0), fd, 0);
-    if (shadow == MAP_FAILED || guard == MAP_FAILED)
-        abort();
-    (void)close(fd);
-    (void)pthread_mutex_lock(&lock);
-    for (int i = 0; i < ALLOCS && address == 0; i++)
-        if (allocs[i].bytes == 0) {
-            address = (uint64_t)(uintptr_t)guard;
-            allocs[i] = (struct alloc){.context = context,
-                                       .address = address,
-                                       .id = ++ids,
-                                       .bytes = bytes,
-                                       .shadow = shadow,
-                                       .host = host};
-        }
-    (void)pthread_mutex_unlock(&lock);
-    return address;
-}
-
-int fake_alloc(uint64_t *address, size_t bytes)
-{
-    if (depth == 0)
-        return FAKE_BAD_CONTEXT;
-    *address = alloc_make(stack[depth - 1], bytes, 0, false);
-    return *address == 0 ? FAKE_NO_MEMORY : FAKE_OK;
-}
-
-static uint64_t table_alloc_at(void *context, size_t bytes, uint64_t address)
-{
-    return alloc_make(context, bytes, address, false);
-}
-
-static uint64_t table_alloc(void *context, size_t bytes)
-{
-    return table_alloc_at(context, bytes, 0);
-}
-
-static uint64_t table_alloc_pool(void *context, size_t bytes)
-{
-    uint64_t address = alloc_make(context, bytes, 0, false);
-
-    (void)pthread_mutex_lock(&lock);
-    alloc_find(address)->pool = true;
-    (void)pthread_mutex_unlock(&lock);
-    return address;
-}
-
-static uint64_t table_pinned(void *context, size_t bytes)
-{
-    return alloc_make(context, bytes, 0, true);
-}
-
-static void table_alloc_free(uint64_t address)
-{
-    struct alloc *alloc;
-
-    (void)pthread_mutex_lock(&lock);
-    alloc = alloc_find(address);
-    if (alloc != NULL) {
-        (void)munmap(alloc->shadow, alloc->bytes);
-        (void)munmap((void *)(uintptr_t)alloc->address, alloc->bytes);
-        alloc->bytes = 0;
-    }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
 }
 
 static void table_reset(void)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     memset(settings, 0, sizeof(settings));
     for (int i = 0; i < DEVICES; i++)
         contexts[i].error = 0;
     (void)pthread_cond_broadcast(&changed);
-    (void)pthread_mutex_unlock(&lock);
-    for (int i = 0; i < ALLOCS; i++)
-        if (allocs[i].bytes != 0)
-            table_alloc_free(allocs[i].address);
-}
-
-static void table_write(uint64_t address, const void *from, size_t bytes)
-{
-    struct alloc *alloc;
-
-    (void)pthread_mutex_lock(&lock);
-    alloc = alloc_whole(address, bytes);
-    if (alloc == NULL)
-        abort();
-    memcpy(alloc->shadow + (address - alloc->address), from, bytes);
-    (void)pthread_mutex_unlock(&lock);
-}
-
-static bool table_write_if(uint64_t address, const void *from, size_t bytes)
-{
-    struct alloc *alloc;
-
-    (void)pthread_mutex_lock(&lock);
-    alloc = alloc_whole(address, bytes);
-    if (alloc != NULL)
-        memcpy(alloc->shadow + (address - alloc->address), from, bytes);
-    (void)pthread_mutex_unlock(&lock);
-    return alloc != NULL;
-}
-
-static void table_read(uint64_t address, void *to, size_t bytes)
-{
-    struct alloc *alloc;
-
-    (void)pthread_mutex_lock(&lock);
-    alloc = alloc_whole(address, bytes);
-    if (alloc == NULL)
-        abort();
-    memcpy(to, alloc->shadow + (address - alloc->address), bytes);
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
+    fake_memory_reset();
 }
 
 static void *table_stream_new(void *context)
 {
     void *stream;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     stream = stream_make(context);
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return stream;
 }
 
@@ -926,46 +754,46 @@ static void table_stream_free(void *stream)
 
 static void table_stream_capture(void *stream, bool capture)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     ((struct stream *)stream)->captures = capture;
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
 }
 
 static void table_stream_hold(void *stream, bool hold)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     ((struct stream *)stream)->held = hold;
     (void)pthread_cond_broadcast(&changed);
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
 }
 
 static void table_stream_write(void *stream, uint64_t address, int byte, size_t bytes)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     (void)stream_push(
         stream,
         &(struct step){.action = ACTION_WRITE, .device = address, .byte = byte, .bytes = bytes});
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
 }
 
 static bool table_stream_idle(void *stream)
 {
     bool idle;
 
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     idle = ((struct stream *)stream)->first == NULL;
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
     return idle;
 }
 
 static void table_unpin_all(void)
 {
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_lock(&fake_lock);
     for (int i = 0; i < PINS; i++) {
         counts[FAKE_DEVICE_PINS] -= pins[i].bytes != 0;
         pins[i].bytes = 0;
     }
-    (void)pthread_mutex_unlock(&lock);
+    (void)pthread_mutex_unlock(&fake_lock);
 }
 
 const struct fake_device *fake_device_table(void)
@@ -977,13 +805,13 @@ const struct fake_device *fake_device_table(void)
         .context = table_context,
         .context_new = table_context_new,
         .context_destroy = table_context_destroy,
-        .alloc = table_alloc,
-        .alloc_free = table_alloc_free,
-        .alloc_pool = table_alloc_pool,
-        .alloc_at = table_alloc_at,
-        .pinned = table_pinned,
-        .write = table_write,
-        .read = table_read,
+        .alloc = fake_memory_new,
+        .alloc_free = fake_memory_free,
+        .alloc_pool = fake_memory_pool,
+        .alloc_at = fake_memory_at,
+        .pinned = fake_memory_pinned,
+        .write = fake_memory_write,
+        .read = fake_memory_read,
         .stream_new = table_stream_new,
         .stream_free = table_stream_free,
         .stream_capture = table_stream_capture,
@@ -993,7 +821,9 @@ const struct fake_device *fake_device_table(void)
         .unpin_all = table_unpin_all,
         .get = fake_setting,
         .add = table_add,
-        .write_if = table_write_if,
+        .write_if = fake_memory_write_if,
+        .reserve = fake_memory_reserve,
+        .map = fake_memory_map,
     };
 
     return &table;

@@ -43,6 +43,8 @@ enum fake_device_set {
     FAKE_DEVICE_FILE_HANG,   /* 1: a read of a file does not return                          */
     FAKE_DEVICE_FILE_DELAY_US, /* before a read of a file                                      */
     FAKE_DEVICE_CAPTURE,       /* 1: a stream is captured in the mode that concerns all threads   */
+    FAKE_DEVICE_POINTER,       /* code that asking what an address is returns                   */
+    FAKE_DEVICE_OLD,           /* 1: the driver does not know what is mapped in a reservation   */
     FAKE_DEVICE_SETS,
 };
 
@@ -88,6 +90,8 @@ struct fake_device {
     int (*get)(int what);             /* for fake_cufile.c: what was set */
     void (*add)(int what, int count); /* and what is counted             */
     bool (*write_if)(uint64_t address, const void *from, size_t bytes); /* false: it is gone */
+    uint64_t (*reserve)(void *context, size_t bytes); /* addresses; CUDA                     */
+    void (*map)(uint64_t address, size_t bytes);      /* memory there, until alloc_free      */
 };
 
 __attribute__((visibility("default"))) const struct fake_device *fake_device_table(void);
@@ -128,6 +132,7 @@ uint64_t fake_area_take(uint64_t bytes);
 int fake_setting(int what);
 int fake_init(void);
 int fake_pointer(void *out, int attribute, uint64_t address);
+int fake_pointers(unsigned count, const int *attributes, void *const *out, uint64_t address);
 int fake_retain(void **context, int ordinal);
 int fake_release(int ordinal);
 int fake_push(void *context);
