@@ -297,6 +297,67 @@ static void a_piece_that_is_refused_fails_its_block(void **state)
     layered_close(&l);
 }
 
+/* An allocator's segment that grows (expandable segments): allocations that are mapped one behind
+ * the other, each with an id of its own, in addresses that were reserved for more of them. */
+static void memory_of_several_mappings_is_one_range(void **state)
+{
+    enum { CHUNKS = 3 };
+    struct fixture *f = *state;
+    uint64_t chunk = 128 * KIB, bytes = 60000, address = gpu->reserve(f->context, 64 * chunk);
+    struct icms_memory *memory = NULL;
+    struct icms_piece pieces[2];
+    char why[512] = "";
+
+    for (uint64_t i = 0; i < CHUNKS; i++)
+        gpu->map(address + i * chunk, chunk);
+    assert_int_equal(icms_memory_register(f->icms, ICMS_MEMORY_CUDA, pointer(address),
+                                          CHUNKS * chunk + 1, why, sizeof(why), &memory),
+                     ICMS_INVALID); /* reserved, and nothing is there */
+    assert_non_null(strstr(why, "is not CUDA memory"));
+    memory = reg(f, address, CHUNKS * chunk);
+    for (uint64_t i = 0; i < 2 * CHUNKS - 1; i++) { /* in each of them, and across each border */
+        uint64_t at = address + chunk / 2 * (i + 1) - bytes / 2;
+
+        device_fill(at, bytes, i);
+        assert_int_equal(put_one(f->kv, i, at, bytes), ICMS_OK);
+        device_fill(at, bytes, 100);
+        assert_int_equal(get_one(f->kv, i, at, bytes), ICMS_OK);
+        device_is(at, bytes, i);
+    }
+    /* The allocator gives one back: what lies there is an error, in front or behind, and no copy is
+     * asked for. */
+    gpu->alloc_free(address + 2 * chunk);
+    assert_int_equal(get_one(f->kv, 1, address + 2 * chunk, bytes), ICMS_DEVICE);
+    assert_int_equal(get_one(f->kv, 1, address + 2 * chunk - bytes + 1, bytes), ICMS_DEVICE);
+    pieces[0] = (struct icms_piece){.data = pointer(address), .bytes = 30000};
+    pieces[1] = (struct icms_piece){.data = pointer(address + 2 * chunk), .bytes = 30000};
+    assert_int_equal(move(f->kv, 1, pieces, 2, bytes, false), ICMS_DEVICE);
+    assert_int_equal(get_one(f->kv, 1, address + chunk, bytes), ICMS_OK);
+    gpu->map(address + 2 * chunk, chunk); /* and takes another one */
+    assert_int_equal(move(f->kv, 1, pieces, 2, bytes, false), ICMS_OK);
+    assert_int_equal(get_one(f->kv, 1, address + 2 * chunk, bytes), ICMS_OK);
+    device_is(address + 2 * chunk, bytes, 1);
+    unreg(&memory);
+}
+
+/* A driver that says of a mapping what was reserved only: its ids are not those of all of it. */
+static void memory_of_several_mappings_of_an_old_driver(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t chunk = 128 * KIB, address = gpu->reserve(f->context, 64 * chunk);
+    struct icms_memory *memory;
+
+    gpu->set(FAKE_DEVICE_OLD, 1);
+    gpu->map(address, chunk);
+    gpu->map(address + chunk, chunk);
+    memory = reg(f, address, 2 * chunk);
+    device_fill(address + chunk, 60000, 7);
+    assert_int_equal(put_one(f->kv, 1, address + chunk, 60000), ICMS_OK);
+    assert_int_equal(get_one(f->kv, 1, address + chunk - 30000, 60000), ICMS_OK);
+    device_is(address + chunk - 30000, 60000, 7);
+    unreg(&memory);
+}
+
 static void batches_of_layers_go_through(void **state)
 {
     enum { COUNT = 60, EACH = 16 };
@@ -347,6 +408,8 @@ int main(int argc, char **argv)
         CASE(pieces_that_make_no_sense_are_refused),
         CASE(every_range_is_busy_while_a_device_has_it),
         CASE(a_piece_that_is_refused_fails_its_block),
+        CASE(memory_of_several_mappings_is_one_range),
+        CASE(memory_of_several_mappings_of_an_old_driver),
         CASE(batches_of_layers_go_through),
     };
 

@@ -295,19 +295,26 @@ static bool copy_is_lost(struct device_copier *copier, const struct device_copy 
     return lost;
 }
 
-/* Whether device memory is still what was registered. */
-static bool copier_pieces_are_there(const struct device_copier *copier,
-                                    const struct device_copy *copy)
+/* Whether an address is still what was registered. */
+static bool copier_has(const struct device_copier *copier, uint64_t address, uint64_t id)
 {
     const struct device_driver *driver = copier->options.driver;
     struct device_pointer pointer;
 
+    return device_ops(driver)->look(driver, address, &pointer) && pointer.on_device &&
+           pointer.ordinal == copier->options.place.ordinal && (id == 0 || pointer.id == id);
+}
+
+/* Whether device memory is still what was registered. A piece without an id may lie in several
+ * allocations, of which the first and the last one are asked for. */
+static bool copier_pieces_are_there(const struct device_copier *copier,
+                                    const struct device_copy *copy)
+{
     for (uint32_t i = 0; i < copy->piece_count; i++) {
         const struct device_piece *piece = &copy->pieces[i];
 
-        if (!device_ops(driver)->look(driver, piece->address, &pointer) || !pointer.on_device ||
-            pointer.ordinal != copier->options.place.ordinal ||
-            (piece->id != 0 && pointer.id != piece->id))
+        if (!copier_has(copier, piece->address, piece->id) ||
+            (piece->id == 0 && !copier_has(copier, piece->address + piece->bytes - 1, 0)))
             return false;
     }
     return true;

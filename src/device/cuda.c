@@ -14,14 +14,17 @@
 #define CUDA_VERSION_MIN 11000
 
 /* CUpointer_attribute, CUmemorytype. */
-#define CUDA_POINTER_CONTEXT     1
-#define CUDA_POINTER_MEMORY_TYPE 2
-#define CUDA_POINTER_BUFFER_ID   7
-#define CUDA_POINTER_IS_MANAGED  8
-#define CUDA_POINTER_ORDINAL     9
-#define CUDA_POINTER_RANGE_START 11
-#define CUDA_POINTER_RANGE_SIZE  12
-#define CUDA_MEMORY_DEVICE       2
+#define CUDA_POINTER_CONTEXT      1
+#define CUDA_POINTER_MEMORY_TYPE  2
+#define CUDA_POINTER_BUFFER_ID    7
+#define CUDA_POINTER_IS_MANAGED   8
+#define CUDA_POINTER_ORDINAL      9
+#define CUDA_POINTER_RANGE_START  11
+#define CUDA_POINTER_RANGE_SIZE   12
+#define CUDA_POINTER_MAPPED       13
+#define CUDA_POINTER_MAPPING_SIZE 18 /* CUDA 12; before, the driver does not know these two */
+#define CUDA_POINTER_MAPPING_BASE 19
+#define CUDA_MEMORY_DEVICE        2
 
 #define CUDA_STREAM_NON_BLOCKING  1
 #define CUDA_EVENT_DISABLE_TIMING 2
@@ -108,13 +111,55 @@ static bool cuda_ask(const struct device_driver *driver, int attribute, uint64_t
     return driver->cuda.pointer(out, attribute, address) == 0;
 }
 
+/* Narrows a range around an address to what it has in common with another one that the driver
+ * says. False: it does not say it. */
+static bool cuda_range_meet(const struct device_driver *driver, uint64_t address,
+                            int base_attribute, int bytes_attribute,
+                            struct device_pointer *io_pointer)
+{
+    uint64_t base = 0, end = io_pointer->base + io_pointer->bytes;
+    size_t bytes = 0;
+
+    if (!cuda_ask(driver, base_attribute, address, &base) ||
+        !cuda_ask(driver, bytes_attribute, address, &bytes) || address < base ||
+        address - base >= bytes)
+        return false;
+    if (io_pointer->base < base)
+        io_pointer->base = base;
+    if (end > base + bytes)
+        end = base + bytes;
+    io_pointer->bytes = end - io_pointer->base;
+    return true;
+}
+
+/* The allocation around an address. Memory that cuMemMap puts together is many of them, one behind
+ * the other in a range of addresses: the driver's "range" is all that was reserved, mapped or not,
+ * its "mapping" the one allocation. */
+static void cuda_range(const struct device_driver *driver, uint64_t address,
+                       struct device_pointer *io_pointer)
+{
+    bool ranged, mapping;
+
+    io_pointer->base = 0;
+    io_pointer->bytes = UINT64_MAX;
+    ranged = cuda_range_meet(driver, address, CUDA_POINTER_RANGE_START, CUDA_POINTER_RANGE_SIZE,
+                             io_pointer);
+    mapping = cuda_range_meet(driver, address, CUDA_POINTER_MAPPING_BASE, CUDA_POINTER_MAPPING_SIZE,
+                              io_pointer);
+    if (!ranged && !mapping) {
+        io_pointer->base = address;
+        io_pointer->bytes = 1;
+    }
+    if (!mapping && io_pointer->context == NULL)
+        io_pointer->id = 0; /* of one allocation, where there may be many */
+}
+
 static bool cuda_look(const struct device_driver *driver, uint64_t address,
                       struct device_pointer *out_pointer)
 {
     struct device_pointer pointer = {.ordinal = -1};
-    unsigned type = 0, managed = 0;
+    unsigned type = 0, managed = 0, mapped = 1;
     unsigned long long id = 0;
-    size_t bytes = 0;
     int code;
 
     code = driver->cuda.pointer(&type, CUDA_POINTER_MEMORY_TYPE, address);
@@ -130,12 +175,10 @@ static bool cuda_look(const struct device_driver *driver, uint64_t address,
         pointer.ordinal = -1;
     if (cuda_ask(driver, CUDA_POINTER_BUFFER_ID, address, &id))
         pointer.id = id;
-    if (!cuda_ask(driver, CUDA_POINTER_RANGE_START, address, &pointer.base) ||
-        !cuda_ask(driver, CUDA_POINTER_RANGE_SIZE, address, &bytes) || bytes == 0) {
-        pointer.base = address;
-        bytes = 1;
-    }
-    pointer.bytes = bytes;
+    if (pointer.context == NULL && cuda_ask(driver, CUDA_POINTER_MAPPED, address, &mapped) &&
+        mapped == 0)
+        return false; /* reserved, and nothing is there */
+    cuda_range(driver, address, &pointer);
     *out_pointer = pointer;
     return true;
 }

@@ -53,7 +53,8 @@ struct device_pointer {
     int ordinal;   /* of the device                                                          */
     uint64_t base; /* the allocation around the address                                      */
     uint64_t bytes; /* of the allocation                                                      */
-    uint64_t id;    /* of the allocation, never given to another one; 0: the driver has none  */
+    uint64_t id;    /* of the allocation, never given to another one; 0: the driver has none, or
+                       base and bytes may be those of several                                    */
 };
 
 /* Where streams, events and copies of a thread go: one context of one device. */
