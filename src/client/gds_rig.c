@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,6 +38,7 @@ void on_log(void *arg, const char *line)
     if (strstr(line, "cuFile") == NULL)
         return;
     (void)snprintf(f->line, sizeof(f->line), "%s", line);
+    atomic_store(&f->slack, prctl(PR_GET_TIMERSLACK));
     atomic_fetch_add(&f->lines, 1);
 }
 
@@ -302,6 +304,7 @@ void choose(struct fixture *f, const char *words)
         assert_true(now_ms() - begin < WAIT_MS);
     if (strstr(f->line, words) == NULL)
         fail_msg("%s", f->line);
+    assert_int_equal(atomic_load(&f->slack), 1); /* it measures */
     gpu->set(FAKE_DEVICE_IN_DELAY_US, 0);
 }
 

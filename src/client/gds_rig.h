@@ -30,11 +30,11 @@ struct fixture {
     struct icms *icms;
     struct icms_volume *volume;
     struct icms_memory *memory;
-    uint64_t address;        /* of BLOCKS times BYTES */
-    uint64_t next;           /* block that was not asked for yet */
-    enum icms_source source; /* of the last one that came */
-    _Atomic int lines;
-    char line[512]; /* of how the drive is read */
+    uint64_t address;         /* of BLOCKS times BYTES */
+    uint64_t next;            /* block that was not asked for yet */
+    enum icms_source source;  /* of the last one that came */
+    _Atomic int lines, slack; /* slack: timer slack of the thread that said the last one, in ns */
+    char line[512];           /* of how the drive is read */
 };
 
 uint64_t now_ms(void);

@@ -310,6 +310,7 @@ static void reads_that_fail_are_the_hosts(void **state)
     reads_take_the_host(f, 3);
     assert_int_equal(atomic_load(&f->lines), 2);
     assert_non_null(strstr(f->line, "reads of the drive by cuFile (GDS) failed"));
+    assert_int_equal(atomic_load(&f->slack), 1); /* of a lane */
     status_has(f, "\"drive_reads\":\"host\",\"why\":\"reads of the drive by cuFile (GDS) failed");
 }
 

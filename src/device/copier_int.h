@@ -56,6 +56,7 @@ struct device_copier {
     _Atomic bool failed;          /* the driver does not say any more what ended                */
     uint32_t busy;                /* copies in states ORDERED and LOST                          */
     uint64_t since_ns;            /* when the oldest of them was ordered, about                 */
+    uint64_t awake_until_ns;      /* its thread does not sleep; 0: it has not looked yet         */
     struct list free_;            /* copies                                                     */
     struct list queue;            /* QUEUED                                                     */
     struct list ordered[2];       /* ORDERED and LOST, by direction, oldest first               */
@@ -77,6 +78,9 @@ static inline void copier_unlock(struct device_copier *copier)
 
 /* Starts a thread of the copier; signals of the process are for its own threads. */
 bool copier_thread(pthread_t *thread, void *(*run)(void *arg), void *arg);
+
+/* This thread sleeps as long as it says, and not 50 us more: what ends meanwhile is small. */
+void copier_sleep_exactly(void);
 
 /* Calls landed(), or failed() with the line. Lock; not held meanwhile. */
 void copier_call(struct device_copier *copier, const char *line);

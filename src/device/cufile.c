@@ -324,6 +324,7 @@ static void *lane_run(void *arg)
     struct device_copier *copier = lane->copier;
     struct device_cufile *own = copier->cufile;
 
+    copier_sleep_exactly();
     copier_lock(copier);
     while (!copier->closed || lane->state == LANE_READING) {
         if (lane->state == LANE_READING) {
@@ -490,6 +491,7 @@ static void *cufile_begin(void *arg)
     cpu_set_t cpus;
     bool on = false;
 
+    copier_sleep_exactly();
     /* Not the processor of the loop that asked; lanes have what this thread has. */
     if (sched_getaffinity(getpid(), sizeof(cpus), &cpus) == 0)
         (void)pthread_setaffinity_np(pthread_self(), sizeof(cpus), &cpus);

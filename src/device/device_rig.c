@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ static void on_landed(void *arg)
 {
     struct fixture *f = arg;
 
+    atomic_store(&f->slack, prctl(PR_GET_TIMERSLACK));
     atomic_fetch_add(&f->landed, 1);
 }
 

@@ -24,6 +24,7 @@ struct fixture {
     struct device_copier *copier;
     _Atomic uint32_t users;
     _Atomic int landed, failed, let_go;
+    _Atomic int slack; /* timer slack of the thread that said so, in nanoseconds */
     char line[512];
 };
 

@@ -564,6 +564,7 @@ int fake_event_query(void *event)
     int code;
 
     (void)pthread_mutex_lock(&fake_lock);
+    counts[FAKE_DEVICE_QUERIES]++;
     e = event_of(event);
     code = e == NULL ? FAKE_BAD_HANDLE : context_wrong(e->context);
     if (code == FAKE_OK)

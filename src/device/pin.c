@@ -284,6 +284,7 @@ bool copier_pins_leave(struct device_copier *copier)
         pin->kept = !gone;
         if (gone)
             pin->memory = NULL;
+        (void)pthread_cond_broadcast(&copier->changed); /* who wants to pin it again */
         some = some || gone;
     }
     return some;
