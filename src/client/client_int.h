@@ -297,6 +297,7 @@ struct icms_request {
     bool copying;                 /* put: the next block is on its way from the device      */
     bool copy_wanted;             /* it waits in ROOM_COPIES                                */
     bool copies_given;            /* some were given back: others may wait for them         */
+    uint64_t looked_ns;           /* how long it waited for copies without sleeping         */
     struct icms_block own;        /* of flush and lease: no caller's block                  */
     struct list sent, answered;   /* its operations; lock                                   */
     struct list parted;           /* client_op.part_link: of those sent, with a new part; lock */
@@ -642,6 +643,10 @@ bool client_copies_are_over(const struct icms_request *request);
 
 /* Whether copies of a get are with a device. Its thread. */
 bool client_copies_are_started(const struct icms_request *request);
+
+/* Waits for copies a moment without sleeping, until then at most: one that is over soon costs no
+ * wake-up of this thread. Its thread; no lock. */
+void client_copies_look(struct icms_request *request, uint64_t until_ns);
 
 /* Ends the blocks of a get whose copies are over; gives those up that are not. Its thread. */
 void client_copies_take(struct icms_request *request);

@@ -17,9 +17,13 @@
  * Runs on the request's thread. A driver is asked for nothing here but to record an event on the
  * stream that the call named.
  */
+#include "base/bytes.h"
 #include "base/check.h"
 #include "client/client_int.h"
 #include "client/local.h"
+
+/* How long a request waits for its copies without sleeping, all in all. */
+#define COPIES_LOOK_NS ((uint64_t)50 * 1000)
 
 struct device_copy *client_copy_find(const struct icms_request *request, size_t index)
 {
@@ -214,6 +218,20 @@ bool client_copies_are_started(const struct icms_request *request)
         if (copy_is_waited_for(request, container_of(at, struct device_copy, link)))
             return true;
     return false;
+}
+
+void client_copies_look(struct icms_request *request, uint64_t until_ns)
+{
+    uint64_t begin, now;
+
+    if (request->looked_ns >= COPIES_LOOK_NS ||
+        !(request->copying || client_copies_are_started(request)))
+        return;
+    begin = now = client_now_ns();
+    until_ns = u64_min(until_ns, begin + COPIES_LOOK_NS - request->looked_ns);
+    while (now < until_ns && !client_copies_are_over(request))
+        now = client_now_ns();
+    request->looked_ns += now - begin;
 }
 
 void client_copies_lose(struct icms_request *request, icms_err why)

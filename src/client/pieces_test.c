@@ -273,6 +273,30 @@ static void every_range_is_busy_while_a_device_has_it(void **state)
     layered_close(&l);
 }
 
+/* The thread of a request waits for a copy without sleeping for a moment, once. */
+static void a_copy_that_does_not_end_is_not_waited_for_awake(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, MIB, &memory), begin = client_now_ns(), looked;
+    struct icms_block block = block_of(1, address, 5000);
+    struct icms_request *request = NULL;
+
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    assert_int_equal(icms_get_start(f->kv, &block, 1, NULL, &request), ICMS_OK);
+    for (; request->looked_ns < 50000; (void)!icms_request_wait(request, 1))
+        assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    looked = request->looked_ns;
+    for (int i = 0; i < 20; i++)
+        (void)!icms_request_wait(request, 1);
+    assert_int_equal(request->looked_ns, looked);
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    assert_int_equal(icms_request_end(&request), ICMS_OK);
+    device_is(address, 5000, 1);
+    unreg(&memory);
+}
+
 /* The driver takes some pieces and refuses another one: the block has failed, and its pinned memory
  * is not used before what was taken has ended. */
 static void a_piece_that_is_refused_fails_its_block(void **state)
@@ -407,6 +431,7 @@ int main(int argc, char **argv)
         CASE(a_damaged_value_reaches_no_device),
         CASE(pieces_that_make_no_sense_are_refused),
         CASE(every_range_is_busy_while_a_device_has_it),
+        CASE(a_copy_that_does_not_end_is_not_waited_for_awake),
         CASE(a_piece_that_is_refused_fails_its_block),
         CASE(memory_of_several_mappings_is_one_range),
         CASE(memory_of_several_mappings_of_an_old_driver),

@@ -513,6 +513,7 @@ bool client_request_finish(struct icms_request *request, uint64_t until_ns)
         uint64_t now = client_now_ns();
         uint64_t wake_ns = u64_min(request_expiry_ns(request, now), until_ns);
 
+        client_copies_look(request, wake_ns);
         client_lock(icms);
         reap_rings(icms, true); /* the end of the agent is seen by who sleeps in poll */
         if (!list_empty(&request->queue)) {
