@@ -338,6 +338,7 @@ static void memory_of_several_mappings_is_one_range(void **state)
                                           CHUNKS * chunk + 1, why, sizeof(why), &memory),
                      ICMS_INVALID); /* reserved, and nothing is there */
     assert_non_null(strstr(why, "is not CUDA memory"));
+    assert_int_equal(put_one(f->kv, 1, address + CHUNKS * chunk, bytes), ICMS_NOT_REGISTERED);
     memory = reg(f, address, CHUNKS * chunk);
     for (uint64_t i = 0; i < 2 * CHUNKS - 1; i++) { /* in each of them, and across each border */
         uint64_t at = address + chunk / 2 * (i + 1) - bytes / 2;

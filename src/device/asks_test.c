@@ -59,11 +59,60 @@ static void a_copy_that_does_not_end_is_not_polled_for(void **state)
     device_copy_give(copy);
 }
 
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+#define PIECES 8
+
+/* How often the driver is asked what an address is for a copy of pieces, each in its own range or
+ * all in one. */
+static int looks_of(struct fixture *f, uint64_t address, uint32_t count, uint64_t id, bool one)
+{
+    struct device_copy *copy = device_copy_take(f->copier, PIECES * 1000, &f->users);
+    static _Atomic uint32_t users[PIECES];
+    struct device_piece pieces[PIECES];
+    int looks;
+
+    assert_non_null(copy);
+    fill(copy->memory, PIECES * 1000, 1);
+    for (uint32_t i = 0; i < count; i++)
+        pieces[i] = (struct device_piece){.address = address + i * (BYTES / PIECES),
+                                          .bytes = PIECES * 1000 / count,
+                                          .id = id,
+                                          .users = &users[one ? 0 : i]};
+    device_copy_pieces(copy, pieces, count);
+    looks = gpu->count(FAKE_DEVICE_LOOKS);
+    device_copy_start(copy, &(struct device_order){.direction = DEVICE_IN, .bytes = PIECES * 1000});
+    assert_int_equal(wait_over(copy), COPY_DONE);
+    device_copy_give(copy);
+    wait_users(f, 0);
+    return gpu->count(FAKE_DEVICE_LOOKS) - looks;
+}
+
+/* Once for each range whose allocation is known by an id, with one call where there is one. */
+static void a_range_is_looked_at_once_a_copy(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    struct device_pointer pointer;
+    int one;
+
+    if (IS_GAUDI)
+        skip(); /* it does not say what is allocated */
+    assert_true(device_ops(f->driver)->look(f->driver, address, &pointer));
+    one = looks_of(f, address, 1, pointer.id, true);
+    assert_int_equal(one, IS_CUDA ? 1 : 4);
+    assert_int_equal(looks_of(f, address, PIECES, pointer.id, true), one);
+    assert_int_equal(looks_of(f, address, PIECES, pointer.id, false), PIECES * one);
+    assert_int_equal(looks_of(f, address, PIECES, 0, true), 2 * PIECES * one);
+    assert_int_equal(atomic_load(&f->failed), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(the_thread_sleeps_as_long_as_it_says),
         CASE(a_copy_that_does_not_end_is_not_polled_for),
+        CASE(a_range_is_looked_at_once_a_copy),
     };
 
     gpu = fake_device_load(LIBRARY);

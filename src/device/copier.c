@@ -305,18 +305,21 @@ static bool copier_has(const struct device_copier *copier, uint64_t address, uin
     const struct device_driver *driver = copier->options.driver;
     struct device_pointer pointer;
 
-    return device_ops(driver)->look(driver, address, &pointer) && pointer.on_device &&
+    return device_ops(driver)->identify(driver, address, &pointer) && pointer.on_device &&
            pointer.ordinal == copier->options.place.ordinal && (id == 0 || pointer.id == id);
 }
 
-/* Whether device memory is still what was registered. A piece without an id may lie in several
- * allocations, of which the first and the last one are asked for. */
+/* Whether device memory is still what was registered. Pieces of one range that has an id lie in one
+ * allocation, which is asked for once; a piece without an id may lie in several, of which the first
+ * and the last one are asked for. */
 static bool copier_pieces_are_there(const struct device_copier *copier,
                                     const struct device_copy *copy)
 {
     for (uint32_t i = 0; i < copy->piece_count; i++) {
         const struct device_piece *piece = &copy->pieces[i];
 
+        if (i > 0 && piece->id != 0 && piece->id == piece[-1].id && piece->users == piece[-1].users)
+            continue;
         if (!copier_has(copier, piece->address, piece->id) ||
             (piece->id == 0 && !copier_has(copier, piece->address + piece->bytes - 1, 0)))
             return false;

@@ -42,6 +42,7 @@ static const struct device_symbol cuda_symbols[] = {
     CUDA_SYMBOL(error_name, "cuGetErrorName"),
     CUDA_SYMBOL(error_string, "cuGetErrorString"),
     CUDA_SYMBOL(pointer, "cuPointerGetAttribute"),
+    CUDA_SYMBOL(pointers, "cuPointerGetAttributes"),
     CUDA_SYMBOL(device, "cuDeviceGet"),
     CUDA_SYMBOL(primary_retain, "cuDevicePrimaryCtxRetain"),
     CUDA_SYMBOL(primary_release, "cuDevicePrimaryCtxRelease_v2"),
@@ -154,32 +155,36 @@ static void cuda_range(const struct device_driver *driver, uint64_t address,
         io_pointer->id = 0; /* of one allocation, where there may be many */
 }
 
+static bool cuda_identify(const struct device_driver *driver, uint64_t address,
+                          struct device_pointer *out_pointer)
+{
+    int attributes[] = {CUDA_POINTER_MEMORY_TYPE, CUDA_POINTER_IS_MANAGED, CUDA_POINTER_CONTEXT,
+                        CUDA_POINTER_ORDINAL,     CUDA_POINTER_BUFFER_ID,  CUDA_POINTER_MAPPED};
+    uint64_t type = 0, managed = 0, mapped = 0, id = 0; /* wide enough for what the driver says */
+    struct device_pointer pointer = {.ordinal = -1};
+    void *said[] = {&type, &managed, &pointer.context, &pointer.ordinal, &id, &mapped};
+    int code = driver->cuda.pointers(sizeof(attributes) / sizeof(attributes[0]), attributes, said,
+                                     address);
+
+    out_pointer->is_unsaid = code == DEVICE_NOT_INITIALIZED;
+    if (code != 0 || type == 0)
+        return false;
+    pointer.on_device = type == CUDA_MEMORY_DEVICE && managed == 0;
+    pointer.id = id;
+    if (pointer.on_device && pointer.context == NULL && mapped == 0) {
+        out_pointer->is_unsaid = true; /* reserved, and nothing is there */
+        return false;
+    }
+    *out_pointer = pointer;
+    return true;
+}
+
 static bool cuda_look(const struct device_driver *driver, uint64_t address,
                       struct device_pointer *out_pointer)
 {
-    struct device_pointer pointer = {.ordinal = -1};
-    unsigned type = 0, managed = 0, mapped = 1;
-    unsigned long long id = 0;
-    int code;
-
-    code = driver->cuda.pointer(&type, CUDA_POINTER_MEMORY_TYPE, address);
-    out_pointer->is_unsaid = code == DEVICE_NOT_INITIALIZED;
-    if (code != 0)
+    if (!cuda_identify(driver, address, out_pointer))
         return false;
-    if (!cuda_ask(driver, CUDA_POINTER_IS_MANAGED, address, &managed))
-        managed = 0;
-    pointer.on_device = type == CUDA_MEMORY_DEVICE && managed == 0;
-    if (!cuda_ask(driver, CUDA_POINTER_CONTEXT, address, &pointer.context))
-        pointer.context = NULL;
-    if (!cuda_ask(driver, CUDA_POINTER_ORDINAL, address, &pointer.ordinal))
-        pointer.ordinal = -1;
-    if (cuda_ask(driver, CUDA_POINTER_BUFFER_ID, address, &id))
-        pointer.id = id;
-    if (pointer.context == NULL && cuda_ask(driver, CUDA_POINTER_MAPPED, address, &mapped) &&
-        mapped == 0)
-        return false; /* reserved, and nothing is there */
-    cuda_range(driver, address, &pointer);
-    *out_pointer = pointer;
+    cuda_range(driver, address, out_pointer);
     return true;
 }
 
@@ -319,6 +324,7 @@ const struct device_ops device_cuda = {
     .bind = cuda_bind,
     .start = cuda_start,
     .look = cuda_look,
+    .identify = cuda_identify,
     .hold = cuda_hold,
     .rele = cuda_rele,
     .enter = cuda_enter,

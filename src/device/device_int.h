@@ -28,6 +28,7 @@ struct cuda_calls {
     int (*error_name)(int code, const char **name);
     int (*error_string)(int code, const char **text);
     int (*pointer)(void *out, int attribute, uint64_t address);
+    int (*pointers)(unsigned count, int *attributes, void **out, uint64_t address);
     int (*device)(int *device, int ordinal);
     int (*primary_retain)(void **context, int device);
     int (*primary_release)(int device);

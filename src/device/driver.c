@@ -135,7 +135,7 @@ bool device_is_foreign(const void *address)
 
         if (driver == NULL)
             continue;
-        if (driver->ops->look(driver, (uint64_t)(uintptr_t)address, &pointer)) {
+        if (driver->ops->identify(driver, (uint64_t)(uintptr_t)address, &pointer)) {
             if (pointer.on_device && !(pointer.may_be_host && driver_address_is_readable(address)))
                 return true;
         } else if (pointer.is_unsaid && address != NULL && !driver_address_is_readable(address)) {

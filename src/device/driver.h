@@ -45,8 +45,9 @@ enum device_kind {
 
 /* What a driver says of an address. */
 struct device_pointer {
-    bool is_unsaid;   /* with look's false: the driver is not started in this process, and knows
-                         nothing: a child of fork() has the addresses of its parent, too        */
+    bool is_unsaid;   /* with look's false: what is there, if something is. The driver is not
+                         started in this process, or ended with it: a child of fork() has the
+                         addresses of its parent, too. Or the address is only reserved          */
     bool on_device;   /* the CPU cannot touch it; else it is host memory that the driver knows   */
     bool may_be_host; /* on_device says what the device has: the CPU may have other memory there */
     void *context; /* that the memory belongs to; NULL: to the device alone                       */
@@ -86,6 +87,10 @@ struct device_ops {
      * for a device. */
     bool (*look)(const struct device_driver *driver, uint64_t address,
                  struct device_pointer *out_pointer);
+
+    /* The same without base and bytes, for each copy: it costs one call of a driver that can. */
+    bool (*identify)(const struct device_driver *driver, uint64_t address,
+                     struct device_pointer *out_pointer);
 
     /* Keeps the context of a place alive where the driver counts who uses it, and names one where
      * the place has none. True: rele has to follow. */

@@ -60,11 +60,13 @@ int cuGetErrorString(int code, const char **text)
 
 int cuPointerGetAttribute(void *out, int attribute, uint64_t address)
 {
+    fake_device_table()->add(FAKE_DEVICE_LOOKS, 1);
     return fake_pointer(out, attribute, address);
 }
 
 int cuPointerGetAttributes(unsigned count, int *attributes, void **out, uint64_t address)
 {
+    fake_device_table()->add(FAKE_DEVICE_LOOKS, 1);
     return fake_pointers(count, attributes, out, address);
 }
 

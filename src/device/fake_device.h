@@ -64,6 +64,7 @@ enum fake_device_count {
     FAKE_DEVICE_FILE_READS, /* and that came                                               */
     FAKE_DEVICE_BROKEN,     /* captures that a call broke                                      */
     FAKE_DEVICE_QUERIES,    /* times that an event was asked for                           */
+    FAKE_DEVICE_LOOKS,      /* and what an address is                                      */
     FAKE_DEVICE_COUNTS,
 };
 

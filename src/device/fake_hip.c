@@ -53,6 +53,7 @@ const char *hipGetErrorString(int code)
 
 int hipPointerGetAttribute(void *out, int attribute, uint64_t address)
 {
+    fake_device_table()->add(FAKE_DEVICE_LOOKS, 1);
     return attribute == 1 ? FAKE_INVALID : fake_pointer(out, attribute, address);
 }
 

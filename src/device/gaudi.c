@@ -296,6 +296,7 @@ const struct device_ops device_gaudi = {
     .bind = gaudi_bind,
     .start = gaudi_start,
     .look = gaudi_look,
+    .identify = gaudi_look,
     .hold = gaudi_hold,
     .rele = gaudi_rele,
     .enter = gaudi_enter,

@@ -97,13 +97,12 @@ static bool hip_ask(const struct device_driver *driver, int attribute, uint64_t 
     return driver->hip.pointer(out, attribute, address) == 0;
 }
 
-static bool hip_look(const struct device_driver *driver, uint64_t address,
-                     struct device_pointer *out_pointer)
+static bool hip_identify(const struct device_driver *driver, uint64_t address,
+                         struct device_pointer *out_pointer)
 {
     struct device_pointer pointer = {.ordinal = -1};
     unsigned type = 0, managed = 0;
     unsigned long long id = 0;
-    size_t bytes = 0;
     int code;
 
     code = driver->hip.pointer(&type, HIP_POINTER_MEMORY_TYPE, address);
@@ -117,13 +116,23 @@ static bool hip_look(const struct device_driver *driver, uint64_t address,
         pointer.ordinal = -1;
     if (hip_ask(driver, HIP_POINTER_BUFFER_ID, address, &id))
         pointer.id = id;
-    if (!hip_ask(driver, HIP_POINTER_RANGE_START, address, &pointer.base) ||
+    *out_pointer = pointer;
+    return true;
+}
+
+static bool hip_look(const struct device_driver *driver, uint64_t address,
+                     struct device_pointer *out_pointer)
+{
+    size_t bytes = 0;
+
+    if (!hip_identify(driver, address, out_pointer))
+        return false;
+    if (!hip_ask(driver, HIP_POINTER_RANGE_START, address, &out_pointer->base) ||
         !hip_ask(driver, HIP_POINTER_RANGE_SIZE, address, &bytes) || bytes == 0) {
-        pointer.base = address;
+        out_pointer->base = address;
         bytes = 1;
     }
-    pointer.bytes = bytes;
-    *out_pointer = pointer;
+    out_pointer->bytes = bytes;
     return true;
 }
 
@@ -244,6 +253,7 @@ const struct device_ops device_hip = {
     .bind = hip_bind,
     .start = hip_start,
     .look = hip_look,
+    .identify = hip_identify,
     .hold = hip_hold,
     .rele = hip_rele,
     .enter = hip_enter,
