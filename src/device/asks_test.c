@@ -107,12 +107,33 @@ static void a_range_is_looked_at_once_a_copy(void **state)
     assert_int_equal(atomic_load(&f->failed), 0);
 }
 
+/* A driver that has ended, as when the process exits, says of no address what it is: the CPU does
+ * not touch what it cannot read. */
+static void what_a_driver_that_has_ended_does_not_say_is_foreign(void **state)
+{
+    static const int codes[] = {FAKE_NOT_INITIALIZED, FAKE_DEINITIALIZED};
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    int here = 0;
+
+    if (IS_GAUDI)
+        skip(); /* it knows its addresses */
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
+        gpu->set(FAKE_DEVICE_POINTER, codes[i]);
+        assert_true(device_is_foreign((void *)(uintptr_t)address));
+        assert_false(device_is_foreign(&here));
+    }
+    gpu->set(FAKE_DEVICE_POINTER, FAKE_INVALID);
+    assert_false(device_is_foreign((void *)(uintptr_t)address));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(the_thread_sleeps_as_long_as_it_says),
         CASE(a_copy_that_does_not_end_is_not_polled_for),
         CASE(a_range_is_looked_at_once_a_copy),
+        CASE(what_a_driver_that_has_ended_does_not_say_is_foreign),
     };
 
     gpu = fake_device_load(LIBRARY);

@@ -166,7 +166,7 @@ static bool cuda_identify(const struct device_driver *driver, uint64_t address,
     int code = driver->cuda.pointers(sizeof(attributes) / sizeof(attributes[0]), attributes, said,
                                      address);
 
-    out_pointer->is_unsaid = code == DEVICE_NOT_INITIALIZED;
+    out_pointer->is_unsaid = device_is_unsaid(code);
     if (code != 0 || type == 0)
         return false;
     pointer.on_device = type == CUDA_MEMORY_DEVICE && managed == 0;

@@ -10,6 +10,13 @@
 /* Error codes that are the same in CUDA and HIP. */
 #define DEVICE_OUT_OF_MEMORY   2
 #define DEVICE_NOT_INITIALIZED 3
+#define DEVICE_DEINITIALIZED   4 /* the process ends */
+
+/* A driver that says so of an address does not know what is there, also where something is. */
+static inline bool device_is_unsaid(int code)
+{
+    return code == DEVICE_NOT_INITIALIZED || code == DEVICE_DEINITIALIZED;
+}
 
 /* Of a symbol of the library, in the driver's own struct. */
 struct device_symbol {

@@ -17,6 +17,8 @@ const char *fake_code_name(int code)
         return "ERROR_OUT_OF_MEMORY";
     case FAKE_NOT_INITIALIZED:
         return "ERROR_NOT_INITIALIZED";
+    case FAKE_DEINITIALIZED:
+        return "ERROR_DEINITIALIZED";
     case FAKE_NO_DEVICE:
         return "ERROR_NO_DEVICE";
     case FAKE_BAD_CONTEXT:

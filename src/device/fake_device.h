@@ -118,6 +118,7 @@ static inline const struct fake_device *fake_device_load(const char *library)
 #define FAKE_INVALID         1
 #define FAKE_NO_MEMORY       2
 #define FAKE_NOT_INITIALIZED 3
+#define FAKE_DEINITIALIZED   4
 #define FAKE_NO_DEVICE       100
 #define FAKE_BAD_CONTEXT     201
 #define FAKE_BAD_HANDLE      400

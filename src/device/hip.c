@@ -106,7 +106,7 @@ static bool hip_identify(const struct device_driver *driver, uint64_t address,
     int code;
 
     code = driver->hip.pointer(&type, HIP_POINTER_MEMORY_TYPE, address);
-    out_pointer->is_unsaid = code == DEVICE_NOT_INITIALIZED;
+    out_pointer->is_unsaid = device_is_unsaid(code);
     if (code != 0)
         return false;
     if (!hip_ask(driver, HIP_POINTER_IS_MANAGED, address, &managed))
