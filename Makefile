@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep check-engines mutants faults replay bench bench-peers bench-engines bench-prestage bench-choice bench-hot demo demo-pod install format clean help deps deps-check
+.PHONY: all test check check-deep check-engines mutants faults replay bench bench-peers bench-engines bench-prestage bench-choice bench-hot bench-prefill check-gpu demo demo-pod install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -55,6 +55,14 @@ bench-peers: all
 # Conversations with hints and without: arrived in time, stalls, bytes for nothing, others' latency.
 bench-prestage: all
 	@bench/bench_prestage.py --build $(BUILD) $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PRESTAGE)
+
+# On a GPU, with PyTorch: a prefix computed, and loaded by another process.
+bench-prefill: all
+	@bench/bench_prefill.py --build $(BUILD) --json $(BUILD)/prefill.json $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PREFILL)
+
+# What a real GPU's driver says to what the fake one of the tests says.
+check-gpu: all
+	@test/gpu/gpu.py --build $(BUILD) $(if $(BENCH_DIR),--dir $(BENCH_DIR))
 
 # Eight clients on one block beside eight on different ones, and gets of a pod that is gone.
 bench-hot: all
@@ -129,6 +137,9 @@ help:
 	@echo '               gets of a pod that is gone; fails where they miss their bars; BENCH_DIR as above'
 	@echo 'make bench-choice  load or compute, on paths of several bandwidths, by a model of an engine; fails likewise;'
 	@echo '               CHOICE="--paths 1000000 --rounds 2" are its options, BENCH_DIR as above'
+	@echo 'make bench-prefill  on a GPU, with PyTorch: a prefix of up to 128k tokens computed, and loaded by another process from'
+	@echo '               memory, pod and drive; PREFILL="--model DIR --tokens 2048,8192" are its options, BENCH_DIR as above'
+	@echo 'make check-gpu  puts and gets of memory of a real GPU, in order of streams, and what engines do wrong; needs PyTorch'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers; SECURE=1: with'
 	@echo '               authentication, TLS and an encrypted volume'
 	@echo 'make demo-pod  a pod of four enclosures and six servers, each a network namespace, that changes, fails and'
