@@ -233,6 +233,7 @@ int gds_teardown(void **state)
     gpu->reset();
     fake_device_leaks_none(gpu);
     assert_int_equal(gpu->count(FAKE_DEVICE_FILES), 0);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_MEMORIES), 0);
     free(f);
     return 0;
 }

@@ -94,6 +94,24 @@ static void what_cannot_be_used_is_said(void **state)
     }
 }
 
+/* The engine has opened it already, and the library does not take the memory of lanes: it reads to
+ * its own first. */
+static void what_the_library_refuses_is_not_needed(void **state)
+{
+    struct fixture *f = *state;
+
+    choose_device(f);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_MEMORIES), LANES);
+    assert_int_equal(icms_memory_unregister(&f->memory), ICMS_OK);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_MEMORIES), 0);
+    gpu->set(FAKE_DEVICE_FILE_OPEN, 5026);
+    gpu->set(FAKE_DEVICE_FILE_MEMORY, 5023);
+    f->lines = 0;
+    choose_device(f);
+    assert_int_equal(gpu->count(FAKE_DEVICE_FILE_MEMORIES), 0);
+    reads_pass_the_host(f, 4);
+}
+
 /* In a process that the loader leaves without the library, or with one that lacks functions. */
 static void library_child(bool is_old)
 {
@@ -526,6 +544,8 @@ static void a_context_is_destroyed_during_a_read(void **state)
     gpu->set(FAKE_DEVICE_FILE_HANG, 0);
     assert_int_equal(icms_request_end(&request), ICMS_MISS);
     assert_int_equal(block.status, ICMS_DEVICE);
+    icms_close(&f->icms);
+    gpu->add(FAKE_DEVICE_FILE_MEMORIES, -LANES); /* it took them along */
 }
 
 /* Another agent, as when a volume is made, has the same drive. */
@@ -623,6 +643,7 @@ static int tests_of_pod(void)
         CASE(the_faster_way_is_used),
         CASE(the_slower_way_is_not_used),
         CASE(what_cannot_be_used_is_said),
+        CASE(what_the_library_refuses_is_not_needed),
         CASE(pieces_and_streams_are_as_ever),
         CASE(a_block_is_written_during_a_read),
         cmocka_unit_test_setup_teardown(a_value_of_the_pod_is_not_an_older_one, gds_setup_small,
@@ -650,6 +671,7 @@ int main(int argc, char **argv)
         CASE(the_faster_way_is_used),
         CASE(the_slower_way_is_not_used),
         CASE(what_cannot_be_used_is_said),
+        CASE(what_the_library_refuses_is_not_needed),
         cmocka_unit_test(without_the_library_the_host_reads),
         CASE(pieces_and_streams_are_as_ever),
         CASE(a_block_is_written_during_a_read),

@@ -58,7 +58,8 @@
 /* ---- the library ----------------------------------------------------------------------------- */
 
 #define CUFILE_LIBRARY   "libcufile.so.0"
-#define CUFILE_OPAQUE_FD 1 /* CUfileFileHandleType */
+#define CUFILE_OPAQUE_FD 1    /* CUfileFileHandleType */
+#define CUFILE_IS_OPEN   5026 /* CU_FILE_DRIVER_ALREADY_OPEN: the engine uses it as well */
 
 /* CUfileError_t */
 struct cufile_error {
@@ -81,6 +82,8 @@ struct cufile {
     struct cufile_error (*register_)(void **handle, struct cufile_file *file);
     void (*deregister)(void *handle);
     ssize_t (*read)(void *handle, void *device, size_t bytes, off_t offset, off_t device_offset);
+    struct cufile_error (*memory_register)(const void *device, size_t bytes, int flags);
+    struct cufile_error (*memory_deregister)(const void *device);
 };
 
 static const struct {
@@ -91,9 +94,12 @@ static const struct {
     {"cuFileHandleRegister", offsetof(struct cufile, register_)},
     {"cuFileHandleDeregister", offsetof(struct cufile, deregister)},
     {"cuFileRead", offsetof(struct cufile, read)},
+    {"cuFileBufRegister", offsetof(struct cufile, memory_register)},
+    {"cuFileBufDeregister", offsetof(struct cufile, memory_deregister)},
 };
 
-/* Opens it, for ever: each copier anew. False: *out_why, of bytes, says why not. */
+/* Opens it, for ever: each copier anew. False: *out_why, of bytes, says why not. In the place: its
+ * driver wants a context. */
 static bool cufile_open(struct cufile *out, char *out_why, size_t bytes)
 {
     void *library = dlopen(CUFILE_LIBRARY, RTLD_NOW | RTLD_LOCAL), *found;
@@ -114,6 +120,8 @@ static bool cufile_open(struct cufile *out, char *out_why, size_t bytes)
         memcpy((char *)out + cufile_symbols[i].offset, &found, sizeof(found));
     }
     error = out->open();
+    if (error.error == CUFILE_IS_OPEN)
+        return true;
     if (error.error != 0)
         (void)snprintf(out_why, bytes, "cuFileDriverOpen failed: error %d, CUDA error %d",
                        error.error, error.cuda);
@@ -139,6 +147,7 @@ struct device_lane {
     uint64_t address;         /* of its memory on the device; 0: none                        */
     uint8_t *host;            /* its pinned memory                                           */
     bool pinned;
+    bool registered; /* its memory on the device, with the library                          */
     void *stream, *event;
     pthread_t thread;
     bool started;
@@ -237,14 +246,19 @@ static bool lane_wait(const struct device_lane *lane)
     return right && code == 0;
 }
 
+static void *lane_memory(const struct device_lane *lane)
+{
+    return (void *)(uintptr_t)lane->address; /* an address of the device */
+}
+
 /* Reads into the lane's device memory, and from there to its host memory. In the place. */
 static bool lane_read(const struct device_cufile *own, const struct device_lane *lane,
                       uint64_t offset, uint32_t bytes)
 {
     const struct device_driver *driver = own->copier->options.driver;
-    void *device = (void *)(uintptr_t)lane->address; /* an address of the device */
 
-    return own->library.read(own->handle, device, bytes, (off_t)offset, 0) == (ssize_t)bytes &&
+    return own->library.read(own->handle, lane_memory(lane), bytes, (off_t)offset, 0) ==
+               (ssize_t)bytes &&
            device_ops(driver)->copy_out(driver, lane->host, lane->address, bytes, lane->stream) ==
                0 &&
            lane_wait(lane);
@@ -350,6 +364,7 @@ static bool lane_make(struct device_copier *copier, struct device_lane *lane)
 {
     const struct device_driver *driver = copier->options.driver;
     const struct device_ops *ops = device_ops(driver);
+    struct cufile_error error;
     void *host;
 
     lane->copier = copier;
@@ -360,9 +375,14 @@ static bool lane_make(struct device_copier *copier, struct device_lane *lane)
     (void)madvise(host, LANE_BYTES, MADV_DONTFORK);
     (void)madvise(host, LANE_BYTES, MADV_DONTDUMP);
     lane->pinned = ops->pin(driver, host, LANE_BYTES, false) == 0;
-    return lane->pinned && ops->stream_new(driver, &lane->stream) == 0 &&
-           ops->event_new(driver, &lane->event) == 0 &&
-           ops->memory_new(driver, LANE_BYTES, &lane->address) == 0;
+    if (!lane->pinned || ops->stream_new(driver, &lane->stream) != 0 ||
+        ops->event_new(driver, &lane->event) != 0 ||
+        ops->memory_new(driver, LANE_BYTES, &lane->address) != 0)
+        return false;
+    /* Without it the library reads to memory of its own first, and copies. */
+    error = copier->cufile->library.memory_register(lane_memory(lane), LANE_BYTES, 0);
+    lane->registered = error.error == 0;
+    return true;
 }
 
 /* In the place, if that can be entered. */
@@ -371,6 +391,8 @@ static void lane_unmake(const struct device_copier *copier, struct device_lane *
     const struct device_driver *driver = copier->options.driver;
     const struct device_ops *ops = device_ops(driver);
 
+    if (inside && lane->registered)
+        (void)copier->cufile->library.memory_deregister(lane_memory(lane));
     if (inside && lane->address != 0)
         ops->memory_free(driver, lane->address);
     if (inside && lane->event != NULL)
@@ -500,10 +522,12 @@ static void *cufile_begin(void *arg)
                        "the host reads the drive, not cuFile (GDS): it cannot be opened with "
                        "O_DIRECT: %s",
                        strerror(own->error));
-    } else if (!cufile_open(&own->library, why, sizeof(why))) {
-        (void)snprintf(said, sizeof(said), "the host reads the drive, not cuFile (GDS): %s", why);
     } else if (device_ops(driver)->enter(driver, &own->copier->options.place, &before) == 0) {
-        on = cufile_choose(own, said, sizeof(said));
+        if (cufile_open(&own->library, why, sizeof(why)))
+            on = cufile_choose(own, said, sizeof(said));
+        else
+            (void)snprintf(said, sizeof(said), "the host reads the drive, not cuFile (GDS): %s",
+                           why);
         for (; !on && own->lane_count != 0; own->lane_count--)
             lane_unmake(own->copier, &own->lanes[own->lane_count - 1], true);
         device_ops(driver)->leave(driver, &before);

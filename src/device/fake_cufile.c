@@ -26,6 +26,8 @@ struct fake_file {
 FAKE_API struct fake_error cuFileDriverOpen(void);
 FAKE_API struct fake_error cuFileHandleRegister(void **handle, struct fake_file *file);
 FAKE_API void cuFileHandleDeregister(void *handle);
+FAKE_API struct fake_error cuFileBufRegister(const void *device, size_t bytes, int flags);
+FAKE_API struct fake_error cuFileBufDeregister(const void *device);
 FAKE_API ssize_t cuFileRead(void *handle, void *device, size_t bytes, off_t offset,
                             off_t device_offset);
 
@@ -38,8 +40,16 @@ static const struct fake_device *gpu(void)
     return found;
 }
 
+/* The library looks at the context of its caller. */
+static void want_context(void)
+{
+    if (!gpu()->is_inside())
+        abort();
+}
+
 struct fake_error cuFileDriverOpen(void)
 {
+    want_context();
     return (struct fake_error){.error = gpu()->get(FAKE_DEVICE_FILE_OPEN)};
 }
 
@@ -63,6 +73,26 @@ void cuFileHandleDeregister(void *handle)
 {
     free(handle);
     gpu()->add(FAKE_DEVICE_FILES, -1);
+}
+
+struct fake_error cuFileBufRegister(const void *device, size_t bytes, int flags)
+{
+    int code = gpu()->get(FAKE_DEVICE_FILE_MEMORY);
+
+    want_context();
+    if (device == NULL || bytes == 0 || flags != 0)
+        abort();
+    gpu()->add(FAKE_DEVICE_FILE_MEMORIES, code == 0);
+    return (struct fake_error){.error = code};
+}
+
+struct fake_error cuFileBufDeregister(const void *device)
+{
+    want_context();
+    if (device == NULL)
+        abort();
+    gpu()->add(FAKE_DEVICE_FILE_MEMORIES, -1);
+    return (struct fake_error){0};
 }
 
 ssize_t cuFileRead(void *handle, void *device, size_t bytes, off_t offset, off_t device_offset)

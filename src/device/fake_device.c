@@ -797,6 +797,11 @@ static void table_unpin_all(void)
     (void)pthread_mutex_unlock(&fake_lock);
 }
 
+static bool table_is_inside(void)
+{
+    return depth != 0;
+}
+
 const struct fake_device *fake_device_table(void)
 {
     static const struct fake_device table = {
@@ -825,6 +830,7 @@ const struct fake_device *fake_device_table(void)
         .write_if = fake_memory_write_if,
         .reserve = fake_memory_reserve,
         .map = fake_memory_map,
+        .is_inside = table_is_inside,
     };
 
     return &table;

@@ -45,6 +45,7 @@ enum fake_device_set {
     FAKE_DEVICE_CAPTURE,       /* 1: a stream is captured in the mode that concerns all threads   */
     FAKE_DEVICE_POINTER,       /* code that asking what an address is returns                   */
     FAKE_DEVICE_OLD,           /* 1: the driver does not know what is mapped in a reservation   */
+    FAKE_DEVICE_FILE_MEMORY,   /* code that registering memory with cuFile returns              */
     FAKE_DEVICE_SETS,
 };
 
@@ -65,6 +66,7 @@ enum fake_device_count {
     FAKE_DEVICE_BROKEN,     /* captures that a call broke                                      */
     FAKE_DEVICE_QUERIES,    /* times that an event was asked for                           */
     FAKE_DEVICE_LOOKS,      /* and what an address is                                      */
+    FAKE_DEVICE_FILE_MEMORIES, /* that are registered with cuFile: leaks in the end        */
     FAKE_DEVICE_COUNTS,
 };
 
@@ -94,6 +96,7 @@ struct fake_device {
     bool (*write_if)(uint64_t address, const void *from, size_t bytes); /* false: it is gone */
     uint64_t (*reserve)(void *context, size_t bytes); /* addresses; CUDA                     */
     void (*map)(uint64_t address, size_t bytes);      /* memory there, until alloc_free      */
+    bool (*is_inside)(void);                          /* this thread has a context           */
 };
 
 __attribute__((visibility("default"))) const struct fake_device *fake_device_table(void);
