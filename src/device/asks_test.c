@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -127,13 +129,61 @@ static void what_a_driver_that_has_ended_does_not_say_is_foreign(void **state)
     assert_false(device_is_foreign((void *)(uintptr_t)address));
 }
 
-int main(void)
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* A driver may wait for all that is on the device before it unpins and frees, and a stream of the
+ * engine's is stuck: the copier is left behind, in a process of its own. */
+static void a_driver_that_waits_for_the_engine_is_left_behind(void **state)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    (void)state;
+    if (child == 0) {
+        (void)execl("/proc/self/exe", "asks_test", "sync", (char *)NULL);
+        _exit(9);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int sync_main(void)
+{
+    struct fixture f = {.copier = NULL};
+    struct err_why why = {{0}};
+    uint64_t address, begin;
+    void *stream;
+
+    f.context = gpu->context(0);
+    if (device_driver_get(DEVICE_TEST_KIND, &why, &f.driver) != ICMS_OK ||
+        copier_open(&f, f.context, &why) != ICMS_OK)
+        return 1;
+    address = gpu->alloc(f.context, BYTES);
+    stream = gpu->stream_new(f.context);
+    gpu->stream_hold(stream, true);
+    gpu->stream_write(stream, address, 1, BYTES);
+    gpu->set(FAKE_DEVICE_SYNC, 1);
+    (void)alarm(WAIT_MS / 1000);
+    if (device_copier_free(&f.copier))
+        return 2;
+    gpu->stream_hold(stream, false); /* the thread comes back, and calls nobody */
+    for (begin = now_ms(); gpu->count(FAKE_DEVICE_PINS) != 0; (void)usleep(1000))
+        if (now_ms() - begin > WAIT_MS)
+            return 3;
+    if (copier_open(&f, f.context, &why) != ICMS_OK || !device_copier_free(&f.copier))
+        return 4;
+    return atomic_load(&f.landed) == 0 ? 0 : 5;
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         CASE(the_thread_sleeps_as_long_as_it_says),
         CASE(a_copy_that_does_not_end_is_not_polled_for),
         CASE(a_range_is_looked_at_once_a_copy),
         CASE(what_a_driver_that_has_ended_does_not_say_is_foreign),
+        BARE(a_driver_that_waits_for_the_engine_is_left_behind),
     };
 
     gpu = fake_device_load(LIBRARY);
@@ -141,5 +191,7 @@ int main(void)
         (void)fprintf(stderr, "no fake %s in LD_LIBRARY_PATH\n", LIBRARY);
         return 1;
     }
+    if (argc == 2 && strcmp(argv[1], "sync") == 0)
+        return sync_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

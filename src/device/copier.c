@@ -517,6 +517,60 @@ void copier_sleep_exactly(void)
     (void)prctl(PR_SET_TIMERSLACK, 1ul); /* nanoseconds; the kernel adds 50 us where nobody says */
 }
 
+/* Gives back what the driver made. In the place. */
+static void copier_unmake(struct device_copier *copier)
+{
+    const struct device_driver *driver = copier->options.driver;
+    const struct device_ops *ops = device_ops(driver);
+
+    for (uint32_t i = 0; i < DEVICE_COPIES; i++)
+        if (copier->copies[i].event != NULL)
+            ops->event_free(driver, copier->copies[i].event);
+    for (uint32_t i = 0; i < DEVICE_MARKS; i++)
+        if (copier->marks[i].event != NULL)
+            ops->event_free(driver, copier->marks[i].event);
+    for (int d = 0; d < 2; d++)
+        if (copier->streams[d] != NULL)
+            ops->stream_free(driver, copier->streams[d]);
+    if (copier->memory != NULL)
+        (void)ops->unpin(driver, copier->memory);
+}
+
+/* No thread is in the place. */
+static void copier_rele(struct device_copier *copier)
+{
+    if (copier->is_held)
+        device_ops(copier->options.driver)->rele(copier->options.driver, &copier->options.place);
+    copier->is_held = false;
+}
+
+/* The driver gets back what it made, on this thread: a driver may wait for all that the engine has
+ * on the device before it unpins or frees, and who frees the copier does not wait so long. Lock;
+ * not held meanwhile. */
+static void copier_end(struct device_copier *copier)
+{
+    const struct device_driver *driver = copier->options.driver;
+    struct device_before before;
+    bool let_go;
+    int code;
+
+    while (!copier->left && (copier->pinning || copier_cufile_is_busy(copier)))
+        copier_sleep(copier, copier_now_ns() + LOOK_NS_FAILED);
+    if (copier->left)
+        return;
+    copier_unlock(copier);
+    code = device_ops(driver)->enter(driver, &copier->options.place, &before);
+    copier_cufile_unmake(copier, code == 0);
+    let_go = copier_pins_drop(copier, code);
+    if (code == 0) {
+        copier_unmake(copier);
+        device_ops(driver)->leave(driver, &before);
+    }
+    copier_rele(copier);
+    copier_lock(copier);
+    copier->let_go = let_go;
+}
+
 static void *copier_run(void *arg)
 {
     struct device_copier *copier = arg;
@@ -550,6 +604,7 @@ static void *copier_run(void *arg)
     if (code == 0)
         device_ops(driver)->leave(driver, &before);
     copier_lock(copier);
+    copier_end(copier);
     copier->ended = true;
     (void)pthread_cond_broadcast(&copier->changed);
     copier_unlock(copier);
@@ -651,25 +706,6 @@ static int copier_pin(struct device_copier *copier)
     return code;
 }
 
-/* Gives back what the driver made. In the place. */
-static void copier_unmake(struct device_copier *copier)
-{
-    const struct device_driver *driver = copier->options.driver;
-    const struct device_ops *ops = device_ops(driver);
-
-    for (uint32_t i = 0; i < DEVICE_COPIES; i++)
-        if (copier->copies[i].event != NULL)
-            ops->event_free(driver, copier->copies[i].event);
-    for (uint32_t i = 0; i < DEVICE_MARKS; i++)
-        if (copier->marks[i].event != NULL)
-            ops->event_free(driver, copier->marks[i].event);
-    for (int d = 0; d < 2; d++)
-        if (copier->streams[d] != NULL)
-            ops->stream_free(driver, copier->streams[d]);
-    if (copier->memory != NULL)
-        (void)ops->unpin(driver, copier->memory);
-}
-
 /* Makes streams, events and pinned memory. In the place. */
 static icms_err copier_make(struct device_copier *copier, struct err_why *why)
 {
@@ -701,10 +737,7 @@ static icms_err copier_make(struct device_copier *copier, struct err_why *why)
 
 static void copier_delete(struct device_copier *copier)
 {
-    const struct device_driver *driver = copier->options.driver;
-
-    if (copier->is_held)
-        device_ops(driver)->rele(driver, &copier->options.place);
+    copier_rele(copier);
     if (copier->memory != NULL)
         (void)munmap(copier->memory, copier->bytes);
     (void)pthread_mutex_destroy(&copier->lock);
@@ -813,10 +846,8 @@ static void copier_drain(struct device_copier *copier)
 bool device_copier_free(struct device_copier **copier)
 {
     struct device_copier *c = *copier;
-    struct device_before before;
     uint64_t until_ns;
-    bool ended;
-    int code;
+    bool ended, let_go;
 
     *copier = NULL;
     if (c == NULL)
@@ -830,9 +861,10 @@ bool device_copier_free(struct device_copier **copier)
     while (c->calling != 0) /* it waits for nobody but the owner's locks */
         (void)pthread_cond_wait(&c->changed, &c->lock);
     until_ns = copier_now_ns() + (c->busy == 0 ? (uint64_t)DEVICE_DRAIN_MS * 1000000 : 0);
-    while ((!c->ended || c->pinning || copier_cufile_is_busy(c)) && copier_now_ns() < until_ns)
+    while (!c->ended && copier_now_ns() < until_ns)
         copier_sleep(c, until_ns);
-    ended = c->ended && !c->pinning && !copier_cufile_is_busy(c);
+    ended = c->ended;
+    c->left = !ended;
     copier_unlock(c);
     if (!ended) {
         copier_cufile_detach(c);
@@ -844,13 +876,8 @@ bool device_copier_free(struct device_copier **copier)
     (void)pthread_join(c->thread, NULL);
     if (c->has_pinner)
         (void)pthread_join(c->pinner, NULL);
-    code = device_ops(c->options.driver)->enter(c->options.driver, &c->options.place, &before);
-    copier_cufile_free(c, code == 0);
-    ended = copier_pins_drop(c, code);
-    if (code == 0) {
-        copier_unmake(c);
-        device_ops(c->options.driver)->leave(c->options.driver, &before);
-    }
+    copier_cufile_free(c);
+    let_go = c->let_go;
     copier_delete(c);
-    return ended;
+    return let_go;
 }

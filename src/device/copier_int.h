@@ -46,6 +46,8 @@ struct device_copier {
     bool halted;                  /* no copy starts                                             */
     bool closed;                  /* the thread ends, and calls nobody                          */
     bool ended;                   /* the thread has left the driver for good                    */
+    bool left;                    /* nobody waits for that any more: all stays as it is         */
+    bool let_go;                  /* with ended: the driver has no memory of the caller's       */
     uint32_t calling;             /* threads in landed() or failed()                            */
     bool refused;                 /* failed() was called for a copy                             */
     bool unpinned;                /* and for a range                                            */
@@ -109,9 +111,13 @@ void copier_cufile_leave(struct device_copier *copier);
 /* Whether a read, or a thread, has not ended. Lock. */
 bool copier_cufile_is_busy(const struct device_copier *copier);
 
-/* The end of a copier that is left behind, and of one that is freed; inside: in the place. */
+/* The end of a copier that is left behind. */
 void copier_cufile_detach(struct device_copier *copier);
-void copier_cufile_free(struct device_copier *copier, bool inside);
+
+/* The end of one that is freed: the driver and the library get back what they made, on the copier's
+ * thread; inside: in the place. Then the rest. */
+void copier_cufile_unmake(struct device_copier *copier, bool inside);
+void copier_cufile_free(struct device_copier *copier);
 
 /* What was read for a copy is not used. Lock. */
 void copier_lane_part(struct device_copy *copy);

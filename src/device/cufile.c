@@ -385,7 +385,7 @@ static bool lane_make(struct device_copier *copier, struct device_lane *lane)
     return true;
 }
 
-/* In the place, if that can be entered. */
+/* In the place, if that can be entered. Its thread has ended, and is not joined yet. */
 static void lane_unmake(const struct device_copier *copier, struct device_lane *lane, bool inside)
 {
     const struct device_driver *driver = copier->options.driver;
@@ -403,7 +403,10 @@ static void lane_unmake(const struct device_copier *copier, struct device_lane *
         (void)ops->unpin(driver, lane->host);
     if (lane->host != NULL)
         (void)munmap(lane->host, LANE_BYTES);
-    *lane = (struct device_lane){0};
+    lane->registered = lane->pinned = false;
+    lane->address = 0;
+    lane->host = NULL;
+    lane->event = lane->stream = NULL;
 }
 
 /* The host's way once: the drive to pinned memory, and that to the device. In the place. */
@@ -799,7 +802,20 @@ void copier_cufile_detach(struct device_copier *copier)
             (void)pthread_detach(own->lanes[i].thread);
 }
 
-void copier_cufile_free(struct device_copier *copier, bool inside)
+void copier_cufile_unmake(struct device_copier *copier, bool inside)
+{
+    struct device_cufile *own = copier->cufile;
+
+    if (own == NULL)
+        return;
+    for (uint32_t i = 0; i < DEVICE_LANES; i++)
+        lane_unmake(copier, &own->lanes[i], inside);
+    if (own->handle != NULL)
+        own->library.deregister(own->handle);
+    own->handle = NULL;
+}
+
+void copier_cufile_free(struct device_copier *copier)
 {
     struct device_cufile *own = copier->cufile;
 
@@ -807,13 +823,9 @@ void copier_cufile_free(struct device_copier *copier, bool inside)
         return;
     if (own->begun)
         (void)pthread_join(own->beginner, NULL);
-    for (uint32_t i = 0; i < DEVICE_LANES; i++) {
+    for (uint32_t i = 0; i < DEVICE_LANES; i++)
         if (own->lanes[i].started)
             (void)pthread_join(own->lanes[i].thread, NULL);
-        lane_unmake(copier, &own->lanes[i], inside);
-    }
-    if (own->handle != NULL)
-        own->library.deregister(own->handle);
     if (own->fd >= 0)
         (void)close(own->fd);
     free(own);

@@ -173,6 +173,6 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 
 int cuMemFree_v2(uint64_t address)
 {
-    fake_device_table()->alloc_free(address);
+    fake_free(address);
     return FAKE_OK;
 }

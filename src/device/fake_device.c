@@ -237,6 +237,7 @@ static void *engine_run(void *arg)
         if (stream->first == NULL)
             stream->last = NULL;
         free(step);
+        (void)pthread_cond_broadcast(&changed); /* see fake_sync() */
     }
     return arg;
 }
@@ -403,10 +404,27 @@ int fake_pin(void *memory, size_t bytes, bool read_only)
     return code;
 }
 
+static bool streams_are_idle(void)
+{
+    for (int i = 0; i < STREAMS; i++)
+        if (streams[i].used && streams[i].first != NULL)
+            return false;
+    return true;
+}
+
+void fake_sync(void)
+{
+    (void)pthread_mutex_lock(&fake_lock);
+    while (settings[FAKE_DEVICE_SYNC] != 0 && !streams_are_idle())
+        (void)pthread_cond_wait(&changed, &fake_lock);
+    (void)pthread_mutex_unlock(&fake_lock);
+}
+
 int fake_unpin(const void *memory)
 {
     int code = FAKE_INVALID;
 
+    fake_sync();
     (void)pthread_mutex_lock(&fake_lock);
     if (settings[FAKE_DEVICE_UNPIN] != 0)
         code = settings[FAKE_DEVICE_UNPIN];

@@ -46,6 +46,7 @@ enum fake_device_set {
     FAKE_DEVICE_POINTER,       /* code that asking what an address is returns                   */
     FAKE_DEVICE_OLD,           /* 1: the driver does not know what is mapped in a reservation   */
     FAKE_DEVICE_FILE_MEMORY,   /* code that registering memory with cuFile returns              */
+    FAKE_DEVICE_SYNC,          /* 1: unpinning and freeing wait for all streams                 */
     FAKE_DEVICE_SETS,
 };
 
@@ -147,6 +148,7 @@ int fake_ordinal(void); /* of the thread's context */
 int fake_pin(void *memory, size_t bytes, bool read_only);
 int fake_unpin(const void *memory);
 int fake_alloc(uint64_t *address, size_t bytes);
+void fake_free(uint64_t address);
 int fake_stream_new(void **stream);
 int fake_stream_free(void *stream);
 int fake_stream_captures(void *stream, int *status);

@@ -144,6 +144,6 @@ int hipMalloc(uint64_t *address, size_t bytes)
 
 int hipFree(uint64_t address)
 {
-    fake_device_table()->alloc_free(address);
+    fake_free(address);
     return FAKE_OK;
 }

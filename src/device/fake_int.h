@@ -24,6 +24,9 @@ int fake_start_wrong(void);
 /* The context of this thread; NULL. */
 struct context *fake_here(void);
 
+/* Waits as a driver may that frees: for all that was asked of the device. */
+void fake_sync(void);
+
 /* ---- fake_memory.c --------------------------------------------------------------------------- */
 
 /* Whether all of a range is there: in one allocation, or in mappings of one reservation. Lock. */

@@ -264,6 +264,12 @@ int fake_alloc(uint64_t *address, size_t bytes)
     return *address == 0 ? FAKE_NO_MEMORY : FAKE_OK;
 }
 
+void fake_free(uint64_t address)
+{
+    fake_sync();
+    fake_memory_free(address);
+}
+
 uint64_t fake_memory_at(void *context, size_t bytes, uint64_t address)
 {
     return alloc_make(context, bytes, address == 0 ? fake_area_take(bytes) : address, false, NULL);
