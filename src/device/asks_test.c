@@ -129,6 +129,29 @@ static void what_a_driver_that_has_ended_does_not_say_is_foreign(void **state)
     assert_false(device_is_foreign((void *)(uintptr_t)address));
 }
 
+/* Memory of a context of the engine's own: the primary one, which nobody has, is not made to look
+ * whether it is that. */
+static void no_context_is_made_for_memory_that_has_one(void **state)
+{
+    struct fixture *f = *state;
+    int made = gpu->count(FAKE_DEVICE_MADE);
+    struct err_why why = {{0}};
+    void *context;
+
+    if (!IS_CUDA)
+        skip(); /* they have none */
+    context = gpu->context_new(0);
+    gpu->set(FAKE_DEVICE_INACTIVE, 1);
+    assert_int_equal(copier_open(f, context, &why), ICMS_OK);
+    assert_int_equal(gpu->count(FAKE_DEVICE_MADE), made);
+    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 0);
+    assert_true(device_copier_free(&f->copier));
+    gpu->context_destroy(context);
+    assert_int_equal(copier_open(f, NULL, &why), ICMS_OK); /* memory of the device: it is needed */
+    assert_int_equal(gpu->count(FAKE_DEVICE_MADE), made + 1);
+    assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 1);
+}
+
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* A driver may wait for all that is on the device before it unpins and frees, and a stream of the
@@ -183,6 +206,7 @@ int main(int argc, char **argv)
         CASE(a_copy_that_does_not_end_is_not_polled_for),
         CASE(a_range_is_looked_at_once_a_copy),
         CASE(what_a_driver_that_has_ended_does_not_say_is_foreign),
+        BARE(no_context_is_made_for_memory_that_has_one),
         BARE(a_driver_that_waits_for_the_engine_is_left_behind),
     };
 

@@ -44,6 +44,7 @@ static const struct device_symbol cuda_symbols[] = {
     CUDA_SYMBOL(pointer, "cuPointerGetAttribute"),
     CUDA_SYMBOL(pointers, "cuPointerGetAttributes"),
     CUDA_SYMBOL(device, "cuDeviceGet"),
+    CUDA_SYMBOL(primary_state, "cuDevicePrimaryCtxGetState"),
     CUDA_SYMBOL(primary_retain, "cuDevicePrimaryCtxRetain"),
     CUDA_SYMBOL(primary_release, "cuDevicePrimaryCtxRelease_v2"),
     CUDA_SYMBOL(push, "cuCtxPushCurrent_v2"),
@@ -191,10 +192,16 @@ static bool cuda_look(const struct device_driver *driver, uint64_t address,
 static bool cuda_hold(const struct device_driver *driver, struct device_place *place)
 {
     void *primary = NULL;
-    int device;
+    unsigned flags = 0;
+    int device, active = 0;
 
-    if (driver->cuda.device(&device, place->ordinal) != 0 ||
-        driver->cuda.primary_retain(&primary, device) != 0)
+    if (driver->cuda.device(&device, place->ordinal) != 0)
+        return false;
+    /* To retain one that nobody has makes it, for nothing where memory has a context. */
+    if (place->context != NULL &&
+        (driver->cuda.primary_state(device, &flags, &active) != 0 || active == 0))
+        return false;
+    if (driver->cuda.primary_retain(&primary, device) != 0)
         return false;
     if (place->context == NULL) /* memory of the device, of no context: pools, cuMemMap */
         place->context = primary;

@@ -37,6 +37,7 @@ struct cuda_calls {
     int (*pointer)(void *out, int attribute, uint64_t address);
     int (*pointers)(unsigned count, int *attributes, void **out, uint64_t address);
     int (*device)(int *device, int ordinal);
+    int (*primary_state)(int device, unsigned *flags, int *active);
     int (*primary_retain)(void **context, int device);
     int (*primary_release)(int device);
     int (*push)(void *context);

@@ -12,6 +12,7 @@ FAKE_API int cuGetErrorString(int code, const char **text);
 FAKE_API int cuPointerGetAttribute(void *out, int attribute, uint64_t address);
 FAKE_API int cuPointerGetAttributes(unsigned count, int *attributes, void **out, uint64_t address);
 FAKE_API int cuDeviceGet(int *device, int ordinal);
+FAKE_API int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active);
 FAKE_API int cuDevicePrimaryCtxRetain(void **context, int device);
 FAKE_API int cuDevicePrimaryCtxRelease_v2(int device);
 FAKE_API int cuCtxPushCurrent_v2(void *context);
@@ -74,6 +75,12 @@ int cuDeviceGet(int *device, int ordinal)
 {
     *device = ordinal;
     return ordinal < 0 ? FAKE_NO_DEVICE : FAKE_OK;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+{
+    *flags = 0;
+    return fake_is_active(device, active);
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int device)

@@ -299,11 +299,28 @@ struct context *fake_here(void)
     return depth == 0 ? NULL : stack[depth - 1];
 }
 
+/* The engine has the primary contexts, or only who retained them. Lock. */
+static bool context_is_active(const struct context *context)
+{
+    return context->retained > 0 || settings[FAKE_DEVICE_INACTIVE] == 0;
+}
+
+int fake_is_active(int ordinal, int *active)
+{
+    if (ordinal < 0 || ordinal >= DEVICES)
+        return FAKE_NO_DEVICE;
+    (void)pthread_mutex_lock(&fake_lock);
+    *active = context_is_active(&contexts[ordinal]);
+    (void)pthread_mutex_unlock(&fake_lock);
+    return FAKE_OK;
+}
+
 int fake_retain(void **context, int ordinal)
 {
     if (ordinal < 0 || ordinal >= DEVICES)
         return FAKE_NO_DEVICE;
     (void)pthread_mutex_lock(&fake_lock);
+    counts[FAKE_DEVICE_MADE] += !context_is_active(&contexts[ordinal]);
     contexts[ordinal].retained++;
     counts[FAKE_DEVICE_RETAINED]++;
     *context = &contexts[ordinal];

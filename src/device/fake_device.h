@@ -47,6 +47,7 @@ enum fake_device_set {
     FAKE_DEVICE_OLD,           /* 1: the driver does not know what is mapped in a reservation   */
     FAKE_DEVICE_FILE_MEMORY,   /* code that registering memory with cuFile returns              */
     FAKE_DEVICE_SYNC,          /* 1: unpinning and freeing wait for all streams                 */
+    FAKE_DEVICE_INACTIVE,      /* 1: the engine has no primary context                          */
     FAKE_DEVICE_SETS,
 };
 
@@ -68,6 +69,7 @@ enum fake_device_count {
     FAKE_DEVICE_QUERIES,    /* times that an event was asked for                           */
     FAKE_DEVICE_LOOKS,      /* and what an address is                                      */
     FAKE_DEVICE_FILE_MEMORIES, /* that are registered with cuFile: leaks in the end        */
+    FAKE_DEVICE_MADE,          /* primary contexts that were made for who retained them    */
     FAKE_DEVICE_COUNTS,
 };
 
@@ -140,6 +142,7 @@ int fake_setting(int what);
 int fake_init(void);
 int fake_pointer(void *out, int attribute, uint64_t address);
 int fake_pointers(unsigned count, const int *attributes, void *const *out, uint64_t address);
+int fake_is_active(int ordinal, int *active);
 int fake_retain(void **context, int ordinal);
 int fake_release(int ordinal);
 int fake_push(void *context);
