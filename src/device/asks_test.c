@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -152,6 +153,67 @@ static void no_context_is_made_for_memory_that_has_one(void **state)
     assert_int_equal(gpu->count(FAKE_DEVICE_RETAINED), 1);
 }
 
+/* A driver that forgets a context says that there is none, or that there is no pin: what the
+ * context ran has ended, and what it pinned may be unmapped. */
+static void a_context_that_the_driver_forgot_is_gone(void **state)
+{
+    static const int codes[] = {FAKE_BAD_CONTEXT, FAKE_DESTROYED};
+    struct fixture *f = *state;
+    uint8_t *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct err_why why = {{0}};
+    uint64_t begin = now_ms();
+
+    if (!IS_CUDA) {
+        (void)munmap(memory, BYTES);
+        skip(); /* HIP has one a device */
+    }
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
+        void *context = gpu->context_new(0);
+        uint64_t address = gpu->alloc(context, BYTES);
+        int asked = gpu->count(FAKE_DEVICE_ASKED);
+        struct device_copy *copy;
+
+        assert_int_equal(copier_open(f, context, &why), ICMS_OK);
+        assert_int_equal(device_copier_pin(f->copier, memory, BYTES, false, &why), ICMS_OK);
+        gpu->set(FAKE_DEVICE_STUCK, 1);
+        copy = start(f, DEVICE_IN, address, BYTES, 1);
+        wait_asked(asked);
+        gpu->set(FAKE_DEVICE_GONE, codes[i]);
+        gpu->context_destroy(context);
+        assert_int_equal(wait_over(copy), COPY_FAILED);
+        device_copy_give(copy);
+        wait_users(f, 0);
+        for (; !device_copier_unpin(f->copier, memory); usleep(500))
+            assert_true(now_ms() - begin < WAIT_MS);
+        assert_true(device_copier_free(&f->copier));
+        gpu->set(FAKE_DEVICE_STUCK, 0);
+        gpu->alloc_free(address);
+    }
+    (void)munmap(memory, BYTES);
+}
+
+/* The driver lost a pin, as a primary context does that is reset: it has let go of it. */
+static void a_pin_that_the_driver_lost_is_gone(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct err_why why = {{0}};
+    uint64_t begin = now_ms();
+
+    if (IS_GAUDI) {
+        (void)munmap(memory, BYTES);
+        skip(); /* it has no such status */
+    }
+    assert_int_equal(device_copier_pin(f->copier, memory, BYTES, false, &why), ICMS_OK);
+    gpu->set(FAKE_DEVICE_UNPIN, FAKE_NOT_PINNED);
+    for (; !device_copier_unpin(f->copier, memory); usleep(500))
+        assert_true(now_ms() - begin < WAIT_MS);
+    assert_true(device_copier_free(&f->copier));
+    gpu->set(FAKE_DEVICE_UNPIN, 0);
+    gpu->unpin_all();
+    (void)munmap(memory, BYTES);
+}
+
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* A driver may wait for all that is on the device before it unpins and frees, and a stream of the
@@ -207,6 +269,8 @@ int main(int argc, char **argv)
         CASE(a_range_is_looked_at_once_a_copy),
         CASE(what_a_driver_that_has_ended_does_not_say_is_foreign),
         BARE(no_context_is_made_for_memory_that_has_one),
+        BARE(a_context_that_the_driver_forgot_is_gone),
+        CASE(a_pin_that_the_driver_lost_is_gone),
         BARE(a_driver_that_waits_for_the_engine_is_left_behind),
     };
 

@@ -458,7 +458,7 @@ static int copier_ask(const struct device_copier *copier, struct device_copy *co
     entered = ops->enter(driver, &copier->options.place, &before);
     if (entered == 0)
         ops->leave(driver, &before);
-    return entered == DEVICE_DESTROYED ? entered : code;
+    return device_is_gone(entered) ? DEVICE_DESTROYED : code;
 }
 
 /* Ends copies whose events have happened, and those of a context that is destroyed, which copies

@@ -225,7 +225,7 @@ static int lane_ask(const struct device_lane *lane, bool *io_recorded)
     entered = ops->enter(driver, &lane->copier->options.place, &before);
     if (entered == 0)
         ops->leave(driver, &before);
-    return entered == DEVICE_DESTROYED ? entered : code;
+    return device_is_gone(entered) ? DEVICE_DESTROYED : code;
 }
 
 /* Waits for what is on the lane's stream: whatever the driver says, until it has ended, as it may

@@ -19,9 +19,18 @@
 #include "base/err.h"
 
 /* The same numbers in CUDA and HIP; others are translated. */
+#define DEVICE_BAD_CONTEXT   201 /* there is no such context */
 #define DEVICE_NOT_READY     600
 #define DEVICE_DESTROYED     709 /* the context is gone, and all that it ran */
+#define DEVICE_NOT_PINNED    713 /* the driver has no pin there */
 #define DEVICE_NOT_SUPPORTED 801 /* the driver or the device has no such thing */
+
+/* Whether a place that cannot be entered, for this code, is gone for good, with all that it ran and
+ * pinned. */
+static inline bool device_is_gone(int entered)
+{
+    return entered == DEVICE_DESTROYED || entered == DEVICE_BAD_CONTEXT;
+}
 
 /* Some stream is being captured to a graph, and the driver refuses a call for it: nothing has
  * happened to what the call asked for. The same numbers in CUDA and HIP. */

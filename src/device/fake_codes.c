@@ -29,6 +29,8 @@ const char *fake_code_name(int code)
         return "ERROR_ILLEGAL_ADDRESS";
     case FAKE_ALREADY_PINNED:
         return "ERROR_HOST_MEMORY_ALREADY_REGISTERED";
+    case FAKE_NOT_PINNED:
+        return "ERROR_HOST_MEMORY_NOT_REGISTERED";
     case FAKE_NOT_SUPPORTED:
         return "ERROR_NOT_SUPPORTED";
     case FAKE_UNCAPTURED:

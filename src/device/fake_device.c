@@ -98,7 +98,7 @@ static int context_wrong(const struct context *context)
     if (context == NULL || context < contexts || context >= contexts + CONTEXTS)
         return FAKE_BAD_CONTEXT;
     if (!context->used || context->destroyed)
-        return FAKE_DESTROYED;
+        return settings[FAKE_DEVICE_GONE] != 0 ? settings[FAKE_DEVICE_GONE] : FAKE_DESTROYED;
     return context->error;
 }
 

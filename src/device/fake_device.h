@@ -48,6 +48,7 @@ enum fake_device_set {
     FAKE_DEVICE_FILE_MEMORY,   /* code that registering memory with cuFile returns              */
     FAKE_DEVICE_SYNC,          /* 1: unpinning and freeing wait for all streams                 */
     FAKE_DEVICE_INACTIVE,      /* 1: the engine has no primary context                          */
+    FAKE_DEVICE_GONE,          /* code of a context that is destroyed; 0: the documented one    */
     FAKE_DEVICE_SETS,
 };
 
@@ -132,6 +133,7 @@ static inline const struct fake_device *fake_device_load(const char *library)
 #define FAKE_ILLEGAL         700
 #define FAKE_DESTROYED       709
 #define FAKE_ALREADY_PINNED  712
+#define FAKE_NOT_PINNED      713
 #define FAKE_NOT_SUPPORTED   801
 #define FAKE_UNCAPTURED      900
 

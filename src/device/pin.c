@@ -261,13 +261,13 @@ static bool pin_drop(const struct device_copier *copier, const struct device_pin
     struct device_before before;
     int code = device_ops(driver)->unpin(driver, pin->memory);
 
-    if (code == 0 || code == DEVICE_DESTROYED)
+    if (code == 0 || code == DEVICE_DESTROYED || code == DEVICE_NOT_PINNED)
         return true;
     /* A context that is destroyed takes its pins along. */
     code = device_ops(driver)->enter(driver, &copier->options.place, &before);
     if (code == 0)
         device_ops(driver)->leave(driver, &before);
-    return code == DEVICE_DESTROYED;
+    return device_is_gone(code);
 }
 
 bool copier_pins_leave(struct device_copier *copier)
@@ -324,7 +324,7 @@ bool copier_pins_drop(struct device_copier *copier, int code)
         if (pin->memory != NULL && code == 0)
             all = pin_drop(copier, pin) && all;
         else if (pin->memory != NULL)
-            all = code == DEVICE_DESTROYED && all;
+            all = device_is_gone(code) && all;
     }
     return all;
 }
