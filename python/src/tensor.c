@@ -105,7 +105,7 @@ static long dlpack_device(PyObject *object)
 }
 
 /* A producer on a GPU is told which stream its work has to precede; without one the caller has
- * waited, and -1 says so. */
+ * waited, and -1 says so. The default stream is 1 to CUDA and 0 to ROCm, which takes no 1. */
 static PyObject *dlpack_capsule(PyObject *object, uint64_t stream)
 {
     PyObject *method, *none, *words, *capsule = NULL;
@@ -118,8 +118,11 @@ static PyObject *dlpack_capsule(PyObject *object, uint64_t stream)
         return PyObject_CallMethod(object, "__dlpack__", NULL);
     method = PyObject_GetAttrString(object, "__dlpack__");
     none = PyTuple_New(0);
-    words = stream != 0 ? Py_BuildValue("{s:K}", "stream", (unsigned long long)stream)
-                        : Py_BuildValue("{s:i}", "stream", -1);
+    if (device == DLPACK_ROCM && stream == 1)
+        words = Py_BuildValue("{s:i}", "stream", 0);
+    else
+        words = stream != 0 ? Py_BuildValue("{s:K}", "stream", (unsigned long long)stream)
+                            : Py_BuildValue("{s:i}", "stream", -1);
     if (method != NULL && none != NULL && words != NULL)
         capsule = PyObject_Call(method, none, words);
     Py_XDECREF(method);

@@ -79,6 +79,17 @@ class Tensor(Array):
         return PyCapsule_New(ctypes.addressof(self.managed), b"dltensor", None)
 
 
+class Rocm(Tensor):
+    """As PyTorch's tensors on ROCm: their default stream is 0."""
+
+    told = []
+    device = 10
+
+    def __dlpack__(self, *, stream):
+        assert stream not in (1, 2), f"unsupported stream on ROCm: {stream}"
+        return super().__dlpack__(stream=stream)
+
+
 class Hpu(Array):
     """As PyTorch names memory of Gaudi: without DLPack, though it has the method."""
 
@@ -145,6 +156,18 @@ class Device(TestCase):
                 self.assertEqual(self.content(room), data)
                 self.assertTrue(self.volume.put(names[0], source[7]))
                 self.assertEqual(self.volume.get(names[0]), data[-VALUE_BYTES:])
+
+    def test_default_stream_of_rocm(self):
+        gpu = fake_gpu.Gpu("libamdhip64.so.6")
+        names, data = keys(4), value("rocm", 4 * VALUE_BYTES)
+        source, room = (Rocm(gpu.alloc(gpu.context(0), 4 * VALUE_BYTES), (4, VALUE_BYTES)) for _ in range(2))
+        gpu.store(source.address, data)
+        with self.client.register(source), self.client.register(room):
+            self.assertTrue(self.volume.put(names, source, stream=Stream(0), on_flash=True).ok)
+            self.assertTrue(self.volume.get(names, room, stream=Stream(0)).ok)
+            wait_for(lambda: gpu.load(room.address, 4 * VALUE_BYTES) == data)
+            self.assertTrue(self.volume.get(names, room).ok)  # the copies before have ended
+        self.assertEqual(set(Rocm.told), {-1, 0})
 
     def test_memory_of_gaudi(self):
         gpu = fake_gpu.Gpu("libSynapse.so.1")

@@ -62,6 +62,35 @@ static void a_copy_that_does_not_end_is_not_polled_for(void **state)
     device_copy_give(copy);
 }
 
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* Callers name it 1, as CUDA does; to HIP that is no stream. */
+static void the_default_stream_has_a_name_for_each_driver(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t address = gpu->alloc(f->context, BYTES);
+    void *stream = (void *)1;
+    struct device_mark *mark = NULL;
+    struct device_copy *copy;
+    int code = 0;
+
+    if (IS_GAUDI)
+        skip(); /* it has none */
+    assert_true(device_mark_take(f->copier, stream, &f->users, &mark, &code));
+    copy = device_copy_take(f->copier, BYTES, &f->users);
+    fill(copy->memory, BYTES, 9);
+    device_copy_start(copy, &(struct device_order){.direction = DEVICE_IN,
+                                                   .address = address,
+                                                   .bytes = BYTES,
+                                                   .mark = mark,
+                                                   .stream = stream});
+    device_mark_give(mark);
+    assert_int_equal(wait_over(copy), COPY_DONE);
+    device_copy_give(copy);
+    wait_users(f, 0);
+    assert_int_equal(atomic_load(&f->failed), 0);
+}
+
 /* ---- addresses ------------------------------------------------------------------------------- */
 
 #define PIECES 8
@@ -266,6 +295,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         CASE(the_thread_sleeps_as_long_as_it_says),
         CASE(a_copy_that_does_not_end_is_not_polled_for),
+        CASE(the_default_stream_has_a_name_for_each_driver),
         CASE(a_range_is_looked_at_once_a_copy),
         CASE(what_a_driver_that_has_ended_does_not_say_is_foreign),
         BARE(no_context_is_made_for_memory_that_has_one),

@@ -3,6 +3,8 @@
  * device/fake_hip.c: fake_device.c as libamdhip64.so.6: functions with the names and arguments of
  * the driver's. Called by what is tested.
  */
+#include <stdlib.h>
+
 #include "device/fake_device.h"
 
 FAKE_API int hipInit(unsigned flags);
@@ -27,6 +29,14 @@ FAKE_API int hipEventQuery(void *event);
 FAKE_API int hipStreamWaitEvent(void *stream, void *event, unsigned flags);
 FAKE_API int hipMemcpyHtoDAsync(uint64_t device, void *host, size_t bytes, void *stream);
 FAKE_API int hipMemcpyDtoHAsync(void *host, uint64_t device, size_t bytes, void *stream);
+
+/* A handle is an address to HIP; NULL is the default stream. */
+static void *stream_of(void *stream)
+{
+    if (stream == (void *)1)
+        abort();
+    return stream;
+}
 
 int hipInit(unsigned flags)
 {
@@ -94,7 +104,7 @@ int hipStreamDestroy(void *stream)
 
 int hipStreamIsCapturing(void *stream, int *status)
 {
-    return fake_stream_captures(stream, status);
+    return fake_stream_captures(stream_of(stream), status);
 }
 
 int hipThreadExchangeStreamCaptureMode(int *mode)
@@ -114,7 +124,7 @@ int hipEventDestroy(void *event)
 
 int hipEventRecord(void *event, void *stream)
 {
-    return fake_event_record(event, stream);
+    return fake_event_record(event, stream_of(stream));
 }
 
 int hipEventQuery(void *event)
@@ -124,7 +134,7 @@ int hipEventQuery(void *event)
 
 int hipStreamWaitEvent(void *stream, void *event, unsigned flags)
 {
-    return fake_stream_wait(stream, event);
+    return fake_stream_wait(stream_of(stream), event);
 }
 
 int hipMemcpyHtoDAsync(uint64_t device, void *host, size_t bytes, void *stream)

@@ -22,6 +22,7 @@
 #define HIP_POINTER_RANGE_SIZE  12
 #define HIP_MEMORY_DEVICE       2
 
+#define HIP_STREAM_LEGACY        ((void *)1)
 #define HIP_STREAM_NON_BLOCKING  1
 #define HIP_EVENT_DISABLE_TIMING 2
 #define HIP_HOST_PORTABLE        1
@@ -201,9 +202,17 @@ static void hip_stream_free(const struct device_driver *driver, void *stream)
     (void)driver->hip.stream_free(stream);
 }
 
+/* 1 is how CUDA names the default stream, and our callers. To HIP, before it had that name, it is
+ * an address. */
+static void *hip_stream(void *stream)
+{
+    return stream == HIP_STREAM_LEGACY ? NULL : stream;
+}
+
 static bool hip_stream_captures(const struct device_driver *driver, void *stream)
 {
-    int status = DEVICE_CAPTURE_NONE, code = driver->hip.stream_captures(stream, &status);
+    int status = DEVICE_CAPTURE_NONE;
+    int code = driver->hip.stream_captures(hip_stream(stream), &status);
 
     return code == 0 ? status != DEVICE_CAPTURE_NONE : device_is_capture(code);
 }
@@ -220,7 +229,7 @@ static void hip_event_free(const struct device_driver *driver, void *event)
 
 static int hip_event_record(const struct device_driver *driver, void *event, void *stream)
 {
-    return driver->hip.event_record(event, stream);
+    return driver->hip.event_record(event, hip_stream(stream));
 }
 
 static int hip_event_query(const struct device_driver *driver, void *event)
@@ -230,7 +239,7 @@ static int hip_event_query(const struct device_driver *driver, void *event)
 
 static int hip_stream_wait(const struct device_driver *driver, void *stream, void *event)
 {
-    return driver->hip.stream_wait(stream, event, 0);
+    return driver->hip.stream_wait(hip_stream(stream), event, 0);
 }
 
 static int hip_copy_in(const struct device_driver *driver, uint64_t device, const void *host,
