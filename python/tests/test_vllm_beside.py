@@ -38,7 +38,8 @@ class Stream:
 
 
 class Event:
-    def __init__(self):
+    def __init__(self, gpu):
+        self.gpu = gpu
         self.recorded = self.happened = False
 
     def record(self, stream):
@@ -49,12 +50,16 @@ class Event:
     def query(self):
         return self.happened
 
+    def synchronize(self):
+        self.gpu.run()
+        assert self.happened
+
 
 class Gpu:
     """What `beside` uses of torch, run by `step`."""
 
     def __init__(self, pinned=0):
-        self.streams, self.inside, self.pinned = [], [], []
+        self.streams, self.inside, self.pinned, self.unpinned = [], [], [], []
         self.device = types.SimpleNamespace(type="cuda")
         self.model = Stream(self)
 
@@ -65,10 +70,11 @@ class Gpu:
         self.cuda = types.SimpleNamespace(
             Stream=lambda device: Stream(self), Event=self.event, stream=self.within,
             current_stream=lambda device: self.model,
-            cudart=lambda: types.SimpleNamespace(cudaHostRegister=pin))
+            cudart=lambda: types.SimpleNamespace(cudaHostRegister=pin,
+                                                 cudaHostUnregister=self.unpinned.append))
 
     def event(self):
-        return Event()
+        return Event(self)
 
     @contextlib.contextmanager
     def within(self, stream):
@@ -287,6 +293,21 @@ class Copies(unittest.TestCase):
         self.assertEqual(self.gpu.pinned, [(4096, SLOTS * WIDTH * LAYERS)])
         self.log.warning.assert_called_once()
         self.assertIn("pin", self.log.warning.call_args.args[0])
+
+    def test_memory_is_let_go_of_once_its_copies_have_ended(self):
+        for code, unpinned in ((0, [4096]), (2, [])):
+            self.open(pinned=code)
+            self.fill(5, b"abcdef")
+            worker = _Worker(None, 0, False)
+            worker._beside = self.beside
+            self.beside.load(1, [(2, 5)], False)
+            self.compute(lambda: self.assertEqual(self.gpu.unpinned, []))
+            worker.close()
+            self.assertEqual(self.pages[0][2].get(), b"ab")
+            self.assertEqual(self.gpu.unpinned, unpinned)
+            self.beside.close()
+            worker.close()
+            self.assertEqual(self.gpu.unpinned, unpinned)
 
     def test_a_worker_on_a_gpu_reports_steps_that_have_ended(self):
         self.open(by_layer=True)

@@ -37,8 +37,10 @@ class Beside:
         self._arrivals: dict[int, Any] = {}  # layer: the event behind what is loaded for it
         self._stored: Any = None  # the event behind the last store
         self._under_way: list[tuple[int, Any]] = []  # (step, the event behind its copies)
-        code = int(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel(), 0))
+        self._pinned: int | None = host.data_ptr()
+        code = int(torch.cuda.cudart().cudaHostRegister(self._pinned, host.numel(), 0))
         if code != 0:
+            self._pinned = None
             log.warning("icms: cannot pin %d MiB of host memory (CUDA error %d): copies between the "
                         "GPU and the host hold up the engine; raise the limit of locked memory, or "
                         "make host_bytes smaller", host.numel() >> 20, code)
@@ -89,6 +91,19 @@ class Beside:
         ended = {number for number, _ in self._under_way} - {number for number, _ in left}
         self._under_way = left
         return ended
+
+    def close(self) -> None:
+        """Waits for its copies, and lets go of the memory of the host: while the driver believes in a
+        pin, what is mapped at that address next is copied from the old pages."""
+        pinned, self._pinned = self._pinned, None
+        try:
+            for _, event in self._under_way:
+                event.synchronize()
+        except RuntimeError:
+            return  # the context is lost, and its pins with it
+        self._under_way.clear()
+        if pinned is not None:
+            torch.cuda.cudart().cudaHostUnregister(pinned)
 
     def _wait_for_all(self) -> None:
         for layer in list(self._arrivals):

@@ -431,6 +431,12 @@ class _Worker:
         copied, self.copied = self.copied, {}
         return copied
 
+    def close(self) -> None:
+        """Lets go of the memory of the host."""
+        beside, self._beside, self._host = self._beside, None, None
+        if beside is not None:
+            beside.close()
+
     def _copy_now(self, host: torch.Tensor, pairs: list[tuple[int, int]], load: bool) -> None:
         """When it returns, blocks and slots may be used for something else."""
         copy = _copy_rows if self._pages[0].device.type == "cpu" else _copy_gathered
@@ -513,6 +519,8 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
             scheduler.close()
         if self._engine is not None:
             self._engine.close()
+        if self._worker is not None:
+            self._worker.close()
 
     # ---- the scheduler's half
 
