@@ -307,7 +307,7 @@ static void make(struct world *world, uint64_t count)
 static void *connect_to(struct world *world, int type, const char *endpoint)
 {
     void *socket = zmq_socket(world->context, type);
-    int wait_ms = 20000, linger = 0;
+    int wait_ms = 20000, linger = 200; /* 0: libzmq may abort this process, see publish.c */
 
     assert_non_null(socket);
     zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger));

@@ -37,7 +37,7 @@
 #define HEAR_COUNT     (4 * EVENTS_HEARD_MAX) /* in a turn, of what takes no memory */
 #define REPLAY_BATCHES 64                     /* of one in a turn            */
 #define REQUEST_BYTES  64                     /* a longer frame ends the connection */
-#define LINGER_MS      200
+#define LINGER_MS      200 /* with 0 libzmq may abort: a message that is half with a peer that goes */
 
 #define IPC "ipc://"
 
@@ -146,7 +146,7 @@ static icms_err endpoint_open(struct events *events, struct endpoint *endpoint, 
     if (endpoint->socket == NULL || endpoint->monitor == NULL)
         return err_set(why, ICMS_LIMIT, "events: cannot make a socket for %s: %s", endpoint->text,
                        zmq_strerror(zmq_errno()));
-    option(endpoint->socket, ZMQ_LINGER, type == ZMQ_XPUB ? LINGER_MS : 0);
+    option(endpoint->socket, ZMQ_LINGER, LINGER_MS);
     option(endpoint->socket, ZMQ_SNDHWM, type == ZMQ_XPUB ? EVENTS_HWM : EVENTS_REPLAY_HWM);
     option(endpoint->socket, ZMQ_RCVHWM, EVENTS_REPLAY_HWM);
     option(endpoint->socket, ZMQ_HANDSHAKE_IVL, EVENTS_REPLAY_MS);
