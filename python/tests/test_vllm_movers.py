@@ -15,7 +15,7 @@ stand_ins.install()
 from icms.client import Estimate, Results, Source  # noqa: E402
 from icms.errors import Error  # noqa: E402
 from icms.vllm.choice import Choice, Phases, Prefill  # noqa: E402
-from icms.vllm.movers import Counts, Movers  # noqa: E402
+from icms.vllm.movers import Counts, Movers, soon  # noqa: E402
 
 BYTES = 8
 HOUR = 3600.0  # no deadline of these tests passes by itself
@@ -45,6 +45,9 @@ class Held:
         for name, room in zip(names[:came], rooms):
             room[:] = name.ljust(BYTES)
         return results([0] * came + [why] * (len(names) - came))
+
+    def put(self, names, rooms, if_absent, deadline_ms, once):
+        return results([0] * len(names))
 
     def match_estimate(self, names, deadline_ms):
         if self.loads is None:
@@ -175,6 +178,31 @@ class Loads(Works):
         self.made.close()
         self.assertEqual(told, [[True] + [False] * 7])
         self.made.wait_idle()
+
+
+class Ends(Works):
+    """What was begun ends, once each."""
+
+    def idle(self):
+        """Whether wait_idle returns."""
+        waits = threading.Thread(target=self.made.wait_idle, daemon=True)
+        waits.start()
+        waits.join(60)
+        return not waits.is_alive()
+
+    def test_a_mistake_of_who_is_told_is_logged_and_nobody_waits_for_it(self):
+        self.made = self.movers()
+
+        def broken(_):
+            raise RuntimeError("a mistake")
+
+        with self.assertLogs("nobody", "ERROR") as said:
+            self.made.store(self.volume, names_of(2), [bytearray(BYTES)] * 2, soon(3600000), broken)
+            self.made._stores.shutdown()
+            self.assertTrue(self.idle())
+            self.made.store(self.volume, names_of(2), [], soon(0), broken)  # after the end
+            self.assertTrue(self.idle())
+        self.assertEqual(len(said.output), 2)
 
 
 class Choices(Works):

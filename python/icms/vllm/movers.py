@@ -186,10 +186,14 @@ class Movers:
                 ended(answers)
 
         def ended(answers: list[Any]) -> None:
-            done(answers)
-            with self._idle:
-                self._under_way -= 1
-                self._idle.notify_all()
+            try:
+                done(answers)
+            except Exception:  # a mistake of who asked: others do not wait for ever
+                self._log.exception("icms: telling what became of blocks failed in a way that it must not")
+            finally:
+                with self._idle:
+                    self._under_way -= 1
+                    self._idle.notify_all()
 
         try:
             pool.submit(run)
