@@ -10,6 +10,7 @@ import threading
 import unittest
 
 import vllm_stand_ins as stand_ins
+from support import wait_for
 
 stand_ins.install()
 from icms.client import Estimate, Results, Source  # noqa: E402
@@ -203,6 +204,39 @@ class Ends(Works):
             self.made.store(self.volume, names_of(2), [], soon(0), broken)  # after the end
             self.assertTrue(self.idle())
         self.assertEqual(len(said.output), 2)
+
+    def test_what_has_not_begun_at_the_end_is_told_of(self):
+        begun, go_on, told, hinted = threading.Event(), threading.Event(), [], []
+
+        def slow(names, deadline_ms):
+            begun.set()
+            go_on.wait(60)
+            return results([0] * len(names))
+
+        def prestage(names, **_):
+            hinted.append(names)
+            slow(names, 0)
+            return len(names)
+
+        self.volume.exists, self.volume.prestage = slow, prestage
+        self.made = self.movers()
+        self.made.prestage(self.volume, names_of(1), 60000)
+        self.assertTrue(begun.wait(60))
+        begun.clear()
+        for names in (names_of(3), names_of(2), lambda: self.fail("a name is made that nobody asks for")):
+            self.made.exists(self.volume, names, soon(3600000), told.append)
+            self.assertTrue(begun.wait(60))
+        self.made.prestage(self.volume, names_of(2), 60000)
+        closes = threading.Thread(target=self.made.close)
+        closes.start()
+        wait_for(lambda: self.made._is_closing)
+        go_on.set()
+        closes.join(60)
+        self.made.exists(self.volume, names_of(1), soon(3600000), told.append)
+        self.assertEqual(told, [[True] * 3, [False] * 2, [], [False]])
+        self.assertEqual(hinted, [names_of(1)])
+        self.assertFalse([one for one in threading.enumerate() if one.name.startswith("icms-hint")])
+        self.assertTrue(self.idle())
 
 
 class Choices(Works):

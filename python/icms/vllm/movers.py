@@ -83,6 +83,7 @@ class Movers:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._under_way = 0
+        self._is_closing = False
 
     def wait_idle(self) -> None:
         """Waits until all that was begun is over, which deadlines bound."""
@@ -90,9 +91,10 @@ class Movers:
             self._idle.wait_for(lambda: self._under_way == 0)
 
     def close(self) -> None:
-        """Drops what has not begun and waits for the rest, which deadlines bound."""
-        for pool in (self._loads, self._stores, self._asks, self._choices):
-            pool.shutdown(wait=True, cancel_futures=True)
+        """Waits for what has begun, which deadlines bound; what has not ends without an answer."""
+        self._is_closing = True
+        for pool in (self._loads, self._stores, self._asks, self._hints, self._choices):
+            pool.shutdown(wait=True)
 
     # ---- what can be asked for; `done` is called on one of the threads, exactly once
 
@@ -175,6 +177,9 @@ class Movers:
             self._under_way += 1
 
         def run() -> None:
+            if self._is_closing:
+                dropped()
+                return
             answers: list[Any] = []
             try:
                 made = names() if callable(names) else names
@@ -195,10 +200,13 @@ class Movers:
                     self._under_way -= 1
                     self._idle.notify_all()
 
+        def dropped() -> None:
+            ended([] if callable(names) else [False] * len(names))
+
         try:
             pool.submit(run)
         except RuntimeError:  # closed meanwhile: what goes on ends here
-            ended([] if callable(names) else [False] * len(names))
+            dropped()
 
     def _exists(self, volume: Volume, names: Sequence[bytes], deadline: float) -> list[bool]:
         return self._counted("lookup", _calls(len(names), deadline, lambda part, ms: _good(
