@@ -114,7 +114,7 @@ class Engine:
 
     def idle(self):
         """All that was begun is over, and every slot is free again."""
-        self.half._movers.wait_idle()
+        wait_for(lambda: stand_ins.is_settled(self.half._movers))
         wait_for(lambda: self.half._staging.free == self.slots)
         assert not self.half.copying
 
@@ -270,7 +270,7 @@ class Connectors(unittest.TestCase):
             pinned = scheme.keys(request.block_hashes)[:4]
             self.assertEqual(scheme.volume.prestage(pinned, pin_seconds=600), 4)  # a gateway's: the same user
             engine.half.queued(request)
-            engine.half._movers.wait_idle()  # the agent has the hints
+            wait_for(lambda: stand_ins.is_settled(engine.half._movers))  # the agent has the hints
             if is_read:
                 found, _ = engine.matched(request)
                 self.assertEqual(found, BLOCKS * TOKENS)

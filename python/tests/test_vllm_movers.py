@@ -98,7 +98,7 @@ class Works(unittest.TestCase):
         told, done = [], threading.Event()
         begin(lambda answer: (told.append(answer), done.set()))
         self.assertTrue(done.wait(60))
-        self.made.wait_idle()
+        wait_for(lambda: stand_ins.is_settled(self.made))
         self.assertEqual(len(told), 1)
         return told[0]
 
@@ -205,6 +205,49 @@ class Ends(Works):
             self.assertTrue(self.idle())
         self.assertEqual(len(said.output), 2)
 
+    def test_what_moves_no_bytes_is_not_waited_for(self):
+        go_on, calls, moved = threading.Event(), [], []
+
+        def slow(name, count):
+            calls.append(name)
+            go_on.wait(60)
+            return count
+
+        self.volume.exists = lambda names, **_: results([0] * slow("exists", len(names)))
+        self.volume.prestage = lambda names, **_: slow("prestage", len(names))
+        self.volume.match_estimate = lambda names, **_: [None] * slow("match_estimate", 0)
+        self.made = self.movers()
+        self.addCleanup(go_on.set)
+        self.made.exists(self.volume, names_of(1), soon(3600000), lambda _: None)
+        self.made.choose(self.volume, names_of(1), 1, 16, Prefill(), HOUR, lambda _: None)
+        self.made.prestage(self.volume, names_of(1), 60000)
+        wait_for(lambda: len(calls) == 3)
+        rooms = [bytearray(BYTES)] * 2
+        self.made.load(self.volume, names_of(2), rooms, Phases(2, HOUR), moved.append)
+        self.made.store(self.volume, names_of(2), rooms, soon(3600000), moved.append)
+        self.assertTrue(self.idle())
+        self.assertEqual(moved, [[True, True]] * 2)
+        for move in ("put", "get"):
+            begun, over = threading.Event(), threading.Event()
+
+            def held(names, rooms, **_):
+                begun.set()
+                over.wait(60)
+                return results([0] * len(names))
+
+            setattr(self.volume, move, held)
+            self.made.load(self.volume, names_of(2), rooms, Phases(2, HOUR), moved.append)
+            self.made.store(self.volume, names_of(2), rooms, soon(3600000), moved.append)
+            self.assertTrue(begun.wait(60))
+            waits = threading.Thread(target=self.made.wait_idle)
+            waits.start()
+            waits.join(0.05)
+            self.assertTrue(waits.is_alive())
+            over.set()
+            waits.join(60)
+        self.assertFalse(waits.is_alive())
+        self.assertEqual(len(moved), 6)
+
     def test_what_has_not_begun_at_the_end_is_told_of(self):
         begun, go_on, told, hinted = threading.Event(), threading.Event(), [], []
 
@@ -270,7 +313,7 @@ class Choices(Works):
         self.assertEqual(len(late), 2)
         for request in late:
             request.over.set()
-        self.made.wait_idle()
+        wait_for(lambda: stand_ins.is_settled(self.made))
         self.assertTrue(all(request.waits for request in late))  # so that the client lets go of it
 
     def test_requests_that_cannot_be_made_are_no_trial(self):

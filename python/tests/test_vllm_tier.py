@@ -766,13 +766,13 @@ class Tiers(unittest.TestCase):
         requests = [engine.request(self.prompt)[0] for _ in range(3)]
         for context in requests:
             engine.engine.queued[0](context)
-        engine.tier.drain_jobs()
+        wait_for(lambda: stand_ins.is_settled(engine.tier._movers))
         took = 1000 * CHUNKS * TOKENS // 100  # each of them
         self.assertEqual(said, [5000, 5000 + took, 5000 + 2 * took])
         engine.engine.stepped({requests[0].req_id: CHUNKS * TOKENS})  # its turn has come
         engine.tier.on_request_finished(requests[1])
         engine.engine.queued[0](requests[0])
-        engine.tier.drain_jobs()
+        wait_for(lambda: stand_ins.is_settled(engine.tier._movers))
         self.assertEqual(said[3:], [5000 + took])
 
     def test_a_request_leaves_pins_alone(self):
@@ -786,11 +786,11 @@ class Tiers(unittest.TestCase):
             before = agent_hints(self.shared)["pins"]
             self.assertGreaterEqual(before, 4)
             engine.engine.queued[0](context)
-            engine.tier.drain_jobs()  # the agent has the hints
+            wait_for(lambda: stand_ins.is_settled(engine.tier._movers))  # the agent has the hints
             if is_read:
                 self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=True).success)
             engine.tier.on_request_finished(context)
-            engine.tier.drain_jobs()
+            wait_for(lambda: stand_ins.is_settled(engine.tier._movers))
             self.assertEqual(agent_hints(self.shared)["pins"], before)
             self.assertEqual(volume.prestage_cancel(pinned), 4)
 
@@ -821,7 +821,7 @@ class Tiers(unittest.TestCase):
             wait_for(lambda: {name for name, _ in said} == {"put", "get", "prestage"})
             self.assertEqual({one for _, one in said}, {once}, params)
             engine.tier.on_request_finished(context)
-            engine.tier.drain_jobs()
+            wait_for(lambda: stand_ins.is_settled(engine.tier._movers))
             said.clear()
 
     def test_chunks_that_are_no_part_of_the_prompt_are_misses(self):

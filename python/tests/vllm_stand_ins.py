@@ -197,6 +197,11 @@ def vllm_config(model="m", **more):
         for name, part in parts.items()})
 
 
+def is_settled(movers):
+    """Whether all that was begun is over, questions, choices and hints too."""
+    return not any(movers._outstanding.values())
+
+
 class Flapping:
     """A link whose tier comes and goes between any two looks at it."""
 

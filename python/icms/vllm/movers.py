@@ -82,18 +82,19 @@ class Movers:
         self._trials = Trials()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._under_way = 0
+        self._outstanding = dict.fromkeys((self._loads, self._stores, self._asks, self._hints, self._choices), 0)
         self._is_closing = False
 
     def wait_idle(self) -> None:
-        """Waits until all that was begun is over, which deadlines bound."""
+        """Waits until the loads and stores that were begun are over, which deadlines bound: then nothing reads or
+        writes the engine's memory. Questions, choices and hints do not touch it, and go on."""
         with self._idle:
-            self._idle.wait_for(lambda: self._under_way == 0)
+            self._idle.wait_for(lambda: not self._outstanding[self._loads] and not self._outstanding[self._stores])
 
     def close(self) -> None:
         """Waits for what has begun, which deadlines bound; what has not ends without an answer."""
         self._is_closing = True
-        for pool in (self._loads, self._stores, self._asks, self._hints, self._choices):
+        for pool in self._outstanding:
             pool.shutdown(wait=True)
 
     # ---- what can be asked for; `done` is called on one of the threads, exactly once
@@ -174,7 +175,7 @@ class Movers:
                names: Names, *rest: Any) -> None:
         *arguments, done = rest
         with self._lock:
-            self._under_way += 1
+            self._outstanding[pool] += 1
 
         def run() -> None:
             if self._is_closing:
@@ -197,7 +198,7 @@ class Movers:
                 self._log.exception("icms: telling what became of blocks failed in a way that it must not")
             finally:
                 with self._idle:
-                    self._under_way -= 1
+                    self._outstanding[pool] -= 1
                     self._idle.notify_all()
 
         def dropped() -> None:
