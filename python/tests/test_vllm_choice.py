@@ -236,6 +236,17 @@ class Prompts(unittest.TestCase):
         self.path.now += 1.0
         self.assertTrue(trials.begin())
 
+    def test_none_while_something_of_the_last_one_is_outstanding(self):
+        late = [False]
+        trials = Trials(lambda: late[0])
+        self.assertTrue(trials.begin())
+        late[0] = True
+        trials.end(1.0)
+        self.path.now += 2.0
+        self.assertFalse(trials.begin())
+        late[0] = False
+        self.assertTrue(trials.begin())
+
     def test_what_was_tried_in_vain_and_came_is_loaded(self):
         self.path.pace = 0.09
         seconds, came = self.path.prompt([0.0] * 2 + [None] * 98, prefill(0.03))

@@ -6,7 +6,9 @@ once, and counted once; nothing goes on behind a block that is not there.
 Method: the class of the product on a volume that answers when the test says so.
 """
 import logging
+import queue
 import threading
+import time
 import unittest
 
 import vllm_stand_ins as stand_ins
@@ -305,16 +307,25 @@ class Choices(Works):
         self.assertEqual([names[0] for names, *_ in self.volume.tried], names_of(2))
 
     def test_what_is_late_of_a_trial_may_come_until_its_deadline(self):
-        self.volume.loads, self.volume.script = [None] * 8, [None, None]
-        self.made, told = self.movers(), threading.Event()
-        self.made.choose(self.volume, names_of(8), 1, 16, self.prefill(), HOUR, lambda _: told.set())
-        self.assertTrue(told.wait(60))  # nobody waits for it
-        late = [request for *_, request in self.volume.tried]
-        self.assertEqual(len(late), 2)
-        for request in late:
-            request.over.set()
-        wait_for(lambda: stand_ins.is_settled(self.made))
-        self.assertTrue(all(request.waits for request in late))  # so that the client lets go of it
+        self.volume.loads, self.volume.script = [None] * 8, [DEADLINE, None, 0, 0]
+        self.made = self.movers()
+        answers = queue.SimpleQueue()
+
+        def choose():
+            self.made.choose(self.volume, names_of(8), 1, 16, self.prefill(), HOUR, answers.put)
+            return answers.get(timeout=60)
+
+        self.assertEqual(choose().load, 0)  # the first block missed at once, so there is only a short pause
+        late = self.volume.tried[1][-1]
+        self.addCleanup(late.over.set)
+        time.sleep(0.1)
+        for _ in range(10):  # it keeps no thread, and nothing else is tried meanwhile
+            self.assertEqual(choose().load, 0)
+        self.assertEqual(len(self.volume.tried), 2)
+        late.over.set()
+        wait_for(lambda: choose().load == 8)
+        self.assertEqual(len(self.volume.tried), 4)
+        self.assertEqual(self.made._late, [])  # the client has let go of it
 
     def test_requests_that_cannot_be_made_are_no_trial(self):
         self.volume.loads = [None] * 8

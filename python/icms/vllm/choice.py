@@ -220,19 +220,22 @@ def choose(loads: Sequence[float | None], block_tokens: int, prefill: Prefill) -
 class Trials:
     """When blocks are tried that are expected to be slow. Any thread.
 
-    One trial at a time. After one in vain there is none until trials take no more than SLACK of the
-    time, and no more than half of what the path can bring: a question behind them would be late.
+    One trial at a time, and none while something of the last one is outstanding. After one in vain there
+    is none until trials take no more than SLACK of the time, and no more than half of what the path can
+    bring: a question behind them would be late.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
+        """is_late: whether something is outstanding of the last trial, which has ended. Not called during one."""
         self._lock = threading.Lock()
+        self._is_late = is_late
         self._is_outstanding = False
         self._next = 0.0  # not before
 
     def begin(self) -> bool:
         """Whether one may begin now; then `end` follows, once."""
         with self._lock:
-            if self._is_outstanding or time.monotonic() < self._next:
+            if self._is_outstanding or time.monotonic() < self._next or self._is_late():
                 return False
             self._is_outstanding = True
             return True

@@ -26,7 +26,7 @@ Names = Sequence[bytes] | Callable[[], Sequence[bytes]]
 
 #: Blocks of one call at least, when a load is divided among threads.
 _PIECE_BLOCKS = 8
-#: Threads that choose: one of them may wait for a trial, and for what is late of it.
+#: Threads that choose: one of them may wait for a trial.
 _CHOICE_THREADS = 2
 #: Milliseconds that a hint may take of the thread that asks.
 _HINT_MS = 100
@@ -79,7 +79,8 @@ class Movers:
         self._asks = ThreadPoolExecutor(1, "icms-ask")
         self._hints = ThreadPoolExecutor(1, "icms-hint")  # no question stands behind them
         self._choices = ThreadPoolExecutor(_CHOICE_THREADS, "icms-choose")
-        self._trials = Trials()
+        self._trials = Trials(self._is_late)
+        self._late: list[Request] = []  # of the last trial; belongs to who has the trial
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._outstanding = dict.fromkeys((self._loads, self._stores, self._asks, self._hints, self._choices), 0)
@@ -121,11 +122,9 @@ class Movers:
                 pass  # not known
             return loads[ranks - 1::ranks]
 
-        late: list[Request] = []
-
         def fetch(first: int, count: int, seconds: float, deadline: float) -> int:
             end = time.monotonic() + seconds
-            came = 0
+            late, came = self._late, 0
             try:
                 for i in range(first * ranks, (first + count) * ranks):
                     late.append(volume.start_prefetch(
@@ -142,9 +141,6 @@ class Movers:
             choice = decide(estimate, fetch, block_tokens, prefill, self._trials, until)
             self.counts.add("choices", "load", choice.load)
             self.counts.add("choices", "compute", blocks - choice.load)
-            if late:
-                self._begin(self._choices, lambda *_: [one.wait() for one in late], volume, [],
-                            _nothing)
             return [choice]
 
         self._begin(self._choices, run, volume, names,
@@ -208,6 +204,11 @@ class Movers:
             pool.submit(run)
         except RuntimeError:  # closed meanwhile: what goes on ends here
             dropped()
+
+    def _is_late(self) -> bool:
+        """Whether something of the last trial may come still; the client lets go of what is over."""
+        self._late = [one for one in self._late if not one.wait(0)]
+        return bool(self._late)
 
     def _exists(self, volume: Volume, names: Sequence[bytes], deadline: float) -> list[bool]:
         return self._counted("lookup", _calls(len(names), deadline, lambda part, ms: _good(
