@@ -222,7 +222,7 @@ class Ends(Works):
         self.addCleanup(go_on.set)
         self.made.exists(self.volume, names_of(1), soon(3600000), lambda _: None)
         self.made.choose(self.volume, names_of(1), 1, 16, Prefill(), HOUR, lambda _: None)
-        self.made.prestage(self.volume, names_of(1), 60000)
+        self.made.prestage(self.volume, names_of(1), lambda: HOUR)
         wait_for(lambda: len(calls) == 3)
         rooms = [bytearray(BYTES)] * 2
         self.made.load(self.volume, names_of(2), rooms, Phases(2, HOUR), moved.append)
@@ -250,6 +250,26 @@ class Ends(Works):
         self.assertFalse(waits.is_alive())
         self.assertEqual(len(moved), 6)
 
+    def test_a_hint_says_what_time_is_left_when_it_is_given(self):
+        given, go_on = [], threading.Event()
+
+        def prestage(names, deadline_ms, timeout_ms, once):
+            given.append((names, deadline_ms, once))
+            go_on.wait(60)
+            return len(names) - 1
+
+        self.volume.prestage = prestage
+        self.made, left = self.movers(), [9.0] * 4
+        self.addCleanup(go_on.set)
+        for i in range(4):
+            self.made.prestage(self.volume, names_of(i + 2), lambda i=i: left[i], once=i == 1)
+        wait_for(lambda: given)
+        left[:] = [9.0, 2.5, 0.0, 0.0001]  # while the agent answers the first one
+        go_on.set()
+        wait_for(lambda: stand_ins.is_settled(self.made))
+        self.assertEqual(given, [(names_of(2), 9000, False), (names_of(3), 2500, True), (names_of(5), 1, False)])
+        self.assertEqual(self.counts.take(), {("hints", "taken"): 7, ("hints", "refused"): 3})
+
     def test_what_has_not_begun_at_the_end_is_told_of(self):
         begun, go_on, told, hinted = threading.Event(), threading.Event(), [], []
 
@@ -265,13 +285,13 @@ class Ends(Works):
 
         self.volume.exists, self.volume.prestage = slow, prestage
         self.made = self.movers()
-        self.made.prestage(self.volume, names_of(1), 60000)
+        self.made.prestage(self.volume, names_of(1), lambda: HOUR)
         self.assertTrue(begun.wait(60))
         begun.clear()
         for names in (names_of(3), names_of(2), lambda: self.fail("a name is made that nobody asks for")):
             self.made.exists(self.volume, names, soon(3600000), told.append)
             self.assertTrue(begun.wait(60))
-        self.made.prestage(self.volume, names_of(2), 60000)
+        self.made.prestage(self.volume, names_of(2), lambda: HOUR)
         closes = threading.Thread(target=self.made.close)
         closes.start()
         wait_for(lambda: self.made._is_closing)

@@ -749,6 +749,7 @@ class Tiers(unittest.TestCase):
         before = agent_hints(self.shared)
         context, names = short.request(self.prompt)
         short.engine.queued[0](context)
+        wait_for(lambda: agent_hints(self.shared)["taken"] - before["taken"] == CHUNKS)
         short.tier.on_request_finished(context)
         wait_for(lambda: sum(agent_hints(self.shared)[end] - before[end]
                              for end in ("unused", "dropped", "late")) == CHUNKS)
@@ -756,24 +757,23 @@ class Tiers(unittest.TestCase):
         self.assertEqual(silent.engine.queued, [])
 
     def test_a_request_behind_others_is_asked_for_later(self):
-        engine = self.stored()
-        engine.engine.prefill.add(100, 1.0)
-        said = []
-        patch = unittest.mock.patch.object(
-            icms.Volume, "prestage", lambda self, keys, *, deadline_ms, **rest: said.append(deadline_ms) or len(keys))
+        engine = self.stored(prestage_ms=60000)
+        engine.engine.prefill.add(2, 1.0)
+        took, said = 1000 * CHUNKS * TOKENS // 2, []  # each of them
+        patch = unittest.mock.patch.object(icms.Volume, "prestage", lambda self, keys, *, deadline_ms, **rest:
+                                           said.append(round((deadline_ms - 60000) / took)) or len(keys))
         patch.start()
         self.addCleanup(patch.stop)
         requests = [engine.request(self.prompt)[0] for _ in range(3)]
         for context in requests:
             engine.engine.queued[0](context)
         wait_for(lambda: stand_ins.is_settled(engine.tier._movers))
-        took = 1000 * CHUNKS * TOKENS // 100  # each of them
-        self.assertEqual(said, [5000, 5000 + took, 5000 + 2 * took])
+        self.assertEqual(said, [0, 1, 2])
         engine.engine.stepped({requests[0].req_id: CHUNKS * TOKENS})  # its turn has come
         engine.tier.on_request_finished(requests[1])
         engine.engine.queued[0](requests[0])
         wait_for(lambda: stand_ins.is_settled(engine.tier._movers))
-        self.assertEqual(said[3:], [5000 + took])
+        self.assertEqual(said[3:], [1])
 
     def test_a_request_leaves_pins_alone(self):
         engine = self.stored()

@@ -32,7 +32,7 @@ class Turns(unittest.TestCase):
 
     def add(self, waiting, name, tokens, patience=5.0):
         self.said.clear()
-        waiting.add(name, tokens, lambda seconds: self.said.append((name, seconds)), patience)
+        waiting.add(name, tokens, lambda left: self.said.append((name, round(left(), 6))), patience)
         self.assertEqual([one for one, _ in self.said], [name])
         return self.said[0][1]
 
@@ -82,6 +82,45 @@ class Turns(unittest.TestCase):
         self.now += 100
         waiting.stepped({"a": 1})
         self.assertEqual(self.said, [])
+
+    def test_one_hint_of_a_request_is_outstanding_and_has_the_last_time(self):
+        waiting, said = Waiting(at_rate(100)), {"a": [], "b": []}
+        for name, lefts in said.items():
+            waiting.add(name, 1000, lefts.append, 5.0)
+        for _ in range(20):  # the thread that gives hints is busy
+            self.now += 4.0
+            waiting.stepped({"another": 1})
+        self.assertEqual([len(lefts) for lefts in said.values()], [1, 1])
+        waits = [lefts[0]() for lefts in said.values()]
+        self.assertTrue(2.5 < waits[0] <= 5.0 and 7.5 < waits[1] <= 15.0, waits)
+        self.now += 8.0
+        waiting.stepped({"another": 1})
+        self.assertEqual([len(lefts) for lefts in said.values()], [2, 2])
+
+    def test_a_hint_that_is_of_no_use_any_more_is_not_given(self):
+        waiting, lefts = Waiting(at_rate(100)), {}
+
+        def add(name):
+            waiting.add(name, 1000, lambda left: lefts.__setitem__(name, left), 5.0)
+
+        for name in ("its turn", "computed", "ended", "old"):
+            add(name)
+        waiting.stepped({"its turn": 10, "computed": 1000})
+        waiting.ended("ended")
+        for name in ("its turn", "computed", "ended"):
+            self.assertEqual(lefts[name](), 0.0, name)
+        add("ended")  # another one with its name
+        self.assertGreater(lefts["ended"](), 5.0)
+        self.now += 17.4  # half of 35 s is over a little later
+        self.assertAlmostEqual(lefts["old"](), 17.6)
+        self.now += 0.1
+        self.assertEqual(lefts["old"](), 0.0)
+
+    def test_the_hint_of_another_tier_is_given_too(self):
+        waiting, lefts = Waiting(at_rate(100)), []
+        for _ in range(2):
+            waiting.add("a", 1000, lefts.append, 5.0)
+        self.assertEqual([left() for left in lefts], [5.0, 5.0])
 
     def test_nothing_is_said_of_others_before_a_step_was_measured(self):
         waiting = Waiting(Prefill())

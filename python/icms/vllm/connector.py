@@ -206,8 +206,8 @@ class _Scheduler:
         names = state.names = state.names or Names(schemes)
         hashes = [bytes(name) for name in request.block_hashes[:count]]
         volume = schemes[0].volume
-        self._waiting.add(request.request_id, request.num_tokens, lambda seconds: self._movers.prestage(
-            volume, lambda: [key for keys in names.of(hashes, 0) for key in keys], int(seconds * 1000)),
+        self._waiting.add(request.request_id, request.num_tokens, lambda left: self._movers.prestage(
+            volume, lambda: [key for keys in names.of(hashes, 0) for key in keys], left),
             self._prestage_ms / 1000)
 
     def matched(self, request: Any, computed: int) -> int | None:

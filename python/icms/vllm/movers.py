@@ -20,6 +20,7 @@ from ..client import Request, Results, Source, Volume
 from ..errors import Error
 from .choice import Choice, Phases, Prefill, Trials, decide, patience
 from .link import left_ms
+from .waiting import Left
 
 #: Keys of blocks, or what makes them, which is then done on the thread.
 Names = Sequence[bytes] | Callable[[], Sequence[bytes]]
@@ -159,11 +160,12 @@ class Movers:
         once at most."""
         self._begin(self._stores, self._store, volume, names, rooms, deadline, once, done)
 
-    def prestage(self, volume: Volume, names: Names, deadline_ms: int, once: bool = False) -> None:
-        """Hints that the blocks will be asked for within deadline_ms; once: and never again. Nobody
-        waits for it. A hint ends when its block is read, or a second after its deadline: it is not taken
-        back, because the agent could not tell it from hints and pins of others of the same user."""
-        self._begin(self._hints, self._prestage, volume, names, deadline_ms, once, _nothing)
+    def prestage(self, volume: Volume, names: Names, left: Left, once: bool = False) -> None:
+        """Hints that the blocks will be asked for, within the seconds that left says on the thread; once: and
+        never again. Nobody waits for it. A hint ends when its block is read, or a second after its deadline:
+        it is not taken back, because the agent could not tell it from hints and pins of others of the same
+        user."""
+        self._begin(self._hints, self._prestage, volume, names, left, once, _nothing)
 
     # ---- on the threads
 
@@ -214,11 +216,13 @@ class Movers:
         return self._counted("lookup", _calls(len(names), deadline, lambda part, ms: _good(
             volume.exists(names[part], deadline_ms=ms))))
 
-    def _prestage(self, volume: Volume, names: Sequence[bytes], deadline_ms: int,
-                  once: bool) -> list[bool]:
-        taken = 0
+    def _prestage(self, volume: Volume, names: Sequence[bytes], left: Left, once: bool) -> list[bool]:
+        seconds, taken = left(), 0
+        if seconds <= 0:
+            return []
         try:
-            taken = volume.prestage(names, deadline_ms=deadline_ms, timeout_ms=_HINT_MS, once=once)
+            taken = volume.prestage(names, deadline_ms=max(1, int(seconds * 1000)), timeout_ms=_HINT_MS,
+                                    once=once)
         except Error:
             pass  # the engine will see it when it asks for the blocks
         self.counts.add("hints", "taken", taken)

@@ -232,7 +232,7 @@ class IcmsTier(SecondaryTierManager):
         if hinted:
             volume, once = schemes[0].volume, request.once
             self._waiting.add(context.req_id, max(_positions(context).values()),
-                              lambda seconds: self._movers.prestage(volume, hinted, int(seconds * 1000), once),
+                              lambda left: self._movers.prestage(volume, hinted, left, once),
                               self._prestage_ms / 1000)
 
     def on_request_finished(self, req_context: ReqContext) -> None:
