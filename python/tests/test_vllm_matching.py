@@ -14,6 +14,7 @@ import vllm_stand_ins as stand_ins
 stand_ins.install()
 from icms.vllm.choice import Choice, Prefill  # noqa: E402
 from icms.vllm.matching import Match, Names  # noqa: E402
+from icms.vllm.movers import Counts  # noqa: E402
 from icms.vllm.staging import Staging  # noqa: E402
 
 SLOTS = 16
@@ -23,6 +24,9 @@ RANKS = 2
 
 class HeldMovers:
     """Keeps what it was asked for; the test answers."""
+
+    def __init__(self):
+        self.counts = Counts()
 
     def exists(self, volume, names, deadline, done):
         self.found = done
@@ -120,6 +124,38 @@ class Matches(unittest.TestCase):
         self.movers.chosen(Choice(BLOCKS, 0.0, 6.4))
         self.assertTrue(self.match.over)
         self.assertEqual(self.staging.free, SLOTS)
+
+    def test_of_what_others_have_left_a_part_is_loaded(self):
+        for free, blocks in ((5, 2), (2, 1), (1, 0), (0, 0)):
+            with self.subTest(free=free):
+                self.setUp()
+                self.prefill.add(64, 6.4)
+                self.movers.found([True] * BLOCKS)
+                others = self.staging.take(SLOTS - free, 1)  # while the choice is made
+                self.assertEqual(self.staging.free, free)
+                self.movers.chosen(Choice(BLOCKS, 1.0, 6.4))
+                if blocks > 0:
+                    self.assertEqual(self.movers.names,
+                                     [bytes([block, rank]) for block in range(blocks) for rank in range(RANKS)])
+                    self.assertEqual(self.movers.phases.begin().names, blocks * RANKS)
+                    self.movers.loaded([True] * blocks * RANKS)
+                self.assertTrue(self.match.over)
+                self.assertEqual(self.match.ready, blocks)
+                self.assertEqual(self.movers.counts.take(),
+                                 {("load_misses", "no_host_memory"): (BLOCKS - blocks) * RANKS})
+                self.match.drop()
+                self.staging.give(slot for block in others for slot in block)
+                self.assertEqual(self.staging.free, SLOTS)
+
+    def test_what_has_no_room_is_counted(self):
+        others = self.staging.take(SLOTS - 2 * RANKS, 1)
+        self.movers.found([True] * BLOCKS)
+        self.assertEqual(len(self.movers.names), 2 * RANKS)
+        self.assertEqual(self.movers.counts.take(), {("load_misses", "no_host_memory"): (BLOCKS - 2) * RANKS})
+        self.movers.loaded([True] * 2 * RANKS)
+        self.assertEqual(self.match.ready, 2)
+        self.match.drop()
+        self.assertEqual(self.staging.free + len(others), SLOTS)
 
 
 if __name__ == "__main__":

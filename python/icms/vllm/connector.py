@@ -311,16 +311,13 @@ class _Scheduler:
             return
         if state.names is None:
             state.names = Names(schemes)
-        blocks = []
-        for index in range(state.stored, full):
-            slots = self._staging.take(self._ranks)
-            if slots is None:
-                self._movers.counts.add("store_misses", "no_host_memory", full - index)
-                break
-            blocks.append((state.blocks[index], slots))
+        taken = self._staging.take(full - state.stored, self._ranks)
+        if len(taken) < full - state.stored:
+            self._movers.counts.add("store_misses", "no_host_memory", full - state.stored - len(taken))
+        blocks = list(zip(state.blocks[state.stored:full], taken))
         step.stores += blocks
-        puts.append(_Puts(state.names, list(state.request.block_hashes[:full]), state.stored,
-                          [slots for _, slots in blocks], self._identity.space.number))
+        puts.append(_Puts(state.names, list(state.request.block_hashes[:full]), state.stored, taken,
+                          self._identity.space.number))
 
     def copied(self, done: Copied) -> None:
         """Workers have done steps."""

@@ -93,7 +93,7 @@ class Match:
     def _found(self, there: list[bool]) -> None:
         blocks = _leading(there)
         keys = self._names.of(self._hashes, self.first)[:blocks]
-        blocks = min(blocks, self._staging.free // self._ranks)
+        blocks = self._as_many(blocks, self._staging.free // self._ranks)
         flat = [key for block in keys[:blocks] for key in block]
         if not flat or self._dropped or self._prefill.seconds(1) is None:
             self._load(flat, Choice(blocks))
@@ -104,16 +104,22 @@ class Match:
     def _load(self, flat: list[bytes], choice: Choice) -> None:
         """flat: of the blocks that are there, the names of all ranks."""
         ranks = self._ranks
-        names = flat[:choice.load * ranks]
-        slots = self._staging.take(len(names)) if names and not self._dropped else None
-        if slots is None:
+        wanted = 0 if self._dropped else choice.load
+        self.slots = self._staging.take(wanted, ranks)  # others may have taken some since _found
+        blocks = self._as_many(wanted, len(self.slots))
+        if blocks == 0:
             with self._lock:
                 self._over = True
             return
-        self.slots = [slots[i * ranks:(i + 1) * ranks] for i in range(choice.load)]
-        self._movers.load(self._volume, names, [self._staging.room(slot) for slot in slots],
-                          choice.phases(choice.load, ranks, self._deadline_ms / 1000),
-                          self._loaded)
+        self._movers.load(self._volume, flat[:blocks * ranks],
+                          [self._staging.room(slot) for block in self.slots for slot in block],
+                          choice.phases(blocks, ranks, self._deadline_ms / 1000), self._loaded)
+
+    def _as_many(self, blocks: int, rooms: int) -> int:
+        """How many blocks there is room for; the others are counted."""
+        if rooms < blocks and not self._dropped:
+            self._movers.counts.add("load_misses", "no_host_memory", (blocks - rooms) * self._ranks)
+        return min(blocks, rooms)
 
     def _loaded(self, good: list[bool]) -> None:
         ranks = len(self.slots[0])

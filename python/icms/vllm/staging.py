@@ -35,14 +35,11 @@ class Staging:
         """How many slots are free at this moment."""
         return len(self._free)
 
-    def take(self, count: int) -> list[int] | None:
-        """So many slots, or None when there are not as many."""
+    def take(self, blocks: int, ranks: int) -> list[list[int]]:
+        """Slots for the first of so many blocks, as far as there are any: by block, one a rank."""
         with self._lock:
-            if len(self._free) < count:
-                return None
-            taken = self._free[-count:] if count else []
-            del self._free[len(self._free) - count:]
-            return taken
+            blocks = min(blocks, len(self._free) // ranks)
+            return [[self._free.pop() for _ in range(ranks)] for _ in range(blocks)]
 
     def give(self, slots: Iterable[int]) -> None:
         """Gives slots back that nobody writes or reads any more."""
