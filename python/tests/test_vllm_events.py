@@ -25,6 +25,7 @@ import zmq  # noqa: E402
 from icms.client import Source  # noqa: E402
 from icms.keys import event_hash  # noqa: E402
 from icms.vllm.events import Events, Feed, Near  # noqa: E402
+from icms.vllm.movers import Counts  # noqa: E402
 
 logger = logging.getLogger("events")
 END = (1 << 64) - 1  # the number after a replay
@@ -96,7 +97,8 @@ class Feeds(unittest.TestCase):
         self.to = Heard()
 
     def feed(self, replay=True):
-        self.of = Feed(self.agent.endpoint, self.agent.replay if replay else "", logger)
+        self.counts = Counts()
+        self.of = Feed(self.agent.endpoint, self.agent.replay if replay else "", self.counts, logger)
         self.addCleanup(self.of.close)
         self.agent.wait_subscribed()
 
@@ -244,22 +246,58 @@ class Feeds(unittest.TestCase):
             self.agent.answer(peer, 3, 4, 5)
             self.expect(1004, 1005, None, 1011)
 
-    def test_what_is_no_batch_ends_the_feed_and_is_told(self):
-        stored = {"type": "BlockStored", "medium": "CPU"}
-        for wrong in (b"\xc1", b"", *map(msgspec.msgpack.encode, (
-                1, [1.0], [1.0, 5, 0], [1.0, ["x"], 0], [1.0, [{}], 0], [1.0, [stored], 0],
-                [1.0, [{**stored, "block_hashes": 5}], 0], [1.0, [{**stored, "block_hashes": [[5]]}], 0]))):
-            with self.subTest(wrong):
+    def no_batches(self):
+        """Frames behind the topic that are none, as batch number 4."""
+        stored, four = {"type": "BlockStored", "medium": "CPU"}, (4).to_bytes(8, "big")
+        fine = msgspec.msgpack.encode([2000.0, [], 0])
+        payloads = (b"\xc1", *map(msgspec.msgpack.encode, (
+            1, [1.0], [1.0, 5, 0], [1.0, ["x"], 0], [1.0, [{}], 0], [1.0, [stored], 0], ["x", [], 0],
+            [1.0, [{**stored, "block_hashes": 5}], 0],
+            [1.0, [{**stored, "block_hashes": [5]}, {**stored, "block_hashes": [[5]]}], 0])))
+        return [[four, payload] for payload in payloads] + [[four[:3], fine], [four + four, fine]]
+
+    def test_what_is_no_batch_is_skipped_and_was_missed(self):
+        wrong = [*self.no_batches(), [], [b""], [b"", b""]]
+        self.feed(replay=False)
+        self.agent.publish(3)
+        self.expect(None, 1003)
+        with self.assertLogs(logger) as said:
+            for frames in wrong:
+                self.agent.pub.send_multipart([b"kv@a@kv", *frames])
+            self.agent.publish(5)
+            self.expect(None, 1005)
+        self.assertEqual(len(said.output), 1, said.output)
+        self.assertIn("a batch of the agent's events cannot be read", said.output[0])
+        self.assertEqual(self.counts.take(), {("skipped_events", "malformed"): len(wrong)})
+        self.of.loaded(b"name" * 9, Source.DRAM)
+        self.expect(event_hash(b"name" * 9))
+
+    def test_a_batch_that_cannot_be_read_is_asked_for_again_once(self):
+        for frames in self.no_batches():
+            with self.subTest(frames):
                 self.setUp()
                 self.followed()
                 with self.assertLogs(logger) as said:
-                    self.agent.pub.send_multipart([b"kv@a@kv", (4).to_bytes(8, "big"), wrong])
-                    self.expect(None)
-                self.assertIn("cannot read the events of the agent", said.output[0])
-                self.of._thread.join(GRACE_S)
-                self.of.loaded(b"name" * 9, Source.DRAM)  # nobody would hear that it left
-                self.of.take(self.to)
-                self.assertEqual(self.to.blocks, [])
+                    self.agent.pub.send_multipart([b"kv@a@kv", *frames])
+                    self.agent.publish(5)
+                    peer, number = self.agent.asked()
+                    self.assertEqual(number, 3)
+                    self.agent.answer(peer, 3, is_whole=False)
+                    self.agent.router.send_multipart([peer, b"", b"kv@a@kv", *frames])
+                    self.agent.answer(peer, 5)
+                    self.agent.publish(6)
+                    self.expect(None, 1005, 1006)
+                self.assertEqual(len(said.output), 1, said.output)
+                self.assertEqual(self.counts.take(), {("skipped_events", "malformed"): 2})
+                self.assertFalse(self.agent.router.poll(0))
+
+    def test_what_is_whole_in_the_replay_was_not_missed(self):
+        self.followed()
+        with self.assertLogs(logger):
+            self.agent.pub.send_multipart([b"kv@a@kv", (4).to_bytes(8, "big"), b"cut"])
+            self.agent.publish(5)
+            self.agent.answer(self.agent.asked()[0], 3, 4, 5)
+            self.expect(1004, 1005)
 
     def test_an_event_of_another_kind_is_left_out(self):
         self.followed()

@@ -23,14 +23,15 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from vllm.v1.kv_offload.base import Locality, Medium, OffloadingEvent
 
 from ..client import Source
 from ..keys import event_hash
 from .link import WrongTier
+from .movers import Counts
 
 OWNER = "icms"
 _ENDPOINT = re.compile(r"ipc:///.+|tcp://.+:([1-9]\d{0,4})")  # ZeroMQ checks the rest
@@ -164,12 +165,26 @@ def check_endpoints(events: str, replay: str) -> None:
                         "endpoint and replay of the same entry of events in icms-agent.yaml(5)")
 
 
+class _Batch(NamedTuple):
+    """What the agent publishes at a time."""
+
+    number: int
+    #: When the agent made it.
+    seconds: float
+    events: list[Mapping[str, Any]]
+
+
+def _event(kind: str, medium: str, hashes: list[int]) -> Mapping[str, Any]:
+    return {"type": kind, "medium": medium, "block_hashes": hashes}
+
+
 class Feed:
     """What the agent has, by its events, in their order and none twice. A thread reads them.
 
     Batches have numbers without gaps. What is missing (it was published before the subscription, ZeroMQ
-    dropped it, or there was no space for it here) is asked for at the replay endpoint. What the agent has
-    not kept, or nobody can be asked for, is missed: then all that was known is over.
+    dropped it, it could not be read, or there was no space for it here) is asked for at the replay endpoint.
+    What the agent has not kept, cannot be read there either, or nobody can be asked for, is missed: then all
+    that was known is over.
 
     Life of a batch: published -> [_catch_up: those before it] -> _hear -> take. Those that come again,
     published and replayed, have an older time than the last one that was heard; those of an agent that was
@@ -186,7 +201,7 @@ class Feed:
 
     _MEDIA = {Source.DRAM: "CPU", Source.LOCAL: "STORAGE"}
 
-    def __init__(self, endpoint: str, replay: str, log: Any) -> None:
+    def __init__(self, endpoint: str, replay: str, counts: Counts, log: Any) -> None:
         """replay: "": nobody is asked. WrongTier: one of the two cannot be an endpoint."""
         import msgspec  # vLLM needs both for its own events
         import zmq
@@ -194,6 +209,7 @@ class Feed:
         self._zmq = zmq
         self._decode = msgspec.msgpack.decode
         self._replay = replay
+        self._counts = counts
         self._log = log
         self._waiting: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -201,6 +217,7 @@ class Feed:
         self._next = 0  # the number of the batch that is heard next
         self._seconds = 0.0  # when the agent made the last one that was heard
         self._is_warned = False  # of a replay that did not come
+        self._is_skipping = False  # it was said that there are batches which cannot be read
         if replay:  # so that a mistake in it ends the start, and not the thread
             self._connect(zmq.DEALER, "events_replay", replay).close()
         self._socket = self._connect(zmq.SUB, "events", endpoint)
@@ -220,14 +237,11 @@ class Feed:
         anybody listened."""
         medium = self._MEDIA.get(source)
         if medium is not None and self._thread.is_alive() and not self._is_full():
-            self._put("BlockStored", medium, [event_hash(name)])
+            self._waiting.put(_event("BlockStored", medium, [event_hash(name)]))
 
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
-
-    def _put(self, kind: str, medium: str, hashes: list[int]) -> None:
-        self._waiting.put({"type": kind, "medium": medium, "block_hashes": hashes})
 
     def _is_full(self) -> bool:
         return self._waiting.qsize() > self.WAITING_MAX
@@ -251,41 +265,62 @@ class Feed:
                 self._catch_up()
             while not self._closing.is_set():
                 if self._socket.poll(self.LOOK_MS):
-                    _, number, payload = self._socket.recv_multipart()
-                    self._published(number, payload)
-        except Exception as error:  # whatever is published there
+                    batch = self._read(self._socket.recv_multipart())
+                    if batch is not None:
+                        self._published(batch)
+        except Exception as error:  # of ZeroMQ
             self._log.warning("icms: cannot read the events of the agent: %s", error)
         self._waiting.put(None)
         self._socket.close()
 
-    def _published(self, number: bytes, payload: bytes) -> None:
+    def _read(self, frames: list[bytes]) -> _Batch | None:
+        """The batch that a message is; None: it is none, and is skipped. Events of kinds that are not known
+        here are left out."""
+        try:
+            *_, number, payload = frames
+            seconds, events, *_ = self._decode(payload)
+            if len(number) != 8:
+                raise ValueError(f"its number has {len(number)} bytes, not 8")
+            return _Batch(int.from_bytes(number, "big"), float(seconds),
+                          [made for event in events for made in self._made(event)])
+        except Exception as error:  # whatever is published there
+            self._counts.add("skipped_events", "malformed")
+            if not self._is_skipping:
+                self._is_skipping = True
+                self._log.warning("icms: a batch of the agent's events cannot be read: %s: %s; skipping such "
+                                  "batches; check that the options events and events_replay are as in events "
+                                  "in icms-agent.yaml(5)", type(error).__name__, error)
+            return None
+
+    def _made(self, event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """The events of `take` that one of a batch is. An exception: it is none."""
+        kind = event["type"]
+        if kind == "AllBlocksCleared":
+            yield {"type": kind}
+        elif kind in ("BlockStored", "BlockRemoved"):
+            hashes = [int(one) for one in event["block_hashes"]]
+            for i in range(0, len(hashes), self.HASHES_MAX):
+                yield _event(kind, str(event["medium"]), hashes[i:i + self.HASHES_MAX])
+
+    def _published(self, batch: _Batch) -> None:
         if self._is_full():
             return  # a gap is before the next one
-        seq = int.from_bytes(number, "big")
-        seconds, events, *_ = self._decode(payload)
-        if self._replay and seq != self._next:
-            if seq < self._next:
-                if seconds <= self._seconds:
+        if self._replay and batch.number != self._next:
+            if batch.number < self._next:
+                if batch.seconds <= self._seconds:
                     return  # it came with a replay
                 self._next = 0  # the agent is another process, which tells all from its beginning
             self._catch_up()
-            if seq < self._next:
+            if batch.number < self._next:
                 return
-        self._hear(seq, seconds, events)
+        self._hear(batch)
 
-    def _hear(self, seq: int, seconds: float, events: Iterable[Mapping[str, Any]]) -> None:
-        """An exception where an event is none; one of a kind that is not known here is left out."""
-        if seq != self._next:
+    def _hear(self, batch: _Batch) -> None:
+        if batch.number != self._next:
             self._waiting.put(None)
-        for event in events:
-            kind = event["type"]
-            if kind == "AllBlocksCleared":
-                self._waiting.put({"type": kind})
-            elif kind in ("BlockStored", "BlockRemoved"):
-                hashes = [int(one) for one in event["block_hashes"]]
-                for i in range(0, len(hashes), self.HASHES_MAX):
-                    self._put(kind, str(event["medium"]), hashes[i:i + self.HASHES_MAX])
-        self._next, self._seconds = seq + 1, seconds
+        for event in batch.events:
+            self._waiting.put(event)
+        self._next, self._seconds = batch.number + 1, batch.seconds
 
     def _catch_up(self) -> None:
         """Hears what the agent has kept of the batches from the next one on. The last one that was heard is
@@ -301,14 +336,13 @@ class Feed:
                     return
                 if not socket.poll(self.LOOK_MS):
                     continue
-                _, _, number, payload = socket.recv_multipart()  # as vLLM 0.32 has it: with a topic
-                if not payload:
+                frames = socket.recv_multipart()  # as vLLM 0.32 has it: with a topic
+                if not frames[-1]:
                     self._is_warned = False
                     return
-                seq = int.from_bytes(number, "big")
-                seconds, events, *_ = self._decode(payload)
-                if seq != last or seconds != self._seconds:
-                    self._hear(seq, seconds, events)
+                batch = self._read(frames)
+                if batch is not None and (batch.number, batch.seconds) != (last, self._seconds):
+                    self._hear(batch)
         finally:
             socket.close()
 

@@ -23,4 +23,7 @@ COUNTERS = {
                     "Blocks that could not be loaded in time, by reason."),
     "store_misses": ("vllm:kv_offload_icms_store_misses", "reason",
                      "Blocks that were not stored, by reason."),
+    "skipped_events": ("vllm:kv_offload_icms_skipped_event_batches", "reason",
+                       "Batches of the agent's events that were skipped, by reason: malformed is one that "
+                       "cannot be read."),
 }

@@ -197,7 +197,7 @@ class IcmsTier(SecondaryTierManager):
         self._movers = Movers(load_threads, Counts(), logger)
         try:
             if self._near is not None:
-                self._feed = Feed(events, events_replay, logger)
+                self._feed = Feed(events, events_replay, self._movers.counts, logger)
             identity = Identity(engine, Options(tenant, weights, variant, adapters),
                                 _shape(config, self.block_size_bytes),
                                 is_idle=lambda: not self._requests, forget=self._forget)
