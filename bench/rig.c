@@ -244,7 +244,7 @@ static icms_err rig_configure(struct bench_rig *rig, const char *socket, struct 
                          "volumes:\n  - name: kv\n    value_max: %u\n    encrypted: %s\n"
                          "enclosures:\n",
                          rig_loops(rig), socket, (unsigned long long)rig_memory(rig),
-                         (unsigned long long)rig_memory(rig),
+                         (unsigned long long)(rig_memory(rig) * rig_loops(rig)), /* of each loop */
                          rig->standard_commands ? "false" : "true",
                          (unsigned long long)(slot_bytes * rig->arena_slots), psk, rig->size,
                          rig->protect == BENCH_ENCRYPTED ? "true" : "false");

@@ -254,7 +254,7 @@ if pid == 0:
             try:
                 other.register(whole)
                 os._exit(4)
-            except icms.Error as error:
+            except (icms.Error, RuntimeError) as error:  # PyTorch's own, if it refuses first
                 print(error, flush=True)
     except BaseException as error:
         print(error, file=sys.stderr, flush=True)
