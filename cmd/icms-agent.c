@@ -643,6 +643,14 @@ static icms_err main_check(const struct daemon_opts *opts, const struct conf_age
     return err;
 }
 
+/* Keys of models are made with the run_blocks that clients make keys with: the pod map's, where the
+ * configuration leaves it to that. */
+static void main_models(const struct agent_opts *agent_opts, struct conf_agent *conf)
+{
+    for (uint32_t i = 0; i < conf->volume_count; i++)
+        conf->volumes[i].run_blocks = agent_opts->volumes[i].run_blocks;
+}
+
 /* What the agent's own drive held before agent_new, which formats one that is empty. */
 static enum store_holds main_drive_holds(const struct conf_agent *conf)
 {
@@ -665,7 +673,7 @@ static void main_drive_formatted(struct agent *agent, const struct conf_agent *c
                                                : "it held nothing");
 }
 
-static int main_run(const struct daemon_opts *opts, const struct conf_agent *conf)
+static int main_run(const struct daemon_opts *opts, struct conf_agent *conf)
 {
     enum store_holds before = main_drive_holds(conf);
     struct agent_opts agent_opts;
@@ -696,6 +704,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
         err = agent_events_start(conf, agent, &why, &events);
     if (err == ICMS_OK) {
         main_volumes_audit(conf);
+        main_models(&agent_opts, conf);
         main_page.events = events;
         err = main_http(conf, agent, &why, &http);
     }

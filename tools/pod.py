@@ -10,6 +10,7 @@ kills all daemons that are left.
 """
 import ctypes
 import fcntl
+import json
 import os
 import pathlib
 import random
@@ -100,9 +101,17 @@ class Daemon:
 
     def get(self, path):
         """Returns (status, text) of an HTTP request to the daemon; (0, reason) when none came."""
+        return self.request(path)
+
+    def post(self, path, body):
+        """The same of a POST of an object as JSON."""
+        return self.request(path, json.dumps(body).encode())
+
+    def request(self, path, body=None):
         try:
-            url = f"http://127.0.0.1:{self.http_port}{path}"
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}{path}", body,
+                                             {"Content-Type": "application/json"} if body else {})
+            with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(errors="replace")

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import unittest
-import urllib.request
 
 import icms
 from icms.keys import Scheme, event_hash, part
@@ -114,11 +113,9 @@ class Schemes(TestCase):
 
         def match(chain):
             body = {"volume": "kv", "chain": chain, "hashes": [name.hex() for name in HASHES[:8]]}
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{self.tier.agent.http_port}/v1/match",
-                json.dumps(body).encode(), {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                return json.loads(answer.read())
+            status, text = self.tier.agent.post("/v1/match", body)
+            self.assertEqual(status, 200, text)
+            return json.loads(text)
 
         self.assertEqual(match(scheme.begins()), {"of": 8, "dram": 6, "local": 6})
         other = Scheme(self.volume, self.layout(), hashes="sha256", chained=True).begins()

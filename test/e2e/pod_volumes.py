@@ -5,14 +5,16 @@
 Goal: `icms pod volume reset` makes every block of the volume a miss at once, for a process that has it open,
 too; a target that has the new generation later is found without a restart of the agent; other volumes keep
 their blocks; a volume that is created is served, one that is deleted is not; what the agent's own file says
-otherwise is refused with its line.
+otherwise is refused with its line; routers who name a model get the keys of the map's run_blocks.
 Method: an enclosure and an agent on loopback; the agent's process stays the same; the target is restarted with
 another generation in its file.
 
 usage: pod_volumes.py BUILD_ROOT
 """
+import hashlib
 import json
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -130,6 +132,36 @@ def refused(s):
            b"wrong.yaml:" in answer.stderr and b"value_max" in answer.stderr, answer)
 
 
+def keys(state, hashes, run_blocks):
+    """Keys of an engine's hashes, as 72 digits, made as src/client/key.c says."""
+    state, made = bytes.fromhex(state), []
+    for block, content in enumerate(hashes):
+        state = hashlib.sha256(b"".join(struct.pack("<Q", len(part)) + part for part in
+                                        (b"icms block v1", state, bytes.fromhex(content)))).digest()
+        if block & (block - 1) == 0 if block < run_blocks else block % run_blocks == 0:
+            run = state[:4]
+        made.append((run + state).hex())
+    return made
+
+
+def models(s):
+    """Of a model whose volume has its run_blocks from the map, which is 32 by now and not the 8 of a file
+    that says none."""
+    state, hashes = "11" * 32, [f"{i:04x}" for i in range(40)]
+    s.agent.stop()
+    config = pathlib.Path(s.agent.config_path)
+    config.write_text(f"{config.read_text()}models: [{{name: m, volume: kv, state: '{state}', block_tokens: 16, "
+                      "of: hashes}]\n")
+    s.agent.start()
+    s.agent.wait_ready()
+    for key in keys(state, hashes, 32):
+        answer = run("put", *s.tier, "--volume", "kv", f"0x{key}", data=b"a block")
+        expect("stored by its key", answer.returncode == 0, answer)
+    status, text = s.agent.post("/v1/match", {"model": "m", "hashes": hashes})
+    expect("a model's keys are those of the volume as it is served",
+           status == 200 and json.loads(text) == {"of": 40, "dram": 40, "local": 40}, text)
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="icms-") as folder:
         with pod.Pod(BUILD, folder) as p:
@@ -137,6 +169,7 @@ def main():
             reset(s)
             create_and_delete(s)
             refused(s)
+            models(s)
 
 
 main()
