@@ -93,6 +93,9 @@ static icms_err body_load(const char *text, size_t bytes, struct err_why *why,
         return err_set(why, ICMS_LIMIT, "a body has %zu bytes at most, without token ids as base64",
                        LIMIT_HTTP_JSON_BYTES);
     body->root = json_load_callback(rest_next, &rest, JSON_REJECT_DUPLICATES, &error);
+    if (body->root == NULL && json_error_code(&error) == json_error_numeric_overflow)
+        return err_set(why, ICMS_INVALID, "line %d: %s; if it is a hash, " AGENT_CHAIN_WHOLE,
+                       error.line, error.text);
     if (body->root == NULL)
         return err_set(why, ICMS_INVALID, "this is not JSON: line %d: %s", error.line, error.text);
     if (!has_ids)

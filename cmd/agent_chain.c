@@ -128,6 +128,9 @@ static icms_err chain_hashes(struct icms_chain *chain, const json_t *hashes, str
     {
         size_t bytes = hex_read(value, content, sizeof(content));
 
+        if (json_is_integer(value))
+            return err_set(why, ICMS_INVALID, "hashes: entry %zu is a number; " AGENT_CHAIN_WHOLE,
+                           i);
         if (bytes == 0)
             return err_set(why, ICMS_INVALID,
                            "hashes: entry %zu is not 2 to %d digits of hex, two a byte", i,

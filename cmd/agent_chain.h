@@ -21,6 +21,11 @@
 #include "base/err.h"
 #include "base/types.h"
 
+/* What to do where hashes are numbers, as vLLM publishes a part of each by default. */
+#define AGENT_CHAIN_WHOLE                                                                          \
+    "send each hash whole, as a text of hex: vLLM publishes it with "                              \
+    "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"
+
 /* How many keys a body with "chain" has at most. */
 size_t agent_chain_most(const struct agent_body *body);
 

@@ -131,7 +131,12 @@ static void what_is_wrong_is_named(void **state)
         {"{\"model\": \"m\"}", "with tokens or with hashes", ICMS_INVALID},
         {"{\"model\": \"m\", \"hashes\": [\"00\"]}", "made of tokens", ICMS_INVALID},
         {"{\"model\": \"h\", \"tokens\": [1]}", "made of hashes", ICMS_INVALID},
-        {"{\"model\": \"h\", \"hashes\": [1]}", "entry 0", ICMS_INVALID},
+        {"{\"model\": \"h\", \"hashes\": [\"00\", 1]}", "entry 1 is a number", ICMS_INVALID},
+        {"{\"model\": \"h\", \"hashes\": [18446744073709551615]}", "send each hash whole",
+         ICMS_INVALID},
+        {"{\"model\": \"h\", \"hashes\": [true]}", "entry 0 is not 2 to 128 digits", ICMS_INVALID},
+        {"{\"model\": \"h\", \"hashes\": [\"0x00\"]}", "entry 0 is not 2 to 128 digits",
+         ICMS_INVALID},
         {"{\"model\": \"h\", \"hashes\": 1}", "with tokens or with hashes", ICMS_INVALID},
         {"{\"model\": \"m\", \"tokens\": [1, 2]}", "less than a block of 16", ICMS_INVALID},
     };
