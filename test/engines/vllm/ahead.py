@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases of what is there before it is asked for: hints of requests that wait, the choice between loading
-and computing, and events for routers, of vLLM and of the agent."""
+and computing, events for routers, of vLLM and of the agent, and routers that ask and hint by a model's name."""
 import json
+import re
 import socket
 import subprocess
 import time
@@ -10,7 +11,7 @@ import urllib.request
 
 import proxy
 from lab import (BLOCK, BLOCK_BYTES, Engine, HERE, KINDS, PROMPT, VOLUME, counted, environment, on_flash,
-                 prompt, same, status, wait_stored)
+                 over_network, prompt, same, status, wait_stored)
 
 BLOCKS = PROMPT // BLOCK
 
@@ -154,10 +155,21 @@ class Dynamo:
         self.process.wait()
 
 
+def named(events):
+    """The hash of each block by its tokens, of the events that have tokens."""
+    return {tuple(event["tokens"][i * BLOCK:(i + 1) * BLOCK]): one
+            for event in events if event.get("tokens") for i, one in enumerate(event["hashes"])}
+
+
+def chain_of(tokens, blocks):
+    """The hashes of a prompt's whole blocks, first to last; None where there is none."""
+    return [blocks.get(tuple(tokens[i * BLOCK:(i + 1) * BLOCK])) for i in range(len(tokens) // BLOCK)]
+
+
 def believed(events):
     """What a prefix has at most by these events of an engine: of each prompt 0 to 3 the tokens of GPU,
     of memory and of what is near, as Dynamo counts them: each tier goes on where the one before ends."""
-    there, blocks = {"GPU": set(), "CPU": set(), "STORAGE": set()}, {}
+    there, blocks = {"GPU": set(), "CPU": set(), "STORAGE": set()}, named(events)
     for event in events:
         if event["type"] == "AllBlocksCleared":
             there = {medium: set() for medium in there}
@@ -165,12 +177,10 @@ def believed(events):
             medium = there[event["medium"]]
             change = medium.update if event["type"] == "BlockStored" else medium.difference_update
             change(event["hashes"])
-        for i, one in enumerate(event.get("hashes", ())) if event.get("tokens") else ():
-            blocks[tuple(event["tokens"][i * BLOCK:(i + 1) * BLOCK])] = one
     answer = []
     for number in range(4):
-        tokens, count, reached = prompt(number), 0, []
-        chain = [blocks.get(tuple(tokens[i * BLOCK:(i + 1) * BLOCK])) for i in range(BLOCKS)]
+        count, reached = 0, []
+        chain = chain_of(prompt(number), blocks)
         for medium in ("GPU", "CPU", "STORAGE"):
             while count < BLOCKS and chain[count] in there[medium]:
                 count += 1
@@ -304,5 +314,144 @@ def replayed(lab, endpoint, of):
     assert again[-len(of):] == of, (len(again), len(of))
 
 
+ROUTED = "org/tiny"
+
+
+def entry(engine):
+    """What the adapter of an engine says belongs under models in icms-agent.yaml, but for the name."""
+    give_up = time.monotonic() + 60
+    while True:
+        found = re.findall(r"an entry of models in icms-agent\.yaml, but for its name: \{([^}]+)\}", engine.log())
+        if found:
+            return found[-1]
+        assert time.monotonic() < give_up, engine.log()[-3000:]
+        time.sleep(0.1)
+
+
+def wait_link(engine, is_up):
+    """Waits until an engine has noticed that its agent is gone, or is back."""
+    give_up = time.monotonic() + 60
+    while bool(counted(engine.ask([7] * 50, tokens=1), "vllm:kv_offload_icms_up")) != is_up:
+        assert time.monotonic() < give_up, engine.log()[-2000:]
+        time.sleep(0.1)
+
+
+def copy_entry(agents, engine):
+    """An operator copies what the engine's log says into the agents' files, and starts them again."""
+    said = entry(engine)
+    for agent in agents:
+        agent.kill()
+        with open(agent.config_path, "a", encoding="utf-8") as config:
+            config.write(f"models: [{{name: {ROUTED}, {said}}}]\n")
+    wait_link(engine, False)
+    for agent in agents:
+        agent.start()
+        agent.wait_ready()
+    wait_link(engine, True)
+    return said
+
+
+def post(agent, path, what, **more):
+    """(status, answer) of POST, of hashes or of another body."""
+    body = {"hashes": what} if isinstance(what, list) else what
+    code, text = agent.post(path, {"model": ROUTED, **body, **more})
+    return code, json.loads(text)
+
+
+def altered(sent, at):
+    """The same hashes, but for one."""
+    return [*sent[:at], f"{int(sent[at], 16) ^ 1:064x}", *sent[at + 1:]]
+
+
+def refused(agent, sent):
+    """What a router does wrong is said, and what is no hash of this model's blocks is in no agent."""
+    for path in ("/v1/match", "/v1/prestage"):
+        for body, says in (({"model": "org/other", "hashes": sent}, "not one of this agent's models"),
+                           ({"hashes": [int(one, 16) % 2**64 for one in sent]}, "send each hash whole"),
+                           ({"hashes": [f"0x{one}" for one in sent]}, "entry 0 is not 2 to 128 digits of hex"),
+                           ({"tokens": prompt(0)}, "are made of hashes, and of nothing else")):
+            code, answer = post(agent, path, body)
+            assert code == 400 and says in answer["why"], (path, says, answer)
+    for others in ([one[-16:] for one in sent], [f"{one}00000000" for one in sent], altered(sent, 0)):
+        assert post(agent, "/v1/match", others) == (200, {"of": len(sent), "dram": 0, "local": 0}), others
+
+
+def case_models(lab, kind):
+    """A router names a model by the entry that the adapter logs, and sends the hashes that vLLM publishes: it
+    learns how much of a prompt an agent has, and has the rest brought before an engine asks for it."""
+    for chunk in (1, 2) if kind == "tier" else (1,):
+        route(lab, kind, chunk)
+
+
+def route(lab, kind, chunk):
+    """chunk: so many of vLLM's blocks are one of the tier's, which has the hash of its last one."""
+    configure, loaded = KINDS[kind]
+    with lab.pod(f"{kind}-models", agents=2) as p:
+        first, second = p.agents
+        endpoint = f"ipc://{p.folder}/engine"
+        router = Router(lab, endpoint)
+
+        def start(agent, name, **options):
+            config = configure(agent, weights="files", prestage_ms=0)
+            if chunk > 1:
+                config["kv_connector_extra_config"]["blocks_per_chunk"] = chunk
+            return Engine(lab, config, log=f"{kind}-models-{name}", options=options,
+                          VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES="0").ready()
+
+        engine = start(first, "a", kv_events_config={
+            "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint})
+        said = copy_entry(p.agents, engine)
+        store(lab, p, engine, 0)
+
+        def published():
+            return chain_of(prompt(0), named(event for event in router.events() if event.get("medium") == "GPU"))
+
+        router.wait(lambda _: None not in published(), "hashes of a prompt")
+        assert all(re.fullmatch("[0-9a-f]{64}", one) for one in published()), published()
+        sent = published()[chunk - 1::chunk]
+        count, less = len(sent), len(sent) - 2
+        assert count == BLOCKS // chunk, sent
+
+        def has(agent, some, dram):
+            found = post(agent, "/v1/match", some)
+            assert found == (200, {"of": count, "dram": dram, "local": dram}), (agent.name, found, dram)
+
+        has(first, sent, count)
+        has(first, altered(sent, less), less)
+        has(second, sent, 0)
+        tail = altered(sent, less)
+        assert post(second, "/v1/prestage", tail, deadline_ms=600000) == (202, {"hints": count})
+        wait_hints(second, waiting=less, absent=2)
+        has(second, sent, less)
+        assert post(second, "/v1/prestage", sent, deadline_ms=600000) == (202, {"hints": count})
+        wait_hints(second, waiting=count, absent=2)
+        has(second, sent, count)
+        over_network(second, BLOCKS * BLOCK_BYTES)
+        refused(second, sent)
+        other = start(second, "b")
+        assert entry(other) == said, (entry(other), said)
+        answer = other.ask(prompt(0))
+        same(answer, lab.reference(prompt(0)), "an engine for which a router gave hints")
+        assert counted(answer, loaded, "source=dram") == BLOCKS * BLOCK_BYTES, answer["metrics"]
+        assert counted(answer, loaded, "source=pod") == 0, answer["metrics"]
+        wait_hints(second, waiting=0, in_time=count, absent=2)
+        in_time = second.metrics()['icms_agent_prestage_hints_total{result="in_time",volume="kv"}']
+        assert in_time == count, second.metrics()
+        print(f"# {kind}: {said}; hints of {count} hashes {hints(second)}")
+        engine.end()
+        other.end()
+        router.end()
+
+
+def wait_hints(agent, **counts):
+    """Waits until an agent has counted so many hints."""
+    give_up = time.monotonic() + 120
+    while {name: hints(agent)[name] for name in counts} != counts:
+        assert time.monotonic() < give_up, f"{hints(agent)} instead of {counts}"
+        time.sleep(0.1)
+
+
 #: Of IcmsTier alone: vLLM knows no events of other connectors, and IcmsConnector hints by itself.
 CASES = {"prestage": case_prestage, "estimate": case_estimate, "events": case_events}
+#: Of both: all that vLLM computes it publishes with its hashes.
+CASES_OF_BOTH = {"models": case_models}

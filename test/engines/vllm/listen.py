@@ -17,7 +17,8 @@ def show(source, number, payload):
     for event in batch.events:
         line = {"from": source, "seq": number, "type": type(event).__name__}
         if not isinstance(event, AllBlocksCleared):
-            line |= {"hashes": [str(one) for one in event.block_hashes], "medium": event.medium,
+            names = [one.hex() if isinstance(one, bytes) else str(one) for one in event.block_hashes]
+            line |= {"hashes": names, "medium": event.medium,
                      "locality": event.locality, "ownership": event.ownership}
         if isinstance(event, BlockStored):
             line |= {"tokens": event.token_ids, "block_size": event.block_size}

@@ -499,7 +499,7 @@ def cases():
     for kind in KINDS:
         found[f"{kind}-late"] = lambda lab, kind=kind: case_late(lab, kind)
         found[f"{kind}-wrong"] = lambda lab, kind=kind: case_wrong(lab, kind)
-        for name, case in {**identities.CASES, **parallel.CASES}.items():
+        for name, case in {**identities.CASES, **parallel.CASES, **ahead.CASES_OF_BOTH}.items():
             found[f"{kind}-{name}"] = lambda lab, kind=kind, case=case: case(lab, kind)
     for name, case in ahead.CASES.items():
         found[f"tier-{name}"] = lambda lab, case=case: case(lab, "tier")
