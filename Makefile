@@ -68,10 +68,11 @@ check-gpu: all
 bench-hot: all
 	@bench/bench_hot.py --build $(BUILD) --json $(BUILD)/hot.json $(if $(BENCH_DIR),--dir $(BENCH_DIR))
 
-# Load or compute, on throttled paths to a real pod, by a model of an engine.
+# Load or compute, on throttled paths to a real pod, by a model of an engine or by llama.cpp.
 bench-choice: all
-	@bench/bench_choice.py --build $(BUILD) --json $(BUILD)/choice.json \
-		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(CHOICE)
+	@$(if $(LLAMA),tools/deps.sh demo)
+	@bench/bench_choice.py --build $(BUILD) $(if $(LLAMA),--llama) \
+		--json $(BUILD)/choice$(if $(LLAMA),-llama).json $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(CHOICE)
 
 bench-engines: ROUNDS = 7
 bench-engines: all
@@ -136,7 +137,7 @@ help:
 	@echo 'make bench-hot  eight clients that ask for one block, beside as many that ask for different ones, and'
 	@echo '               gets of a pod that is gone; fails where they miss their bars; BENCH_DIR as above'
 	@echo 'make bench-choice  load or compute, on paths of several bandwidths, by a model of an engine; fails likewise;'
-	@echo '               CHOICE="--paths 1000000 --rounds 2" are its options, BENCH_DIR as above'
+	@echo '               LLAMA=1: by llama.cpp; CHOICE="--paths 1000000 --rounds 2" are its options, BENCH_DIR as above'
 	@echo 'make bench-prefill  on a GPU, with PyTorch: a prefix of up to 128k tokens computed, and loaded by another process from'
 	@echo '               memory, pod and drive; PREFILL="--model DIR --tokens 2048,8192" are its options, BENCH_DIR as above'
 	@echo 'make check-gpu  puts and gets of memory of a real GPU, in order of streams, and what engines do wrong; needs PyTorch'

@@ -2,25 +2,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load or compute, on paths of several bandwidths to a real pod: `make bench-choice`.
 
-The engine is a model: it computes tokens at a rate. All else is real: prefixes are stored in an
-enclosure through one agent, and loaded through another whose path to the enclosure a proxy throttles, by
-the threads of the adapters for vLLM (icms.vllm.movers). On each path prompts are served in turns in three
-ways: all of the prefix is loaded, all of it is computed, and what the adapters do by icms.vllm.choice.
+The engine is a model: it computes tokens at a rate, and loads by the threads of the adapters for vLLM
+(icms.vllm.movers). With --llama it is llama.cpp with a real model and the prefix cache of examples/llama
+(choice_llama.py). All else is real: prefixes are stored in an enclosure through one agent, and loaded through
+another whose path to the enclosure a proxy throttles. On each path prompts are served in turns in three ways: all
+of the prefix is loaded, all of it is computed, and what the adapter chooses (icms.vllm.choice, prefix_cache.c).
 Every prompt has a prefix of its own, which the agent does not have in its memory.
 
 A path begins without a warning, as when a link degrades or is repaired. Its first --learn prompts are
 served by the choice alone, which has to find out by itself, and are shown by themselves; --rounds of
 each way follow. Rows: time to first token of each way, and that of the choice as a part of
 the faster of the two others, medians; what was loaded of a prefix; how far the time of these loads was
-from what was expected, nine of ten of them; and the same of single blocks, as the agent sees them
-(`icms status`).
+from what was expected, nine of ten of them, but for llama.cpp, which does not tell; and the same as the agent sees
+it (`icms status`).
 
 Bars: on paths of 1 MB/s, 10 MB/s and at full bandwidth the choice takes at most 1.1 times as long as the
 faster of the two others, as a median, and in each of the first prompts, where the faster one takes more than 0.1 s;
 else each of the first prompts takes at most 5 ms longer than that. Nine of ten prefixes take what was said within
 30 %. Exit status 1 if one is missed.
+
+       bench_choice.py --check: whether rows are judged by these bars, and options; nothing is measured
 """
 import argparse
+import contextlib
+import io
 import json
 import logging
 import os
@@ -34,6 +39,7 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
+import choice_llama  # noqa: E402
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
 import proxy  # noqa: E402
@@ -42,36 +48,91 @@ WAYS = ("load", "compute", "choice")
 LIMIT_S = 60.0  # deadline of loads
 CHOICE_MOST, ERROR_MOST = 1.1, 0.3
 SHORT_S, SHORT_MOST_S = 0.1, 0.005  # where the faster way takes less, the first prompts may take so much longer
+PATH_LEAST = 50  # bytes a second: the proxy sends 50 pieces a second
+MODEL = {"block_kib": 128, "prefill": 2000}  # defaults that --llama has none of: both are what llama.cpp has
+# Defaults with --llama: two to three minutes on two cores.
+LLAMA = {"paths": "0,1000000,10000000,0", "rounds": 5, "full_rounds": 5, "learn": 4, "block_tokens": 8}
 
 
-def options():
+def count_in(word):
+    if not word.isdecimal() or int(word) == 0:
+        raise argparse.ArgumentTypeError(f"{word} is no number of 1 or more")
+    return int(word)
+
+
+def paths_in(word):
+    paths = [int(path) if path.isdecimal() else -1 for path in word.split(",")]
+    if any(path != 0 and path < PATH_LEAST for path in paths):
+        raise argparse.ArgumentTypeError(f"{word}: give bytes a second, at least {PATH_LEAST}, or 0, with commas between")
+    return paths
+
+
+def options(words):
+    """What was asked for. Ends the program where that makes no sense."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
-    parser.add_argument("--paths", default="0,1000000,10000000,0,1000000",
+    parser.add_argument("--llama", action="store_true",
+                        help="llama.cpp as the engine, which demo/build.sh builds into --build; defaults are then "
+                             + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in LLAMA.items()))
+    parser.add_argument("--paths", type=paths_in, default="0,1000000,10000000,0,1000000",
                         help="bytes a second of the path to the enclosure, one after the other; 0: not throttled "
                              "(%(default)s)")
-    parser.add_argument("--rounds", type=int, default=4, help="prompts of each way on a throttled path (%(default)s)")
-    parser.add_argument("--full-rounds", type=int, default=20, help="on the others (%(default)s)")
-    parser.add_argument("--learn", type=int, default=6, help="prompts before them (%(default)s)")
-    parser.add_argument("--blocks", type=int, default=32, help="of a prefix (%(default)s)")
-    parser.add_argument("--block-kib", type=int, default=128, help="of KV (%(default)s)")
-    parser.add_argument("--block-tokens", type=int, default=64)
-    parser.add_argument("--prefill", type=float, default=2000, help="tokens a second (%(default)s)")
+    parser.add_argument("--rounds", type=count_in, default=4, help="prompts of each way on a throttled path (%(default)s)")
+    parser.add_argument("--full-rounds", type=count_in, default=20, help="on the others (%(default)s)")
+    parser.add_argument("--learn", type=count_in, default=6, help="prompts before them (%(default)s)")
+    parser.add_argument("--blocks", type=count_in, default=32, help="of a prefix (%(default)s)")
+    parser.add_argument("--block-tokens", type=count_in, default=64)
+    parser.add_argument("--block-kib", type=count_in, help=f"of KV; without --llama ({MODEL['block_kib']})")
+    parser.add_argument("--prefill", type=float, help=f"tokens a second; without --llama ({MODEL['prefill']})")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("/var/tmp"), help="for drive files")
     parser.add_argument("--json", type=pathlib.Path, help="where the rows go, too")
-    return parser.parse_args()
+    if parser.parse_known_args(words)[0].llama:
+        parser.set_defaults(**LLAMA)
+    given = parser.parse_args(words)
+    if given.llama:
+        wrong = choice_llama.wrong(given)
+        for name in MODEL:
+            if getattr(given, name) is not None:
+                wrong = f"--{name.replace('_', '-')} is for the model of an engine: leave it out, or --llama"
+        if wrong:
+            parser.error(wrong)
+        given.block_bytes = choice_llama.block_bytes(given.block_tokens)
+    else:
+        for name, value in MODEL.items():
+            setattr(given, name, value if getattr(given, name) is None else getattr(given, name))
+        given.block_bytes = given.block_kib << 10
+    return given
 
 
-class Engine:
-    """The model: serves one prompt at a time."""
+class Model:
+    """The model of an engine: serves one prompt at a time."""
 
-    def __init__(self, volume, prefill, given):
+    def __init__(self, given, stores, loads):
+        import icms  # of the wheel
+        from icms.vllm.choice import Prefill
         from icms.vllm.movers import Counts, Movers
 
-        self.volume, self.prefill, self.given = volume, prefill, given
+        self.given = given
+        self.clients = [icms.Client(f"unix:{agent.socket}") for agent in (stores, loads)]
+        self.store_volume, self.volume = [client.volume("kv") for client in self.clients]
+        self.value = os.urandom(given.block_bytes)
+        self.prefill = Prefill()
         self.movers = Movers(2, Counts(), logging)
         self.errors = []  # of prefixes that were loaded whole: of what was expected
-        self.rooms = [bytearray(given.block_kib << 10) for _ in range(given.blocks)]
+        self.rooms = [bytearray(given.block_bytes) for _ in range(given.blocks)]
+        self.compute(given.blocks)  # what an engine has done before it has a prefix
+
+    def close(self):
+        self.movers.close()
+        for client in self.clients:
+            client.close()
+
+    def names(self, prompt):
+        return [f"{prompt} block {i}" for i in range(self.given.blocks)]
+
+    def store(self, prompt):
+        names = self.names(prompt)
+        assert self.store_volume.put(names, [self.value] * len(names), on_flash=True, deadline_ms=60000).ok
 
     def compute(self, blocks):
         tokens = blocks * self.given.block_tokens
@@ -87,8 +148,9 @@ class Engine:
         done.wait()
         return answers[0]
 
-    def serve(self, names, way):
+    def serve(self, prompt, way):
         """Seconds until all of the prefix is there, and how many of its blocks were loaded."""
+        names = self.names(prompt)
         begin, ready = time.monotonic(), 0
         if way != "compute":
             ready = self.load(names, way == "choice")
@@ -121,17 +183,34 @@ def leading(answers):
     return next((i for i, answer in enumerate(answers) if not answer), len(answers))
 
 
+def rounds_of(bytes_per_s, given):
+    return given.rounds if bytes_per_s else given.full_rounds
+
+
+def prompts_of(path, way, count):
+    return [f"path {path} prompt {i} {way}" for i in range(count)]
+
+
+def store(engine, paths, given):
+    """All that will be asked for."""
+    for path, bytes_per_s in enumerate(paths):
+        rounds = rounds_of(bytes_per_s, given)
+        for way, count in (("learn", given.learn), ("load", rounds), ("choice", rounds)):
+            for prompt in prompts_of(path, way, count):
+                engine.store(prompt)
+
+
 def one_path(engine, agent, link, bytes_per_s, number, given):
     link.bytes_per_s = bytes_per_s
-    rounds = given.rounds if bytes_per_s else given.full_rounds
-    first = [engine.serve(names_of(number, i, "learn", given), "choice") for i in range(given.learn)]
+    rounds = rounds_of(bytes_per_s, given)
+    first = [engine.serve(prompt, "choice") for prompt in prompts_of(number, "learn", given.learn)]
     rows = {way: [] for way in WAYS}
     engine.errors = []
     for i in range(rounds):
         for way in WAYS if i % 2 == 0 else WAYS[::-1]:
             if way == "compute" and i >= given.rounds:
                 continue  # it takes the same on all paths
-            rows[way].append(engine.serve(names_of(number, i, way, given), way))
+            rows[way].append(engine.serve(prompts_of(number, way, rounds)[i], way))
     means = {way: statistics.median(seconds for seconds, _ in rows[way]) for way in WAYS}
     best = min(means["load"], means["compute"])
     errors = engine.errors
@@ -141,9 +220,13 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
             "prefixes": len(errors), "prefix_error_p90": nine_of_ten(errors),
             "load_spread_p90": nine_of_ten([abs(seconds - means["load"]) / means["load"] for seconds, _ in rows["load"]]),
             "first_of_best": [seconds / best for seconds, _ in first],
-            "first_too_late": sum(seconds > best * CHOICE_MOST + (SHORT_MOST_S if best < SHORT_S else 0)
-                                  for seconds, _ in first),
+            "first_too_late": sum(is_too_late(seconds, best) for seconds, _ in first),
             "first_loaded": [ready for _, ready in first]}
+
+
+def is_too_late(seconds, best):
+    """One of the first prompts, where the faster way takes best seconds."""
+    return seconds > best * CHOICE_MOST + (SHORT_MOST_S if best < SHORT_S else 0)
 
 
 def nine_of_ten(errors):
@@ -154,22 +237,13 @@ def estimate_of(agent):
     return json.loads(agent.get("/status")[1])["enclosures"][0]["estimate"]
 
 
-def names_of(path, number, way, given):
-    return [f"path {path} prompt {number} {way} block {i}" for i in range(given.blocks)]
-
-
 def run(given):
-    import icms  # of the wheel
-    from icms.vllm.choice import Prefill
-
-    paths = [int(path) for path in given.paths.split(",")]
-    block = given.block_kib << 10
-    prefix = given.blocks * block
+    paths = given.paths
+    prefix = given.blocks * given.block_bytes
     drive = max(256, 2 * len(paths) * (max(given.rounds, given.full_rounds) * 3 + given.learn) * prefix >> 20)
     memory = max(32, 2 * prefix >> 20)
-    volume = {"name": "kv", "value_max": "1MiB", "memory_max": f"{memory}MiB"}
-    print(f"prefixes of {prefix / 1e6:.1f} MB; computed in "
-          f"{given.blocks * given.block_tokens / given.prefill:.2f} s", flush=True)
+    volume = {"name": "kv", "value_max": f"{(given.block_bytes >> 20) + 1}MiB", "memory_max": f"{memory}MiB"}
+    print(f"prefixes of {prefix / 1e6:.1f} MB, {given.blocks * given.block_tokens} tokens", flush=True)
     with tempfile.TemporaryDirectory(prefix="icms-", dir=given.dir) as name, pod.Pod(given.build, name) as p:
         target = p.add_target("enclosure0", 1, f"{drive}MiB", [volume], segment="16MiB", memory="64MiB")
         target.wait_ready()
@@ -178,20 +252,8 @@ def run(given):
         agents = [p.add_agent("stores", [target], [volume]), p.add_agent("loads", [door], [volume], silence="5s")]
         for agent in agents:
             agent.wait_ready()
-        with icms.Client(f"unix:{agents[0].socket}") as client:
-            value = os.urandom(block)
-            for path, bytes_per_s in enumerate(paths):
-                rounds = given.rounds if bytes_per_s else given.full_rounds
-                for way, count in (("load", rounds), ("compute", given.rounds), ("choice", rounds),
-                                   ("learn", given.learn)):
-                    for i in range(count):
-                        names = names_of(path, i, way, given)
-                        assert client.volume("kv").put(names, [value] * len(names), on_flash=True,
-                                                       deadline_ms=60000).ok
-        with icms.Client(f"unix:{agents[1].socket}") as client:
-            prefill = Prefill()
-            engine = Engine(client.volume("kv"), prefill, given)
-            engine.compute(given.blocks)  # what an engine has done before it has a prefix
+        with contextlib.closing((choice_llama.Llama if given.llama else Model)(given, *agents)) as engine:
+            store(engine, paths, given)
             rows = []
             for number, path in enumerate(paths):
                 rows.append(one_path(engine, agents[1], link, path, number, given))
@@ -199,9 +261,12 @@ def run(given):
     return rows
 
 
+def path_of(row):
+    return f"{row['bytes_per_s'] / 1e6:g} MB/s" if row["bytes_per_s"] else "full"
+
+
 def show(row):
-    path = f"{row['bytes_per_s'] / 1e6:g} MB/s" if row["bytes_per_s"] else "full"
-    print(f"{path:>8} load {row['load_s']:7.3f} s, compute {row['compute_s']:7.3f} s, choice "
+    print(f"{path_of(row):>8} load {row['load_s']:7.3f} s, compute {row['compute_s']:7.3f} s, choice "
           f"{row['choice_s']:7.3f} s: {row['choice_of_best']:5.2f} of the faster; loaded {sorted(set(row['loaded']))}")
     first = ", ".join(f"{ratio:.2f} ({ready})" for ratio, ready in zip(row["first_of_best"], row["first_loaded"]))
     print(f"{'':8} before that, of the faster: {first}")
@@ -213,24 +278,67 @@ def show(row):
           f"{100 * estimate['error']:.0f} %", flush=True)
 
 
+def missed(rows):
+    """A line for each bar that is missed."""
+    lines = []
+    for number, row in enumerate(rows):
+        path = f"path {number}, {path_of(row)}"
+        if row["choice_of_best"] > CHOICE_MOST:
+            lines.append(f"{path}: the choice takes {row['choice_of_best']:.2f} of the faster way, "
+                         f"at most {CHOICE_MOST}")
+        if row["first_too_late"]:
+            lines.append(f"{path}: {row['first_too_late']} of the first prompts too late")
+        if row["prefixes"] and row["prefix_error_p90"] > ERROR_MOST:
+            lines.append(f"{path}: prefixes take what was said within {100 * row['prefix_error_p90']:.0f} %, "
+                         f"at most {100 * ERROR_MOST:.0f}")
+    return lines
+
+
+def check():
+    """A row at its bars passes, and one beyond one of them does not; no option is taken that has no effect."""
+    well = {"bytes_per_s": 0, "choice_of_best": 1.1, "first_too_late": 0, "prefixes": 3, "prefix_error_p90": 0.3}
+    for change, fails in (({}, False), ({"choice_of_best": 1.11}, True), ({"first_too_late": 1}, True),
+                          ({"prefix_error_p90": 0.31}, True), ({"prefixes": 0, "prefix_error_p90": None}, False)):
+        if bool(missed([well, {**well, **change}])) != fails:
+            sys.exit(f"{change} is not judged by its bar")
+    for seconds, best, late in ((1.1, 1, False), (1.11, 1, True), (0.0159, 0.01, False), (0.0161, 0.01, True)):
+        if is_too_late(seconds, best) != late:
+            sys.exit(f"a first prompt of {seconds} s beside {best} s is not judged by its bar")
+    for words, good in ((["--llama"], True), (["--llama", "--block-tokens", "7"], False),
+                        (["--llama", "--blocks", "992"], False), (["--llama", "--blocks", "991"], True),
+                        (["--llama", "--prefill", "9"], False), (["--llama", "--block-kib", "9"], False),
+                        (["--prefill", "9", "--block-kib", "9"], True), (["--rounds", "0"], False),
+                        (["--paths", "0,49"], False), (["--paths", "0,,1000"], False), (["--paths", "50"], True)):
+        taken = False
+        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            taken = options(words) is not None
+        if taken != good:
+            sys.exit(f"{' '.join(words)} is {'taken' if taken else 'refused'}")
+
+
 def main():
-    given = options()
+    if sys.argv[1:] == ["--check"]:
+        check()
+        return
+    given = options(sys.argv[1:])
     given.build = given.build.resolve()
-    if "ICMS_BENCH_SITE" not in os.environ:
+    if given.llama:
+        given.llama_model = choice_llama.build(given.build)
+    elif "ICMS_BENCH_SITE" not in os.environ:
         python = icms_wheel.interpreter()
         site = icms_wheel.make(python, given.build, given.build / "bench-choice-wheel")
         os.execve(python, [python, *sys.argv], {**os.environ, "PYTHONPATH": str(site), "ICMS_BENCH_SITE": str(site)})
-    rows = run(given)
+    try:
+        rows = run(given)
+    except pod.PodError as error:
+        sys.exit(f"bench_choice.py: {error}")
     worst = max(row["choice_of_best"] for row in rows)
     print(f"at most {worst:.2f} times as long as the faster of loading and computing")
     if given.json:
         given.json.write_text(json.dumps({"options": {name: str(value) for name, value in vars(given).items()},
                                           "rows": rows}, indent=1) + "\n")
-    late = sum(row["first_too_late"] for row in rows)
-    print(f"{late} of the {given.learn * len(rows)} first prompts too late")
-    off = max((row["prefix_error_p90"] for row in rows if row["prefixes"]), default=0)
-    if worst > CHOICE_MOST or late or off > ERROR_MOST:
-        sys.exit("bars are missed")
+    sys.exit("\n".join(missed(rows)) or 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
