@@ -513,7 +513,8 @@ void prefix_cache_computed(struct prefix_cache *cache, uint32_t tokens, double s
 static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t count,
                         double expected_s, double *out_block_s)
 {
-    double begin_s = now(), computing_s = count * compute_block_s(cache), took_s, pause_s;
+    double begin_s = now(), computing_s = count * compute_block_s(cache), took_s, pause_s,
+           came_s = 0;
     struct icms_request_options options;
     uint32_t tried = count < TRIAL_BLOCKS ? count : TRIAL_BLOCKS, came = 0;
 
@@ -537,9 +538,16 @@ static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t cou
         slot_wait(&cache->trials[came]);
         if (cache->trials[came].io.status != ICMS_OK)
             break;
+        came_s = now() - begin_s;
     }
     took_s = now() - begin_s;
-    *out_block_s = came == 0 ? 0 : took_s / came + cache->place_s;
+    if (came > 0) {
+        /* Until the last one came, not until the wait ended: a path that is faster than computing
+         * would look up to twice as slow. The next one, which has not come, bounds it, too. */
+        double least_s = came < tried ? took_s / (came + 1) : 0, mean_s = came_s / came;
+
+        *out_block_s = (mean_s > least_s ? mean_s : least_s) + cache->place_s;
+    }
     pause_s = took_s / SLACK > 2 * expected_s ? took_s / SLACK : 2 * expected_s;
     if (came == 0 || *out_block_s > compute_block_s(cache))
         cache->next_trial_s = begin_s + pause_s;
