@@ -74,7 +74,7 @@ class Llama:
             self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            raise pod.PodError(f"demo/server ended with {self.process.wait()}")
+            raise pod.PodError(f"demo/server ended with {self.process.wait()}; it says why above")
         return json.loads(line)
 
     def store(self, prompt):
