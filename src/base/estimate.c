@@ -242,7 +242,7 @@ static void learn(struct estimate *estimate, const struct estimate_load *load, b
     else if (came && estimate->came_ns == 0)
         first_add(estimate, came_bytes, took_ns);
     else if (came)
-        rate_add(estimate, came_bytes, now_ns - estimate->came_ns);
+        rate_add(estimate, came_bytes, now_ns - u64_max(estimate->came_ns, load->asked_ns));
 }
 
 uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *load,

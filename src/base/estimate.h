@@ -9,9 +9,10 @@
  *   busy, nothing has come yet:  the same, less the time since it became busy
  *   busy, values come:           (bytes in flight + bytes) / rate
  * first_ns and first_bytes are averages over loads that were the first of a busy interval. The rate
- * is what came in busy intervals since the value before, over the time that this took; it is the
- * bandwidth where that is the bottleneck, and what a window of loads gets where latency is. Without
- * a rate the first loads stand for it, which expects too much time and never too little.
+ * is what came in busy intervals since the value before, or since it was asked for if that was
+ * later, over the time that this took; it is the bandwidth where that is the bottleneck, and what a
+ * window of loads gets where latency is. Without a rate the first loads stand for it, which expects
+ * too much time and never too little.
  *
  * Memory. Averages are over the last ESTIMATE_MEMORY loads or ESTIMATE_MEMORY_NS of busy time,
  * whichever is more. After ESTIMATE_SURPRISES loads in a row that took more than twice, or less

@@ -280,6 +280,25 @@ static void single_loads_promise_nothing(void **state)
     is_within(expected_ns, batch(&server, 32, 64 * KIB), 30);
 }
 
+/* A load that is not answered for long makes one busy interval of all others: what passes between
+ * two of these is not what they take. */
+static void a_load_that_stays_makes_no_others_slow(void **state)
+{
+    struct server server;
+
+    (void)state;
+    server_init(&server, 2 * MS, (uint64_t)10 * 1000 * 1000 * 1000, 0);
+    ask(&server, 1, MIB, ESTIMATE_CAME);
+    server.loads[1].done_ns = UINT64_MAX;
+    for (int i = 0; i < 8; i++) {
+        server.now_ns += 5 * S;
+        server.free_ns = server.now_ns;
+        ask(&server, 0, MIB, ESTIMATE_CAME);
+        assert_int_equal(next_over(&server), 0);
+        assert_true(estimate_ns(&server.estimate, MIB, server.now_ns) < 10 * MS);
+    }
+}
+
 /* What is in flight comes first. */
 static void queues_count(void **state)
 {
@@ -476,6 +495,7 @@ int main(void)
         cmocka_unit_test(groups_are_judged_as_a_whole),
         cmocka_unit_test(groups_that_miss_are_left_out),
         cmocka_unit_test(single_loads_promise_nothing),
+        cmocka_unit_test(a_load_that_stays_makes_no_others_slow),
         cmocka_unit_test(queues_count),
         cmocka_unit_test(changes_are_noticed_soon),
         cmocka_unit_test(one_pause_is_no_change),
