@@ -107,6 +107,13 @@ static void enclosure_op_loaded(struct agent_op *op, const struct nvmf_req *req)
         op->err = ICMS_VALUE_SIZE;
 }
 
+/* Whether it says how long loads take. Those of hints do not: they may stand behind the loads of
+ * all hosts there, which in turn pass them by, so they are no part of what a load waits for. */
+static bool op_is_measured(const struct agent_op *op)
+{
+    return op->kind == AGENT_OP_LOAD && op->io_class != IO_CLASS_PRESTAGE;
+}
+
 /* What the load took, against what was expected of it. */
 static void enclosure_load_ended(const struct agent_op *op, const struct nvmf_req *req)
 {
@@ -114,8 +121,7 @@ static void enclosure_load_ended(const struct agent_op *op, const struct nvmf_re
     enum estimate_end end = ESTIMATE_NOTHING;
     uint64_t error;
 
-    if (agent_reactor_stalled(enclosure->reactor, op->asked.sent_ns) ||
-        op->io_class == IO_CLASS_PRESTAGE) /* it may have stood behind others' loads there */
+    if (agent_reactor_stalled(enclosure->reactor, op->asked.sent_ns))
         end = ESTIMATE_NOTHING;
     else if (op->err == ICMS_OK)
         end = ESTIMATE_CAME;
@@ -158,10 +164,10 @@ static void enclosure_req_done(struct nvmf_req *req)
     list_remove(&op->asked.link);
     op->err = link_req_err(op->by_link, op->shard, op->kind == AGENT_OP_LOAD, req);
     op->reason = req->reason;
-    if (op->kind == AGENT_OP_LOAD) {
+    if (op->kind == AGENT_OP_LOAD)
         enclosure->loading_bytes -= req_space(req);
+    if (op_is_measured(op))
         enclosure_load_ended(op, req);
-    }
     if (op_asks(op) == AGENT_OP_STORE) {
         enclosure->storing_bytes -= req_space(req);
         agent_enclosure_store_ended(enclosure, req, &op->asked);
@@ -235,12 +241,12 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     err = enclosure_op_send(op);
     if (err == ICMS_OK) {
         link_begun(op->by_link, &op->u.nvmf);
-        if (op->kind == AGENT_OP_LOAD) {
+        if (op->kind == AGENT_OP_LOAD)
             enclosure->loading_bytes += req_space(&op->u.nvmf);
+        if (op_is_measured(op))
             estimate_begun(&enclosure->estimate, &op->load,
                            u64_min(agent_shard_expected_bytes(shard), req_space(&op->u.nvmf)),
                            op->asked.sent_ns);
-        }
         if (op_asks(op) == AGENT_OP_STORE)
             enclosure->storing_bytes += req_space(&op->u.nvmf);
     }

@@ -178,6 +178,40 @@ static void what_is_in_flight_counts_once(void **state)
     rig_free(rig);
 }
 
+/* Hints that an enclosure keeps waiting are no part of what loads take there, whether those come
+ * now and then or one after the other; a block that is only being prestaged has yet to come. */
+static void hints_that_wait_make_no_load_slow(void **state)
+{
+    enum { HELD = 16 };
+    const struct rig_opts opts = {.enclosures = 1, .slots = 256, .many = true};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+
+    flash(rig, 0, 256);
+    rig->fake[0]->hold = true;
+    for (uint32_t n = 0; n < HELD; n++)
+        (void)rig_prestage(client, n, 60000 * MS);
+    rig_run(rig, MS);
+    rig->fake[0]->hold = false;
+    rig->fake[0]->delay_ns = 2 * MS;
+    for (uint32_t n = 100; n < 110; n++) {
+        load(client, n, 1);
+        rig_run(rig, 1000 * MS);
+        ask_for(client, 200, 1, 1000 * MS);
+        assert_in_range(estimates[0].us, 1000, 6000);
+    }
+    ask_for(client, 0, HELD, 1000 * MS);
+    assert_true(estimates[HELD - 1].us >= HELD * 1000);
+    assert_int_equal(rig->fake[0]->by_class[IO_CLASS_PRESTAGE], HELD);
+    rig->fake[0]->delay_ns = 0;
+    rig_on_fake(rig, 0, fake_target_release);
+    rig_run(rig, 100 * MS);
+    ask_for(client, 200, 1, 1000 * MS);
+    assert_in_range(estimates[0].us, 1000, 6000);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* An enclosure that was away may be another one now. */
 static void what_was_away_is_not_known(void **state)
 {
@@ -374,6 +408,7 @@ int main(void)
         cmocka_unit_test(a_prefix_takes_what_was_said),
         cmocka_unit_test(memory_is_there_and_a_hole_is_not),
         cmocka_unit_test(what_is_in_flight_counts_once),
+        cmocka_unit_test(hints_that_wait_make_no_load_slow),
         cmocka_unit_test(what_was_away_is_not_known),
         cmocka_unit_test(a_deadline_says_nothing_of_keys),
         cmocka_unit_test(no_engine_waits_longer_than_it_would_compute),

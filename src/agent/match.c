@@ -415,6 +415,15 @@ static uint64_t match_bytes(const struct agent_match *match, uint32_t i)
     return bytes != 0 ? u64_min(bytes, shard->stored_bytes_max) : agent_shard_expected_bytes(shard);
 }
 
+/* Whether it is in flight where it comes from, as the estimate of that counts it: loads of hints
+ * count at own drives only (ask.c). */
+static bool match_is_in_flight(const struct agent_match *match, uint32_t i)
+{
+    const struct agent_op *op = agent_op_find(match->shard, &match->keys[i], AGENT_OP_LOAD);
+
+    return op != NULL && (op->io_class != IO_CLASS_PRESTAGE || match->from[i] == MATCH_FROM_LOCAL);
+}
+
 static enum icms_source match_source(uint8_t from)
 {
     return from == MATCH_FROM_DRAM    ? ICMS_SOURCE_DRAM
@@ -437,8 +446,7 @@ void agent_match_estimate(const struct agent_match *match, uint8_t *out)
             return;
         server = match_server(match, match->from[i]);
         bytes = match_bytes(match, i);
-        /* What is being loaded is in flight there already. */
-        if (server != NULL && agent_op_find(match->shard, &match->keys[i], AGENT_OP_LOAD) == NULL)
+        if (server != NULL && !match_is_in_flight(match, i))
             ahead[match->from[i]] += bytes;
         ns = server == NULL ? 0 : estimate_ns(server, ahead[match->from[i]], now_ns);
         if (ns > all_ns || all_ns == 0) {
