@@ -751,11 +751,11 @@ static void loads_keep_their_pace_beside_a_flood_of_lookups(void **state)
 
 /* ---- hoarders ------------------------------------------------------------------------------- */
 
-/* A host of volume 1 that sends commands and neither reads nor writes after that. */
-static struct peer *hoarder_new(struct world *world, uint32_t number, uint8_t opcode,
-                                uint32_t commands, struct peer **out_admin)
+/* A host of a volume that sends commands and neither reads nor writes after that. */
+static struct peer *hoarder_new(struct world *world, uint32_t number, uint32_t volume,
+                                uint8_t opcode, uint32_t commands, struct peer **out_admin)
 {
-    struct nvme_kv_cmd cmd = {.opcode = opcode, .nsid = 2, .bytes = VALUE_MAX};
+    struct nvme_kv_cmd cmd = {.opcode = opcode, .nsid = volume + 1, .bytes = VALUE_MAX};
     struct loop_addr addr;
     struct nvme_sqe_wf sqe;
     struct peer *io;
@@ -797,7 +797,7 @@ static void hoarders_run(uint64_t seed, enum job_kind kind)
     alone = (double)world->tally[0].bytes;
     for (uint32_t i = 0; i < HOARDERS; i++)
         io[i] =
-            hoarder_new(world, i, i % 2 == 0 ? NVME_KV_RETRIEVE : NVME_KV_STORE, 100, &admin[i]);
+            hoarder_new(world, i, 1, i % 2 == 0 ? NVME_KV_RETRIEVE : NVME_KV_STORE, 100, &admin[i]);
     for (int i = 0; i < 4; i++) {
         host_start(host_new(world, JOB_LIST, 1, 16, VALUE_MAX));
         host_start(host_new(world, JOB_FLUSH, 1, 16, 1));
@@ -822,6 +822,42 @@ static void hoarders_cost_others_little(void **state)
         hoarders_run(1 + i, JOB_LOAD);
         hoarders_run(1 + i, JOB_STORE);
     }
+}
+
+/* Hosts that send no data hold all memory that stores may have, two buffers, and others wait for
+ * it. Prestaging has the memory of loads: it goes on, and stores do when there is memory again. */
+static void prestaging_goes_on_while_stores_wait_for_memory(void **state)
+{
+    enum { HOARDERS = 2 };
+    struct world *world = world_new(1, 1, 64 * MIB);
+    struct peer *io[HOARDERS], *admin[HOARDERS];
+
+    world->opts.memory_bytes = MIB;
+    world->opts.connections_max = 16;
+    world_start(world);
+    world_keep(world, 0, 256 * KIB);
+    for (uint32_t i = 0; i < HOARDERS; i++)
+        io[i] = hoarder_new(world, i, i, NVME_KV_STORE, 2, &admin[i]);
+    world_measure(world, SECOND);
+    host_start(host_new(world, JOB_PRESTAGE, 0, 60, 256 * KIB));
+    host_start(host_new(world, JOB_STORE, 2, 8, 256 * KIB));
+    world_measure(world, 20 * MS);
+    world_measure(world, 100 * MS);
+    print_message("  %llu of prestaging, %.0f MiB stored\n",
+                  (unsigned long long)world->tally[0].ops,
+                  (double)world->tally[2].bytes / (double)MIB);
+    assert_int_equal(world->tally[2].bytes, 0); /* they wait */
+    assert_true(world->tally[0].bytes >= 3 * MIB);
+    for (uint32_t i = 0; i < HOARDERS; i++) {
+        peer_free(&io[i]);
+        peer_free(&admin[i]);
+    }
+    world_measure(world, 20 * MS);
+    world_measure(world, 100 * MS);
+    assert_int_equal(world->tally[0].errors + world->tally[2].errors, 0);
+    assert_true(world->tally[2].bytes >= MIB);
+    assert_true(world->tally[0].bytes >= MIB);
+    world_free(world);
 }
 
 /* ---- quotas --------------------------------------------------------------------------------- */
@@ -885,6 +921,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(limits_count_the_keys_of_lookups),
         cmocka_unit_test(loads_keep_their_pace_beside_a_flood_of_lookups),
         cmocka_unit_test(hoarders_cost_others_little),
+        cmocka_unit_test(prestaging_goes_on_while_stores_wait_for_memory),
         cmocka_unit_test(quotas_hold_while_many_store),
     };
 

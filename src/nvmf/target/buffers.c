@@ -26,7 +26,9 @@
  * commands in flight at most, and one that asks for keys that are not there has its share of turns.
  *
  * Memory. Loads before stores: while a load waits for memory no store takes any, and stores
- * together hold at most store_bytes_max. A host, and a tenant, hold no more of a class than stays
+ * together hold at most store_bytes_max. While a store waits for memory one command of prestaging
+ * is in progress: at its end the store is served first, and finds what it would find without it. A
+ * host, and a tenant, hold no more of a class than stays
  * free, or one buffer: alone half, n of them 1/(n + 1) each, and the last part is left for who
  * comes next; prestaging counts with loads. That is the dynamic threshold of shared-memory switches
  * (Choudhury and Hahne, 1998) with alpha = 1. A flow over its share waits for that share alone,
@@ -341,7 +343,7 @@ static bool window_open(const struct nvmft_shard *shard, enum nvmft_wait_class c
         return ops < NVMFT_SCANS;
     if (class == NVMFT_WAIT_PRESTAGE)
         return ops == 0 ||
-               (ops < NVMFT_WINDOW_OPS &&
+               (ops < NVMFT_WINDOW_OPS && !buffers->store_short &&
                 buffers->window_bytes[class] + bytes <= NVMFT_PRESTAGE_BYTES && !loads_near(shard));
     return buffers->active[class] <= 1 || ops == 0 ||
            (ops < NVMFT_WINDOW_OPS &&
@@ -631,6 +633,8 @@ bool nvmft_buffers_take(struct nvmft_req *req, uint32_t tenant, enum nvmft_wait_
     }
     if (class == NVMFT_WAIT_LOAD && verdict == BUFFERS_MEMORY)
         buffers->load_short = true;
+    if (class == NVMFT_WAIT_STORE && verdict == BUFFERS_MEMORY)
+        buffers->store_short = true;
     req->hosted_ns = loop_now_ns(shard->loop);
     flow_busy(buffers, flow, class);
     list_push(&flow->parked[class], &req->link);
@@ -740,6 +744,30 @@ static enum buffers_verdict buffers_serve(struct nvmft_shard *shard, enum nvmft_
     return BUFFERS_GO;
 }
 
+/* Whether others may go on: nothing of this class does, and not because there is no memory. */
+static bool buffers_is_idle(enum buffers_verdict verdict)
+{
+    return verdict == BUFFERS_WINDOW || verdict == BUFFERS_NONE;
+}
+
+/* Serves whose turn it is in the first class that goes on. */
+static enum buffers_verdict buffers_serve_next(struct nvmft_shard *shard)
+{
+    struct nvmft_buffers *buffers = &shard->buffers;
+    enum buffers_verdict verdict = buffers_serve(shard, NVMFT_WAIT_LOAD);
+
+    buffers->load_short = verdict == BUFFERS_MEMORY;
+    if (buffers_is_idle(verdict))
+        verdict = buffers_serve(shard, NVMFT_WAIT_SCAN);
+    if (!buffers_is_idle(verdict))
+        return verdict;
+    verdict = buffers_serve(shard, NVMFT_WAIT_STORE);
+    buffers->store_short = verdict == BUFFERS_MEMORY;
+    if (buffers_is_idle(verdict) || buffers->store_short)
+        verdict = buffers_serve(shard, NVMFT_WAIT_PRESTAGE);
+    return verdict;
+}
+
 /* Serves whose turn it is, as far as there is room. */
 static void nvmft_buffers_wake(struct nvmft_shard *shard)
 {
@@ -748,17 +776,9 @@ static void nvmft_buffers_wake(struct nvmft_shard *shard)
     if (shard->waking)
         return; /* the loop below is running further up and sees it */
     shard->waking = true;
-    do {
-        verdict = buffers_serve(shard, NVMFT_WAIT_LOAD);
-        shard->buffers.load_short = verdict == BUFFERS_MEMORY;
-        if (verdict == BUFFERS_WINDOW || verdict == BUFFERS_NONE) {
-            verdict = buffers_serve(shard, NVMFT_WAIT_SCAN);
-            if (verdict == BUFFERS_WINDOW || verdict == BUFFERS_NONE)
-                verdict = buffers_serve(shard, NVMFT_WAIT_STORE);
-            if (verdict == BUFFERS_WINDOW || verdict == BUFFERS_NONE)
-                verdict = buffers_serve(shard, NVMFT_WAIT_PRESTAGE);
-        }
-    } while (verdict == BUFFERS_GO || verdict == BUFFERS_ASIDE);
+    do
+        verdict = buffers_serve_next(shard);
+    while (verdict == BUFFERS_GO || verdict == BUFFERS_ASIDE);
     shard->waking = false;
 }
 

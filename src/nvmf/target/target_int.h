@@ -88,8 +88,8 @@ enum nvmft_wait_class {
 #define NVMFT_WINDOW_BYTES ((uint64_t)16 << 20)
 
 /* The same of prestaging, also of one host alone: what a drive has of it is what the next load
- * finds there. While loads are in progress on any loop, or were within NVMFT_LOADS_NEAR_NS: one
- * command. */
+ * finds there. While loads are in progress on any loop, or were within NVMFT_LOADS_NEAR_NS, and
+ * while a store waits for memory: one command. */
 #define NVMFT_PRESTAGE_BYTES ((uint64_t)4 << 20)
 #define NVMFT_LOADS_NEAR_NS  ((uint64_t)10 * 1000 * 1000)
 
@@ -182,6 +182,7 @@ struct nvmft_buffers {
     struct list hosted[NVMFT_WAIT_COUNT];    /* requests in the window that wait for their
                                                 host, the longest first                     */
     bool load_short;                         /* a load waits for memory                     */
+    bool store_short;                        /* a store does                                */
     struct loop_timer timer; /* a rate allows more, or a command waits for its host for long  */
 };
 
