@@ -16,11 +16,12 @@
  * one joined or it drained itself; and with the one that took over, where the one that misses it
  * was away lately. Each of the two is asked once. While the owner is late now and then, its share
  * is lowered: in a part of its slots it and the next in order change places (pick_next), for stores
- * as for loads, so that no block is missed for it; only these two, which deletions reach. A block
- * that the former owner had is stored at its owner (op_move), if nothing else has to wait for that:
- * the next load finds it there. While the owner is excluded, "absent" elsewhere means that the
- * owner is down. An enclosure that lacks the volume is passed over in the same way, and "absent"
- * elsewhere then is "no_volume"; that nobody has it is an error.
+ * as for loads, so that no block is missed for it; only these two, which deletions reach. A store
+ * if absent first asks both whether they have it (looks). A block that the former owner had is
+ * stored at its owner (op_move), if nothing else has to wait for that: the next load finds it
+ * there. While the owner is excluded, "absent" elsewhere means that the owner is down. An enclosure
+ * that lacks the volume is passed over in the same way, and "absent" elsewhere then is "no_volume";
+ * that nobody has it is an error.
  *
  * With a drive of the agent's own beside the pod (tier.h), it is asked first: a load that it
  * answers is over, and a store that it takes; a remove is over when it and the pod have forgotten
@@ -407,6 +408,15 @@ static void op_says_no_volume(struct agent_op *op)
     op->reason = missing ? ICMS_MISS_NONE : ICMS_MISS_NO_VOLUME;
 }
 
+/* Whether the next in order is asked before the owner, whose share is lowered. */
+static bool op_passes_owner(const struct agent_op *op)
+{
+    struct agent_search search = {0};
+
+    return op->shard->reactor->lowered != 0 &&
+           agent_op_pick(op->shard, &op->key, &search) != NULL && search.passed != 0;
+}
+
 void agent_op_start(struct agent_op *op)
 {
     struct agent_shard *shard = op->shard;
@@ -436,7 +446,8 @@ void agent_op_start(struct agent_op *op)
         op->err = ICMS_PEER_DOWN;
         op->reason = ICMS_MISS_ENCLOSURE_DOWN;
     }
-    op->looks = op->kind == AGENT_OP_STORE && !op->moves && agent_tier_takes(shard, &op->key);
+    op->looks = op->kind == AGENT_OP_STORE && !op->moves &&
+                (agent_tier_takes(shard, &op->key) || (op->if_absent && op_passes_owner(op)));
     if ((!op->looks && agent_tier_ask(op)) || op_ask(op))
         return;
     if (op->search.owner_lacks && !op->search.owner_down)
@@ -590,7 +601,8 @@ static void op_tier_answered(struct agent_op *op)
     op_done(op);
 }
 
-/* The pod has said whether it has the key of a store that the own drive would take alone. */
+/* The pod has said whether it has the key of a store that the own drive would take alone, or the
+ * next in order instead of the owner. */
 static void op_looked(struct agent_op *op)
 {
     bool is_there = op->err == ICMS_OK;

@@ -189,6 +189,38 @@ static void fewer_stores_and_no_hit_is_lost(void **state)
     }
 }
 
+/* What the owner has from before is there for a put if absent, too. */
+static void if_absent_asks_the_owner_too(void **state)
+{
+    for (size_t way = 0; way < WAYS; way++) {
+        struct agent_rig *rig = rig_new(&ways[way]);
+        struct rig_client *client = rig_client_new(rig);
+        uint32_t before[40], above = 0, n;
+
+        for (uint32_t i = 0; i < 40; i++)
+            put(client, before[i] = key_at(rig, 0));
+        evict(client);
+        lower(rig, client, 2);
+        for (uint32_t i = 0; i < 40; i++) {
+            uint64_t tag = rig_put(client, KV, before[i], BYTES, SHM_FLAG_IF_ABSENT, 0);
+
+            above += is_above(rig, before[i]);
+            assert_int_equal(rig_wait(client, tag)->status, ICMS_EXISTS);
+            assert_int_equal(copies(rig, before[i]), 1);
+        }
+        assert_true(above > 0);
+        n = key_above(rig);
+        assert_int_equal(
+            rig_wait(client, rig_put(client, KV, n, BYTES, SHM_FLAG_IF_ABSENT, 0))->status,
+            ICMS_OK);
+        assert_int_equal(copies(rig, n), 1);
+        assert_false(has(rig, 0, n));
+        assert_int_equal(share_of(rig, 0), 60);
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
 /* Two of six are late, for a minute. */
 static void late_for_a_third_stays_in_use(void **state)
 {
@@ -458,6 +490,7 @@ int main(void)
         cmocka_unit_test(stores_that_are_never_answered_lower_the_share),
         cmocka_unit_test(the_next_takes_no_more_than_its_share),
         cmocka_unit_test(the_verdict_ends_the_share),
+        cmocka_unit_test(if_absent_asks_the_owner_too),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
