@@ -2,7 +2,9 @@
 /*
  * cmd/agent_match.c: see agent_match.h. Called by ctl's HTTP thread, which waits for the agent's
  * reactors for MATCH_WAIT_MS at most: a question and its answer belong to whoever of the two ends
- * last.
+ * last. One that waited for that long says that a reactor stands still: those after it wait for
+ * MATCH_LATE_MS, until one is answered or MATCH_LATE_NS are over, so that other pages are not kept
+ * waiting by each of them.
  */
 #include "agent_match.h"
 
@@ -16,6 +18,8 @@
 #include "base/check.h"
 
 #define MATCH_WAIT_MS 1000
+#define MATCH_LATE_MS 50
+#define MATCH_LATE_NS ((uint64_t)5 * 1000 * 1000 * 1000)
 
 #define STATUS_OK 200 /* of HTTP */
 
@@ -45,21 +49,35 @@ static void question_answered(void *arg, const struct agent_looked *looked)
     question_leave(question);
 }
 
-/* True: the answer came in time. */
-static bool question_wait(struct match_question *question)
+static uint64_t now_ns(void)
 {
-    struct timespec until;
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* True: the answer came in time. */
+static bool question_wait(struct match_question *question, struct agent_page *page)
+{
+    uint64_t begin_ns = now_ns();
+    bool is_late = page->match_late_ns != 0 && begin_ns - page->match_late_ns < MATCH_LATE_NS;
+    uint64_t until_ns = begin_ns + (uint64_t)(is_late ? MATCH_LATE_MS : MATCH_WAIT_MS) * 1000000;
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
+                                   .tv_nsec = (long)(until_ns % 1000000000)};
     int result;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += MATCH_WAIT_MS / 1000;
     do
         result = sem_clockwait(&question->answered, CLOCK_MONOTONIC, &until);
     while (result != 0 && errno == EINTR);
+    if (result == 0)
+        page->match_late_ns = 0;
+    else if (!is_late)
+        page->match_late_ns = now_ns();
     return result == 0 && question->is_whole;
 }
 
-static icms_err match_ask(const struct agent_page *page, const char *volume, const struct key *keys,
+static icms_err match_ask(struct agent_page *page, const char *volume, const struct key *keys,
                           size_t count, struct err_why *why, struct agent_looked *out_looked)
 {
     struct match_question *question = calloc(1, sizeof(*question));
@@ -73,10 +91,10 @@ static icms_err match_ask(const struct agent_page *page, const char *volume, con
                            question_answered, question);
     if (err != ICMS_OK)
         question_leave(question); /* for the agent */
-    else if (question_wait(question))
+    else if (question_wait(question, page))
         *out_looked = question->looked;
     else
-        err = err_set(why, ICMS_DEADLINE, "the agent did not answer within %d ms", MATCH_WAIT_MS);
+        err = err_set(why, ICMS_DEADLINE, "the agent did not answer in time; try again later");
     question_leave(question);
     return err;
 }
@@ -116,7 +134,7 @@ icms_err agent_match_read(const char *body, size_t bytes, const struct conf_agen
 
 unsigned agent_match_post(void *arg, const char *body, size_t bytes, struct ctl_page *page)
 {
-    const struct agent_page *own = arg;
+    struct agent_page *own = arg;
     struct match_answer answer = {0};
     struct err_why why = {""};
     char volume[LIMIT_NAME_BYTES];

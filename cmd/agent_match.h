@@ -24,7 +24,8 @@ icms_err agent_match_read(const char *body, size_t bytes, const struct conf_agen
                           struct key **out_keys, size_t *out_count) ICMS_MUST_CHECK;
 
 /* For struct ctl_post; arg is a struct agent_page. Status 200, or {"error": name, "why": sentence}
- * with another one; 503 when the agent does not answer within a second. */
+ * with another one; 503 when the agent does not answer within a second, and for those that come
+ * right after that, within 50 ms. */
 unsigned agent_match_post(void *arg, const char *body, size_t bytes, struct ctl_page *page);
 
 #endif

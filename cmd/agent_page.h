@@ -25,6 +25,7 @@ struct agent_page {
     bool is_open;              /* nobody has to prove anything to the HTTP port */
     _Atomic bool attaching;    /* clients can attach: its socket is there; set by the main thread */
     struct agent_stats stats;  /* of the page that is made     */
+    uint64_t match_late_ns;    /* agent_match.c: when a question was not answered; 0: it was */
 };
 
 void agent_page_metrics(void *arg, struct ctl_page *page);

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * POST /v1/match beside an agent that does not answer, which is made up here: questions keep the
+ * HTTP thread for a second together, and not each of them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <semaphore.h>
+
+#include "agent_match.h"
+#include "agent_page.h"
+#include "ctl/test_page.h"
+
+#define QUESTIONS 16
+#define MS        ((uint64_t)1000 * 1000)
+
+static const struct conf_agent conf = {.volume_count = 1,
+                                       .volumes = {{.name = "kv", .run_blocks = 8}}};
+
+/* ---- an agent, and time --------------------------------------------------------------------- */
+
+static bool answers;
+static struct {
+    void (*done)(void *arg, const struct agent_looked *looked);
+    void *arg;
+} asked[QUESTIONS];
+static uint32_t asked_count;
+static uint64_t waited_ns;
+
+icms_err agent_look_start(struct agent *agent, const struct agent_user *user, const char *volume,
+                          const struct key *keys, size_t count, struct err_why *why,
+                          void (*done)(void *arg, const struct agent_looked *looked), void *arg)
+{
+    const struct agent_looked looked = {.dram = 1, .local = 1};
+
+    if (answers) {
+        done(arg, &looked);
+        return ICMS_OK;
+    }
+    assert_true(asked_count < QUESTIONS);
+    asked[asked_count].done = done;
+    asked[asked_count].arg = arg;
+    asked_count++;
+    return ICMS_OK;
+}
+
+int __real_sem_clockwait(sem_t *sem, clockid_t clock, const struct timespec *until);
+int __wrap_sem_clockwait(sem_t *sem, clockid_t clock, const struct timespec *until);
+
+/* Nobody waits in here. */
+int __wrap_sem_clockwait(sem_t *sem, clockid_t clock, const struct timespec *until)
+{
+    struct timespec now;
+
+    if (answers)
+        return __real_sem_clockwait(sem, clock, until);
+    assert_int_equal(clock_gettime(clock, &now), 0);
+    waited_ns +=
+        (uint64_t)((until->tv_sec - now.tv_sec) * 1000000000 + until->tv_nsec - now.tv_nsec);
+    errno = ETIMEDOUT;
+    return -1;
+}
+
+/* ---- questions ------------------------------------------------------------------------------ */
+
+static unsigned post(struct agent_page *agent)
+{
+    static const char body[] = "{\"volume\": \"kv\", \"names\": [\"a\"]}";
+    struct ctl_page *page = ctl_page_new();
+    unsigned status;
+
+    assert_non_null(page);
+    status = agent_match_post(agent, body, strlen(body), page);
+    assert_int_equal(strstr(ctl_page_text(page), "\"dram\":1") != NULL, status == 200);
+    ctl_page_free(&page);
+    return status;
+}
+
+static void questions_that_nobody_answers_wait_a_second_together(void **state)
+{
+    static struct agent_page agent = {.conf = &conf};
+
+    for (uint32_t i = 0; i < QUESTIONS - 1; i++)
+        assert_int_equal(post(&agent), 503);
+    assert_true(waited_ns <= 2000 * MS);
+    assert_true(waited_ns >= 900 * MS);
+    /* it answers again, and has all of its time after that */
+    answers = true;
+    assert_int_equal(post(&agent), 200);
+    answers = false;
+    waited_ns = 0;
+    assert_int_equal(post(&agent), 503);
+    assert_true(waited_ns >= 900 * MS);
+    for (uint32_t i = 0; i < asked_count; i++) /* at last */
+        asked[i].done(asked[i].arg, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(questions_that_nobody_answers_wait_a_second_together),
+    };
+
+    return cmocka_run_group_tests_name("agent-match-post", tests, NULL, NULL);
+}
