@@ -179,7 +179,10 @@ class Engine:
         waiting = queue.SimpleQueue()
         threading.Thread(target=self.arrive, args=(begin, requests, lead, waiting), daemon=True).start()
         for i, (arrival, _) in enumerate(requests):
-            ids, keys = waiting.get()
+            arrived = waiting.get()
+            if arrived is None:
+                raise RuntimeError("the thread of arrivals has ended early")
+            ids, keys = arrived
             with self.lock:
                 self.waiting.stepped({i: len(ids) * self.given.block_tokens})
             self.serve(ids, keys)
@@ -187,6 +190,12 @@ class Engine:
         return time.monotonic() - begin
 
     def arrive(self, begin, requests, lead, waiting):
+        try:
+            self.arrivals(begin, requests, lead, waiting)
+        finally:
+            waiting.put(None)
+
+    def arrivals(self, begin, requests, lead, waiting):
         """The gateway, lead before each arrival, and the engine's queue."""
         number = itertools.count()
         events = [(arrival, ids, True) for arrival, ids in requests]
@@ -197,15 +206,16 @@ class Engine:
             known, keys = stored(ids, self.seen), self.keys(ids)
             is_hinted = lead is not None and known and not (is_arrival and waiting.empty() and not self.busy)
 
-            def say(seconds, keys=keys[:known], is_hinted=is_hinted):
-                if is_hinted:
-                    self.volume.prestage(keys, deadline_ms=int(1000 * seconds))
+            def hint(seconds, keys=keys[:known], is_hinted=is_hinted):
+                if is_hinted and seconds > 0:
+                    self.volume.prestage(keys, deadline_ms=max(1, int(1000 * seconds)))
 
             if is_arrival:
                 with self.lock:
-                    self.waiting.add(next(number), len(ids) * self.given.block_tokens, say, QUEUED_S)
+                    self.waiting.add(next(number), len(ids) * self.given.block_tokens,
+                                     lambda left, hint=hint: hint(left()), QUEUED_S)
             else:
-                say(lead)
+                hint(lead)
             if is_arrival:
                 waiting.put((ids, keys))
 
