@@ -68,10 +68,6 @@
 /* How soon a full completion ring, or slots that wait for leases, are looked at again. */
 #define AGENT_RETRY_NS ((uint64_t)2 * 1000 * 1000)
 
-/* A get that has joined a load of a hint loads by itself when that has not come in the time that
- * loads take; where nothing is known of that, in so long. */
-#define AGENT_JOINED_NS ((uint64_t)100 * 1000 * 1000)
-
 /* A deadline further away counts as this far: no request stays for ever. */
 #define AGENT_DEADLINE_MAX_NS ((uint64_t)600 * 1000 * 1000 * 1000)
 
@@ -148,7 +144,7 @@ struct agent_req {
     uint32_t asked;             /* the enclosure that was asked last; TRACE_NOWHERE             */
     uint64_t flush_seq;         /* FLUSH: stores with a smaller number are waited for           */
     struct agent_waiter waiter; /* in the list of what it waits for */
-    struct loop_timer timer;    /* deadline; or when it looks whether its load comes at all */
+    struct loop_timer timer;    /* deadline                                                 */
     /* answer; what the queue pair does with it, and with a part of the value before it */
     struct shm_complete answer;
     void (*done)(struct agent_req *req);
@@ -172,7 +168,6 @@ struct agent_op {
     enum agent_op_kind kind;
     bool busy;                 /* started, not over                                           */
     bool drop;                 /* LOAD: the key was written meanwhile: publish nothing        */
-    bool is_behind;            /* LOAD of a hint: a get has begun another; nobody joins it    */
     bool published;            /* STORE: the slot is visible (accepted puts)                  */
     bool if_absent;            /* STORE                                                       */
     bool suspect;              /* LOAD: the block is checked, and deleted if it is bad        */
@@ -896,7 +891,7 @@ struct agent_op *agent_op_suspect(struct agent_shard *shard, struct agent_user_s
 /* The operation that writes the key now, or may delete it; NULL: none. */
 struct agent_op *agent_op_writer(struct agent_shard *shard, const struct key *key);
 
-/* The operation of this kind that is in flight for the key, and may be joined; NULL: none. */
+/* The operation of this kind that is in flight for the key; NULL: none. */
 struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
                                enum agent_op_kind kind);
 

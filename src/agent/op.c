@@ -35,10 +35,8 @@
  * reported it, and the load has the deadline of a load: nobody has a second share for reports.
  *
  * Invariant: one operation of a kind is in flight for a key, and none besides a STORE or a DELETE
- * but loads that will publish nothing (drop). A load of a hint that a get has overtaken (is_behind)
- * is besides that: the first of the two that comes is published, the other one finds it. Loads into
- * the memory of a request (direct) are besides that: they publish nothing, nobody joins them, and
- * nobody but op_done ends their request.
+ * but loads that will publish nothing (drop). Loads into the memory of a request (direct) are
+ * besides that: they publish nothing, nobody joins them, and nobody but op_done ends their request.
  */
 #include "agent/agent_int.h"
 
@@ -109,8 +107,8 @@ struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
     list_for_each (link, op_key_list(shard, key)) {
         struct agent_op *op = container_of(link, struct agent_op, key_link);
 
-        if (op->kind == kind && !op->drop && !op->is_behind && op->direct == NULL &&
-            !agent_op_is_stale(op) && key_equal(&op->key, key))
+        if (op->kind == kind && !op->drop && op->direct == NULL && !agent_op_is_stale(op) &&
+            key_equal(&op->key, key))
             return op;
     }
     return NULL;
@@ -813,18 +811,6 @@ static void op_done_move(const struct agent_op *op)
     }
 }
 
-/* It was overtaken and came first: who waits for the other one has the block now. */
-static void op_take_waiters(struct agent_op *op)
-{
-    struct agent_op *load = agent_op_find(op->shard, &op->key, AGENT_OP_LOAD);
-    struct list *link;
-
-    if (load == NULL || load->io_class != IO_CLASS_LOAD)
-        return;
-    while ((link = list_pop(&load->waiters)) != NULL)
-        list_push(&op->waiters, link);
-}
-
 static void op_done_load(struct agent_op *op)
 {
     struct agent_shard *shard = op->shard;
@@ -857,8 +843,6 @@ static void op_done_load(struct agent_op *op)
     if (op->err == ICMS_OK && !op->drop && agent_shard_find(shard, &op->key) == SHM_SLOT_NONE) {
         agent_shard_publish(shard, op->slot, &op->key, op->value_bytes, op->once);
         op_move(op);
-        if (op->is_behind)
-            op_take_waiters(op);
         return;
     }
     agent_shard_slot_give(shard, op->slot);

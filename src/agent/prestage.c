@@ -336,11 +336,8 @@ static void hint_keep_slot(struct agent_hint *hint)
 static void hint_ready(struct agent_hint *hint, uint32_t slot, uint64_t brought_bytes)
 {
     struct agent_shard *shard = hint->shard;
+    uint64_t now_ns = reactor_now_ns(shard->reactor);
     uint64_t asked_ns = hint->asked_ns;
-    uint64_t now_ns =
-        slot != SHM_SLOT_NONE && hint->share->tier == ICMS_TIER_DRAM
-            ? u64_max(shard->meta[slot].since_ns, asked_ns) /* a get's load was first */
-            : reactor_now_ns(shard->reactor);
 
     if (asked_ns != 0 && hint->pin_ns == 0 && !hint->was_read) {
         hint_end_late(hint, now_ns - asked_ns);

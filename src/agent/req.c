@@ -15,10 +15,6 @@
  * nothing writes there any more. From a drive of the agent's own such memory is filled by a copy,
  * which is made only while the request waits.
  *
- * A get that finds a load of a hint in flight joins it. An enclosure serves that behind all loads,
- * so when it has brought nothing in the time that a load takes, the get begins one of its own
- * (req_overtake), and has what comes first.
- *
  * When a put is visible. Accepted: at once, in the arena; stored in the background; if that fails
  * the block stays in the arena until it is evicted, is counted (store_failures), and fails the
  * client's next flush. On flash, or if absent: when the enclosure has answered for it.
@@ -212,82 +208,13 @@ static enum step req_direct_done(struct agent_req *req, const struct agent_op *o
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
-/* Until when it waits for the load of a hint: as long as one of its own would take, and half of its
- * time at most. */
-static uint64_t req_joined_ns(const struct agent_req *req, const struct agent_op *op)
-{
-    const struct agent_shard *shard = req->shard;
-    uint64_t now_ns = reactor_now_ns(shard->reactor), left_ns = req->deadline_ns - now_ns;
-    uint64_t ns = op->enclosure == NULL ? ESTIMATE_UNKNOWN
-                                        : estimate_ns(&op->enclosure->estimate,
-                                                      agent_shard_expected_bytes(shard), now_ns);
-
-    if (left_ns < 2 * AGENT_RETRY_NS)
-        return req->deadline_ns;
-    if (ns == ESTIMATE_UNKNOWN)
-        ns = AGENT_JOINED_NS;
-    return now_ns + u64_min(u64_max(ns, AGENT_RETRY_NS), left_ns / 2);
-}
-
 /* For a load into the arena. Hints of the block learn that it is asked for now, unless this is one
  * itself. */
 static enum step req_wait_load(struct agent_req *req, struct agent_op *op)
 {
-    if ((req->flags & SHM_FLAG_PRESTAGE) != 0)
-        return req_wait_op(req, op);
-    agent_hint_asked(req->shard, &req->key, op);
-    if (op->io_class == IO_CLASS_PRESTAGE)
-        loop_timer_start(req->shard->reactor->loop, &req->timer, req_joined_ns(req, op));
+    if ((req->flags & SHM_FLAG_PRESTAGE) == 0)
+        agent_hint_asked(req->shard, &req->key, op);
     return req_wait_op(req, op);
-}
-
-/* A load into a slot of the arena. */
-static void req_load_start(const struct agent_req *req, struct agent_op *op, uint32_t slot,
-                           uint64_t space)
-{
-    op->slot = slot;
-    op->space = space;
-    op->is_reload = req->space != 0;
-    op->once = (req->flags & SHM_FLAG_ONCE) != 0;
-    op->deadline_ns = req->deadline_ns;
-    agent_op_start(op);
-}
-
-/* The load that it has joined came not in time. When an enclosure has it and has sent nothing, this
- * begins one of its own, or joins that of who did; when there is nothing to do it with, it goes on
- * waiting. */
-static void req_overtake(struct agent_req *req)
-{
-    struct agent_shard *shard = req->shard;
-    struct agent_op *joined = req->waits, *op;
-    uint64_t space = req_bytes(req);
-    uint32_t slot = SHM_SLOT_NONE;
-
-    if (joined == NULL || joined->kind != AGENT_OP_LOAD || joined->io_class != IO_CLASS_PRESTAGE) {
-        loop_timer_start(shard->reactor->loop, &req->timer, req->deadline_ns);
-        return;
-    }
-    loop_timer_start(shard->reactor->loop, &req->timer, req_joined_ns(req, joined));
-    if (joined->suspect || joined->drop || joined->at_tier || joined->enclosure == NULL ||
-        nvmf_req_comes(&joined->u.nvmf))
-        return;
-    op = agent_op_find(shard, &req->key, AGENT_OP_LOAD);
-    if (op == NULL || op == joined) {
-        if (!req_is_behind(req, &shard->wait_slot))
-            slot = agent_shard_slot_take(shard, space);
-        if (slot == SHM_SLOT_NONE)
-            return;
-        op = agent_op_new(shard, req->qpair->client->user, AGENT_OP_LOAD, &req->key, IO_CLASS_LOAD);
-        if (op == NULL) {
-            agent_shard_slot_give(shard, slot);
-            return;
-        }
-        joined->is_behind = true;
-        req_load_start(req, op, slot, space);
-    }
-    req_waited(req);
-    loop_timer_start(shard->reactor->loop, &req->timer, req->deadline_ns);
-    (void)req_wait_load(req, op);
 }
 
 /* What the own drive has comes by the arena, unless it can be read to where the request wants it.
@@ -331,7 +258,12 @@ static enum step req_new_get(struct agent_req *req)
         agent_shard_slot_give(shard, slot);
         return req_wait_pool(req, io_class);
     }
-    req_load_start(req, op, slot, space);
+    op->slot = slot;
+    op->space = space;
+    op->is_reload = req->space != 0;
+    op->once = (req->flags & SHM_FLAG_ONCE) != 0;
+    op->deadline_ns = req->deadline_ns;
+    agent_op_start(op);
     return req_wait_load(req, op);
 }
 
@@ -783,9 +715,7 @@ static void req_deadline(struct loop_timer *timer)
     struct agent_req *req = container_of(timer, struct agent_req, timer);
     enum icms_miss reason = req->state == AGENT_REQ_WAIT_SLOT ? ICMS_MISS_SHED : ICMS_MISS_DEADLINE;
 
-    if (reactor_now_ns(req->shard->reactor) < req->deadline_ns)
-        req_overtake(req);
-    else if (req->match != NULL)
+    if (req->match != NULL)
         (void)req_match_answer(req, reason);
     else if (req->op == SHM_OP_EXISTS_MANY)
         (void)req_match_none(req, reason);

@@ -266,9 +266,6 @@ bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl);
 /* Other settings, of an association that has some: told at once if it is up. */
 void nvmf_ctrl_settings_set(struct nvmf_ctrl *ctrl, const struct nvmf_settings *settings);
 
-/* Whether data of a Retrieve that was started, and is not over, has begun to come. */
-bool nvmf_req_comes(const struct nvmf_req *req);
-
 /* A volume's part in this subsystem. */
 struct nvmf_volume {
     uint32_t nsid;

@@ -51,8 +51,6 @@ struct nvmf_host_io {
     /* out, valid in completed() */
     uint32_t moved; /* bytes of the data that were moved                                          */
     icms_err err;   /* OK; CORRUPT: the data came, and damaged                                    */
-    /* out, valid from send on; a transport may leave it out */
-    bool comes; /* C2H: the first of its data is there, or on its way                             */
 };
 
 struct nvmf_host_conn_ops {

@@ -68,11 +68,6 @@ void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd, const str
         req->record = cqe->dw1;
 }
 
-bool nvmf_req_comes(const struct nvmf_req *req)
-{
-    return req->state == NVMF_REQ_SENT && req->cmd->io.comes;
-}
-
 /* ---- deadline ------------------------------------------------------------------------------- */
 
 /* Ends a sent request whose deadline passed, as far as that is possible now. */

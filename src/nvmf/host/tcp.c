@@ -322,7 +322,6 @@ static void tcp_send(struct nvmf_conn *conn, struct nvmf_host_io *io, const stru
     check(io->slot < tcp->slots && !cmd->capsule_busy && cmd->data_busy == 0);
     io->moved = 0;
     io->err = ICMS_OK;
-    io->comes = false;
     cmd->io = io;
     cmd->answered = cmd->withdrawn = false;
     cmd->sent = 0;
@@ -438,7 +437,6 @@ static icms_err tcp_header(struct nvmf_pdu_conn *pdu_conn, const union nvme_tcp_
                       io->moved, io->data_bytes);
         return ICMS_PROTOCOL;
     }
-    io->comes = true;
     tcp->receiving = cmd;
     tcp->receiving_memory = NULL;
     if (io->data[0].iov_base != NULL) {
