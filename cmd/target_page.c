@@ -384,6 +384,9 @@ static void page_nvmf(struct ctl_page *page)
     ctl_metric(page, "icms_target_prestage_parks_total", "counter",
                "Loads of class prestage that had to wait for their turn.",
                (double)nvmf->prestage_parks);
+    ctl_metric(page, "icms_target_prestage_expedites_total", "counter",
+               "Of those: that went on as loads, because somebody waited by then.",
+               (double)nvmf->prestage_expedites);
     ctl_metric(page, "icms_target_buffers_parks_total", "counter",
                "Commands that had to wait for a buffer.", (double)nvmf->buffers_parks);
 }

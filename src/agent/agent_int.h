@@ -176,6 +176,7 @@ struct agent_op {
     bool counted;              /* LOAD, suspect: as a checksum error                          */
     bool found;                /* DELETE: some place had it                                   */
     bool is_reload;            /* LOAD: `space` is not a guess                                 */
+    bool is_expedited;         /* LOAD, class PRESTAGE: a get waits for it; goes as LOAD       */
     bool once;                 /* LOAD, STORE: the block is read once at most                  */
     bool too_small;            /* LOAD: the block is larger than the space, by value_bytes     */
     bool moves;                /* STORE: of what the former owner had; no client knows of it   */
@@ -894,6 +895,9 @@ struct agent_op *agent_op_writer(struct agent_shard *shard, const struct key *ke
 /* The operation of this kind that is in flight for the key; NULL: none. */
 struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
                                enum agent_op_kind kind);
+
+/* A get waits for a load now: one of class PRESTAGE goes on as one of class LOAD. */
+void agent_op_expedite(struct agent_op *op);
 
 /* The key is written: loads in flight for it publish nothing, who waits for them looks again. */
 void agent_op_drop_loads(struct agent_shard *shard, const struct key *key);

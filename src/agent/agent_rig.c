@@ -84,7 +84,7 @@ static void rig_fake(struct agent_rig *rig, uint32_t i, bool many, uint32_t link
           ICMS_OK);
     fake->volume_count = 2;
     fake->many = many;
-    fake->records = true;
+    fake->records = fake->timed = true;
     fake->in_capsule_bytes = many ? 8192 : 0;
     for (uint32_t j = 0; j < 2; j++)
         fake->volumes[j] = (struct fake_volume){
@@ -144,8 +144,10 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig->node = sim_node_new(rig->sim, "10.1.0.1");
     rig_volumes(rig, opts);
     rig->enclosure_count = opts->enclosures;
-    for (uint32_t i = 0; i < opts->enclosures; i++)
+    for (uint32_t i = 0; i < opts->enclosures; i++) {
         rig_fake(rig, i, opts->many, opts->links);
+        rig->fake[i]->expedites = !opts->no_expedite;
+    }
     agent_opts_init(&rig->opts);
     strcpy(rig->opts.host_nqn, "nqn.2014-08.org.nvmexpress:uuid:host");
     if (opts->long_names) {

@@ -37,6 +37,7 @@ struct rig_opts {
     uint32_t kv_weight;        /* of volume "kv"; 0: 1                        */
     bool many;                 /* enclosures offer exist-many                   */
     bool one_by_one;           /* the agent does not use it                     */
+    bool no_expedite;          /* enclosures do not know what is waited for     */
     bool encrypted;            /* volume "kv"; values are what rig_flash makes  */
     bool own_process;          /* of clients too: records lie in slots          */
     bool long_names;           /* NQNs are as long as they may be               */

@@ -230,7 +230,7 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     op->u.nvmf = (struct nvmf_req){
         .nsid = op->by_link->nsid[shard->number],
         .share = agent_share(shard, op->user),
-        .io_class = op->io_class,
+        .io_class = op->is_expedited ? IO_CLASS_LOAD : op->io_class,
         .key = op->key,
         .deadline_ns = op->deadline_ns,
         .done = enclosure_req_done,
@@ -283,6 +283,7 @@ void agent_enclosure_ask(struct agent_enclosure *enclosure, struct agent_op *op)
     icms_err err;
 
     op->links_tried = 0;
+    op->u.nvmf.state = NVMF_REQ_IDLE; /* the drive may have been asked before */
     err = enclosure_op_start(enclosure, op);
     if (err == ICMS_OK)
         return;

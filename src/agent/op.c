@@ -114,6 +114,14 @@ struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
     return NULL;
 }
 
+void agent_op_expedite(struct agent_op *op)
+{
+    bool is_at_pod = op->enclosure != NULL && !op->at_tier; /* else at most at the own drive */
+
+    if (op->io_class == IO_CLASS_PRESTAGE && !op->is_expedited)
+        op->is_expedited = !is_at_pod || nvmf_expedite(&op->u.nvmf);
+}
+
 void agent_op_drop_loads(struct agent_shard *shard, const struct key *key)
 {
     list_for_each (link, op_key_list(shard, key)) {

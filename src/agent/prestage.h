@@ -12,7 +12,7 @@
  * Never ahead of loads. A hint is loaded with class prestage, in a queue pair of its own, while no
  * request waits for an operation or for space, within a window of bytes that is smaller while loads
  * are in flight. It evicts no block that another hint keeps. A load of a key that is in flight is
- * joined, whoever began it; a get joins the load of a hint.
+ * joined, whoever began it; a get joins the load of a hint, which goes on as a load then.
  *
  * In time. A hint whose block cannot arrive by its deadline, by what loads from that server take,
  * is dropped before it is loaded (prestage_pace.c). The load of a hint may last as long as the hint

@@ -208,12 +208,14 @@ static enum step req_direct_done(struct agent_req *req, const struct agent_op *o
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
-/* For a load into the arena. Hints of the block learn that it is asked for now, unless this is one
- * itself. */
+/* For a load into the arena. Unless this is a hint itself, hints of the block learn that it is
+ * asked for now, and the load of one goes on as any other. */
 static enum step req_wait_load(struct agent_req *req, struct agent_op *op)
 {
-    if ((req->flags & SHM_FLAG_PRESTAGE) == 0)
+    if ((req->flags & SHM_FLAG_PRESTAGE) == 0) {
         agent_hint_asked(req->shard, &req->key, op);
+        agent_op_expedite(op);
+    }
     return req_wait_op(req, op);
 }
 

@@ -115,6 +115,11 @@ icms_err nvmf_list(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK
 /* Makes what was stored in the namespace safe against power loss. */
 icms_err nvmf_flush(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
 
+/* Somebody waits for a retrieve of class PRESTAGE that was started and is not done: it goes on as
+ * class LOAD, here and at the target, which sends what it would have sent. False: it is with a
+ * target that does not know that, and stays what it is. */
+bool nvmf_expedite(struct nvmf_req *req);
+
 /* A target that says so gets up to NVME_ICMS_STORE_DATA_BYTES with a store, which saves a round
  * trip. When it had no room for them the store goes again, and so many of its queue ask first. */
 #define NVMF_ASK_FIRST 32

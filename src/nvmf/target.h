@@ -431,6 +431,7 @@ struct nvmf_target_stats {
     uint64_t buffers_parked;     /* commands waiting for a buffer now                */
     uint64_t buffers_parks;      /* commands that ever waited                        */
     uint64_t prestage_parks;     /* of them: loads of class PRESTAGE                 */
+    uint64_t prestage_expedites; /* of these: that became loads, as a host asked     */
     uint32_t portal_count;
     struct nvmf_target_portal_stats portals[LIMIT_PORTALS]; /* by port id */
 };

@@ -39,7 +39,8 @@ struct host;
 
 /* A command that is sent again as soon as it is answered. */
 struct job {
-    struct nvmf_req req; /* first */
+    struct nvmf_req req;     /* first */
+    struct loop_timer timer; /* expedites: when */
     struct host *host;
     uint32_t bytes;                             /* of the value              */
     uint64_t sent_ns;                           /* when it was sent          */
@@ -73,6 +74,7 @@ struct host {
     uint64_t deadline_ns; /* of each of its commands     */
     uint32_t under_way;
     bool stop;        /* it sends nothing again          */
+    bool expedites;   /* it waits for what it prestages, a moment after it asked */
     struct job *jobs; /* depth of them */
 };
 
@@ -178,6 +180,11 @@ static struct key block_key(uint32_t block)
 
 static void job_done(struct nvmf_req *req);
 
+static void job_expedite(struct loop_timer *timer)
+{
+    check(nvmf_expedite(&container_of(timer, struct job, timer)->req));
+}
+
 static bool job_reads(const struct job *job)
 {
     enum job_kind kind = job->host->kind;
@@ -237,6 +244,8 @@ static void job_send(struct job *job)
         err = nvmf_flush(host->ctrl, req);
     }
     check(err == ICMS_OK);
+    if (host->expedites)
+        loop_timer_start(host->loop, &job->timer, loop_now_ns(host->loop) + MS);
     host->under_way++;
 }
 
@@ -247,6 +256,8 @@ static void job_done(struct nvmf_req *req)
     struct tally *tally = &world->tally[job->host->volume];
 
     job->host->under_way--;
+    if (job->host->expedites)
+        loop_timer_stop(job->host->loop, &job->timer);
     tally->ops++;
     if (job->host->kind == JOB_EXIST_MANY)
         tally->keys += NVME_KV_EXIST_MANY_KEYS;
@@ -332,6 +343,7 @@ static struct host *host_new(struct world *world, enum job_kind kind, uint32_t v
     host->jobs = calloc(depth, sizeof(*host->jobs));
     for (uint32_t i = 0; i < depth; i++) {
         host->jobs[i].host = host;
+        loop_timer_init(&host->jobs[i].timer, job_expedite);
         host->jobs[i].memory = malloc(bytes);
         check(host->jobs[i].memory != NULL);
     }
@@ -587,30 +599,57 @@ static void loads_keep_their_pace_beside_prestaging(void **state)
     }
 }
 
+/* How many blocks a host that prestages has beside a flood of loads, and prestaging of others. */
+static uint64_t flooded_run(uint32_t loops, uint32_t others, bool expedites)
+{
+    struct world *world = world_new(loops, loops, 512 * MIB);
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    struct host *host;
+    uint64_t ops;
+
+    check(stats != NULL);
+    (void)snprintf(world->volumes[1].tenant, LIMIT_NAME_BYTES, "a");
+    (void)snprintf(world->volumes[2].tenant, LIMIT_NAME_BYTES, "a");
+    world_start(world);
+    for (uint32_t i = 0; i < VOLUMES; i++)
+        world_keep(world, i, 256 * KIB);
+    for (int i = 0; i < 3; i++)
+        host_start(host_new(world, JOB_LOAD, 0, 60, 256 * KIB));
+    for (uint32_t i = 0; i < others; i++)
+        host_start(host_new(world, JOB_PRESTAGE, 2, 60, 256 * KIB));
+    world_measure(world, 100 * MS);
+    host = host_new(world, JOB_PRESTAGE, 1, 8, 256 * KIB);
+    host->expedites = expedites;
+    host_start(host);
+    world_measure(world, 200 * MS);
+    ops = world->tally[1].ops;
+    target_stats(world->target, stats);
+    print_message("  %llu of prestaging%s beside %llu of others and %llu loads\n",
+                  (unsigned long long)ops, expedites ? ", waited for," : "",
+                  (unsigned long long)world->tally[2].ops, (unsigned long long)world->tally[0].ops);
+    for (uint32_t i = 0; i < VOLUMES; i++)
+        assert_int_equal(world->tally[i].errors + world->tally[i].misses + world->tally[i].lates,
+                         0);
+    assert_int_equal(world->tally[1].bytes, ops * 256 * KIB); /* each came once */
+    assert_int_equal(stats->nvmf.prestage_expedites > 0, expedites);
+    free(stats);
+    world_free(world);
+    return ops;
+}
+
 /* Loads that never end do not stop prestaging: an engine may wait for a block that is on its way.
  */
 static void prestaging_goes_on_beside_a_flood_of_loads(void **state)
 {
-    for (uint32_t loops = 1; loops <= 2; loops++) {
-        struct world *world = world_new(loops, loops, 512 * MIB);
+    for (uint32_t loops = 1; loops <= 2; loops++)
+        assert_true(flooded_run(loops, 0, false) >= 10);
+}
 
-        (void)snprintf(world->volumes[1].tenant, LIMIT_NAME_BYTES, "a");
-        world_start(world);
-        world_keep(world, 0, 256 * KIB);
-        world_keep(world, 1, 256 * KIB);
-        for (int i = 0; i < 3; i++)
-            host_start(host_new(world, JOB_LOAD, 0, 60, 256 * KIB));
-        world_measure(world, 200 * MS);
-        host_start(host_new(world, JOB_PRESTAGE, 1, 8, 256 * KIB));
-        world_measure(world, 400 * MS);
-        print_message("  %llu of prestaging beside %llu loads\n",
-                      (unsigned long long)world->tally[1].ops,
-                      (unsigned long long)world->tally[0].ops);
-        assert_int_equal(world->tally[0].errors + world->tally[1].errors, 0);
-        assert_int_equal(world->tally[1].misses + world->tally[1].lates, 0);
-        assert_true(world->tally[1].ops >= 10);
-        world_free(world);
-    }
+/* What an engine does wait for has the turns of loads, whatever others prestage. */
+static void what_is_waited_for_stands_in_no_line_of_hints(void **state)
+{
+    for (uint32_t loops = 1; loops <= 2; loops++)
+        assert_true(flooded_run(loops, 6, true) >= 4 * flooded_run(loops, 6, false));
 }
 
 /* ---- idle tenants and limits ---------------------------------------------------------------- */
@@ -916,6 +955,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(loads_keep_their_pace_beside_a_flood_of_stores),
         cmocka_unit_test(loads_keep_their_pace_beside_prestaging),
         cmocka_unit_test(prestaging_goes_on_beside_a_flood_of_loads),
+        cmocka_unit_test(what_is_waited_for_stands_in_no_line_of_hints),
         cmocka_unit_test(an_idle_tenant_costs_nothing),
         cmocka_unit_test(limits_hold_over_all_loops),
         cmocka_unit_test(limits_count_the_keys_of_lookups),

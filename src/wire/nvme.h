@@ -143,9 +143,10 @@ icms_err nvme_sgl_decode(const struct nvme_sgl_wf *wf, struct nvme_sgl *out_sgl,
 #define NVME_ICMS_RETRIEVE   0x82
 #define NVME_ICMS_EXIST_MANY 0x81 /* up to 64 keys in capsule, 64-bit map in DW0..1            */
 #define NVME_ICMS_STORE      0x85 /* Store with time left and class                            */
-#define NVME_ICMS_DELETE                                                                           \
-    0x84 /* Delete of one record: KV_NO_KEY when it is not there any more,                         \
-            though the key may have another one                       */
+/* Delete of one record: KV_NO_KEY when it is not there any more, though the key may have another
+ * one. */
+#define NVME_ICMS_DELETE   0x84
+#define NVME_ICMS_EXPEDITE 0x88 /* Retrieves of this queue pair that somebody waits for now    */
 
 /* Direction of the data of an opcode, bits 1:0. */
 #define NVME_DIRECTION(opcode) ((opcode)&3)

@@ -46,6 +46,7 @@ enum nvme_ctrl_type {
 #define NVME_ICMS_EXT_STORE_DATA 0x4u  /* NVME_ICMS_STORE_DATA_BYTES               */
 #define NVME_ICMS_EXT_RECORD     0x8u  /* NVME_ICMS_DELETE; DW1 of a Retrieve      */
 #define NVME_ICMS_EXT_SETTINGS   0x10u /* NVME_FEATURE_ICMS_*                      */
+#define NVME_ICMS_EXT_EXPEDITE   0x20u /* NVME_ICMS_EXPEDITE                       */
 
 #define NVME_OAES_NS_CHANGED 0x00000100u /* OAES b8: namespace attribute notices  */
 #define NVME_OAES_ANA        0x00000800u /* OAES b11: asymmetric access notices   */

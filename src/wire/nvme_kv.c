@@ -292,6 +292,37 @@ icms_err nvme_kv_exist_many_decode(const void *data, uint32_t bytes, uint32_t co
     return ICMS_OK;
 }
 
+/* ---- expedite ------------------------------------------------------------------------------- */
+
+void nvme_kv_expedite_encode(const uint16_t *cids, uint32_t count, struct nvme_sqe_wf *out_sqe)
+{
+    le32 *const dwords[] = {&out_sqe->cdw11, &out_sqe->cdw12, &out_sqe->cdw13, &out_sqe->cdw14,
+                            &out_sqe->cdw15};
+
+    check(count >= 1 && count <= NVME_KV_EXPEDITE_CIDS);
+    *out_sqe = (struct nvme_sqe_wf){
+        .opcode = NVME_ICMS_EXPEDITE,
+        .flags = NVME_SQE_FLAGS_SGL,
+        .cdw10 = le32_of(count),
+    };
+    for (uint32_t i = 0; i < count; i++)
+        *dwords[i / 2] = le32_of(le32_get(*dwords[i / 2]) | (uint32_t)cids[i] << i % 2 * 16);
+}
+
+icms_err nvme_kv_expedite_decode(const struct nvme_sqe_wf *sqe,
+                                 uint16_t out_cids[NVME_KV_EXPEDITE_CIDS], uint32_t *out_count)
+{
+    const le32 dwords[] = {sqe->cdw11, sqe->cdw12, sqe->cdw13, sqe->cdw14, sqe->cdw15};
+    uint32_t count = le32_get(sqe->cdw10);
+
+    if (count < 1 || count > NVME_KV_EXPEDITE_CIDS)
+        return ICMS_INVALID;
+    for (uint32_t i = 0; i < count; i++)
+        out_cids[i] = (uint16_t)(le32_get(dwords[i / 2]) >> i % 2 * 16);
+    *out_count = count;
+    return ICMS_OK;
+}
+
 /* ---- Identify Namespace --------------------------------------------------------------------- */
 
 /* One KV format. */

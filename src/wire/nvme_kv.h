@@ -120,6 +120,22 @@ icms_err nvme_kv_exist_many_count(const struct nvme_sqe_wf *sqe,
 icms_err nvme_kv_exist_many_decode(const void *data, uint32_t bytes, uint32_t count,
                                    struct key *out_keys) ICMS_MUST_CHECK;
 
+/* ---- expedite (vendor) ---------------------------------------------------------------------- */
+
+/* A host waits now for what it asked for ahead of need: CDW10 is how many Retrieves of this queue
+ * pair are meant, CDW11 to CDW15 their command ids, two a dword, the lower half first. Those of
+ * class PRESTAGE that have not had their turn go on as class LOAD, with all that they had; ids of
+ * others, or of none, change nothing. No namespace, no data, and it succeeds at once. */
+#define NVME_KV_EXPEDITE_CIDS 10
+
+/* Writes the command (without cid and sgl). count is 1..NVME_KV_EXPEDITE_CIDS. */
+void nvme_kv_expedite_encode(const uint16_t *cids, uint32_t count, struct nvme_sqe_wf *out_sqe);
+
+/* INVALID when the count is not 1..NVME_KV_EXPEDITE_CIDS. */
+icms_err nvme_kv_expedite_decode(const struct nvme_sqe_wf *sqe,
+                                 uint16_t out_cids[NVME_KV_EXPEDITE_CIDS],
+                                 uint32_t *out_count) ICMS_MUST_CHECK;
+
 /* ---- Identify Namespace, CNS 05h CSI 01h ---------------------------------------------------- */
 
 struct nvme_kv_ns {

@@ -143,6 +143,29 @@ static void commands_round_trip(void **state)
     }
 }
 
+static void expedites_round_trip(void **state)
+{
+    uint64_t seed = 1;
+
+    for (uint32_t count = 1; count <= NVME_KV_EXPEDITE_CIDS; count++) {
+        uint16_t cids[NVME_KV_EXPEDITE_CIDS], back[NVME_KV_EXPEDITE_CIDS];
+        struct nvme_sqe_wf sqe;
+        uint32_t back_count;
+
+        for (uint32_t i = 0; i < count; i++)
+            cids[i] = (uint16_t)test_random(&seed);
+        nvme_kv_expedite_encode(cids, count, &sqe);
+        assert_int_equal(sqe.opcode, NVME_ICMS_EXPEDITE);
+        assert_int_equal(nvme_kv_expedite_decode(&sqe, back, &back_count), ICMS_OK);
+        assert_int_equal(back_count, count);
+        assert_memory_equal(back, cids, count * sizeof(cids[0]));
+        sqe.cdw10 = le32_of(0);
+        assert_int_equal(nvme_kv_expedite_decode(&sqe, back, &back_count), ICMS_INVALID);
+        sqe.cdw10 = le32_of(NVME_KV_EXPEDITE_CIDS + 1);
+        assert_int_equal(nvme_kv_expedite_decode(&sqe, back, &back_count), ICMS_INVALID);
+    }
+}
+
 static void bad_commands_have_their_status(void **state)
 {
     struct nvme_kv_cmd cmd = {.opcode = NVME_KV_STORE, .nsid = 1, .key = key_of("k"), .bytes = 1};
@@ -303,6 +326,7 @@ int main(void)
         cmocka_unit_test(store_has_its_golden_bytes),
         cmocka_unit_test(unused_key_bytes_do_not_matter),
         cmocka_unit_test(commands_round_trip),
+        cmocka_unit_test(expedites_round_trip),
         cmocka_unit_test(bad_commands_have_their_status),
         cmocka_unit_test(list_has_its_golden_bytes),
         cmocka_unit_test(list_counts_only_whole_entries_that_fit),

@@ -244,6 +244,8 @@ icms_err nvme_log_effects_read(uint8_t csi, uint32_t icms_ext, uint64_t offset, 
     }
     if (icms_ext & NVME_ICMS_EXT_RECORD)
         effects_put(&window, EFFECTS_AT_IO, NVME_ICMS_DELETE, changes);
+    if (icms_ext & NVME_ICMS_EXT_EXPEDITE)
+        effects_put(&window, EFFECTS_AT_IO, NVME_ICMS_EXPEDITE, EFFECTS_SUPPORTED);
     return ICMS_OK;
 }
 

@@ -113,6 +113,8 @@ static void effects_exist_for_both_command_sets(void **state)
     assert_int_equal(le32_get(entry), 0);
     memcpy(&entry, page + 1024 + 4 * NVME_ICMS_DELETE, 4);
     assert_int_equal(le32_get(entry), 0);
+    memcpy(&entry, page + 1024 + 4 * NVME_ICMS_EXPEDITE, 4);
+    assert_int_equal(le32_get(entry), 0);
     memcpy(&entry, page + 4 * NVME_ADMIN_IDENTIFY, 4);
     assert_int_equal(le32_get(entry), 1);
     assert_int_equal(nvme_log_effects_read(NVME_CSI_NVM, 0, 0, page, 4096), ICMS_OK);

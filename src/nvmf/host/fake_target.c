@@ -27,6 +27,7 @@ struct fake_cmd {
     uint8_t *data;           /* H2C: arrives here; C2H: goes from here                */
     uint32_t bytes;          /* of the transfer                                       */
     uint32_t got;            /* H2C: arrived. C2H: sent                               */
+    bool is_expedited;       /* of class PRESTAGE, and waited for                     */
     uint32_t asked;          /* H2C: asked for                                        */
     uint32_t dw1;            /* of a success                                          */
     struct loop_timer timer; /* delay                                                 */
@@ -262,7 +263,8 @@ static void fake_identify(struct fake_cmd *cmd)
                         (target->many ? NVME_ICMS_EXT_EXIST_MANY : 0) |
                         (target->store_data ? NVME_ICMS_EXT_STORE_DATA : 0) |
                         (target->records ? NVME_ICMS_EXT_RECORD : 0) |
-                        (target->settings ? NVME_ICMS_EXT_SETTINGS : 0),
+                        (target->settings ? NVME_ICMS_EXT_SETTINGS : 0) |
+                        (target->expedites ? NVME_ICMS_EXT_EXPEDITE : 0),
             .icms_instance = target->instance,
         };
 
@@ -686,7 +688,9 @@ static void fake_io(struct fake_cmd *cmd)
         nvmf_pdu_term(&cmd->conn->pdu, NVME_TCP_FES_SEQUENCE, 0);
         return;
     }
-    if (target->hold)
+    if (target->hold ||
+        (target->hold_prestage && !cmd->is_expedited && cmd->kv.opcode == NVME_ICMS_RETRIEVE &&
+         cmd->kv.io_class == IO_CLASS_PRESTAGE))
         return;
     if (target->delay_ns != 0)
         loop_timer_start(target->loop, &cmd->timer, loop_now_ns(target->loop) + target->delay_ns);
@@ -694,9 +698,33 @@ static void fake_io(struct fake_cmd *cmd)
         fake_run(cmd);
 }
 
+/* Commands of the connection are waited for. */
+static void fake_expedite(struct fake_cmd *cmd)
+{
+    struct fake_conn *conn = cmd->conn;
+    uint16_t cids[NVME_KV_EXPEDITE_CIDS];
+    uint32_t count;
+
+    check(conn->target->expedites && conn->qid == 1 + IO_CLASS_PRESTAGE);
+    check(nvme_kv_expedite_decode(&cmd->sqe, cids, &count) == ICMS_OK);
+    conn->target->expedited += count;
+    fake_answer(cmd, 0, 0);
+    for (uint32_t i = 0; i < count; i++)
+        for (int k = 0; k < FAKE_CMDS; k++) {
+            struct fake_cmd *other = conn->cmds[k];
+
+            if (other == NULL || le16_get(other->sqe.cid) != cids[i] || other->is_expedited)
+                continue;
+            other->is_expedited = true;
+            if (conn->target->hold_prestage)
+                fake_io(other);
+            break;
+        }
+}
+
 void fake_target_release(struct fake_target *target)
 {
-    target->hold = target->hold_stores = false;
+    target->hold = target->hold_stores = target->hold_prestage = false;
     list_for_each (link, &target->conns) {
         struct fake_conn *conn = container_of(link, struct fake_conn, link);
 
@@ -764,6 +792,10 @@ static void fake_cmd_begin(struct fake_conn *conn, const struct nvme_sqe_wf *sqe
         target->asked++;
         if (target->mute != conn->qid)
             fake_answer(cmd, NVME_SC_NAMESPACE, 0);
+        return;
+    }
+    if (conn->qid != 0 && sqe->opcode == NVME_ICMS_EXPEDITE) {
+        fake_expedite(cmd);
         return;
     }
     if (conn->qid != 0 && sqe->opcode != NVME_FABRICS) {

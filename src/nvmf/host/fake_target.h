@@ -104,6 +104,8 @@ struct fake_target {
     uint16_t mute;       /* I/O queue on which nothing is answered; 0: none  */
     bool hold;           /* keeps I/O commands until fake_target_release     */
     bool hold_stores;    /* the same for stores: no R2T                      */
+    bool hold_prestage;  /* the same for class PRESTAGE, until it is expedited */
+    bool expedites;      /* offers that                                      */
     uint64_t delay_ns;   /* I/O commands take this long                      */
     uint32_t c2h_bytes;  /* data of one C2HData PDU; 0: all                  */
     uint32_t r2t_bytes;  /* of one R2T; 0: all                               */
@@ -131,6 +133,7 @@ struct fake_target {
     uint32_t stores, retrieves, exists, deletes, flushes, lists; /* begun             */
     uint32_t time_left_us;   /* of the last vendor Store or Retrieve             */
     uint32_t exist_manys;    /* exist-many commands begun                        */
+    uint32_t expedited;      /* commands that were named in expedites            */
     uint32_t by_class[4];    /* I/O commands by queue id - 1                     */
     uint32_t terms_in;       /* connections that ended by the host's TermReq     */
     uint32_t conn_count;     /* open now                                         */

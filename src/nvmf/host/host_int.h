@@ -48,6 +48,7 @@ struct nvmf_cmd {
     bool used;              /* its CID is out: sent and not completed                      */
     bool eager;             /* it takes data along that the target may drop: it may be sent again */
     bool quiet;             /* nobody waits for it: async event request                    */
+    bool expedite;          /* the target is to be told that somebody waits for it now     */
     struct nvmf_req *req;   /* whose; NULL: ended early, only the CID is kept              */
     uint64_t detached_ns;   /* when it ended early                                         */
 };
@@ -63,25 +64,26 @@ enum nvmf_queue_state {
 
 struct nvmf_queue {
     enum nvmf_queue_state state;
-    struct nvmf_ctrl *ctrl;  /* whose                                                   */
-    uint16_t qid;            /* 0: admin                                                */
-    const char *name;        /* "admin", "load", ...: in sentences                      */
-    uint32_t entries_max;    /* size of cmds                                            */
-    uint32_t depth;          /* commands at a time: agreed entries - 1                  */
-    uint32_t used;           /* commands whose CID is out                               */
-    uint32_t waiting;        /* of them, those that somebody should answer              */
-    uint32_t in_capsule_max; /* data that may go with a command                         */
-    uint32_t ask_first;      /* so many stores that could bring more ask instead        */
-    uint32_t silent_ticks;   /* ticks without a byte while commands wait                */
-    uint64_t heard_bytes;    /* nvmf_queue_heard at the last tick                       */
-    struct nvmf_cmd *cmds;   /* [entries_max]                                           */
-    struct list free;        /* struct nvmf_cmd                                         */
-    struct list unanswered;  /* struct nvmf_cmd whose requests ended early, oldest first */
-    struct line line;        /* struct nvmf_req that are parked                         */
-    void *line_memory;       /* its                                                     */
-    struct nvmf_conn *conn;  /* open from OPENING to CLOSING                            */
-    struct nvmf_req connect; /* the Connect command                                     */
-    struct nvmf_req ask;     /* asks for a sign of life                                 */
+    struct nvmf_ctrl *ctrl;   /* whose                                                   */
+    uint16_t qid;             /* 0: admin                                                */
+    const char *name;         /* "admin", "load", ...: in sentences                      */
+    uint32_t entries_max;     /* size of cmds                                            */
+    uint32_t depth;           /* commands at a time: agreed entries - 1                  */
+    uint32_t used;            /* commands whose CID is out                               */
+    uint32_t waiting;         /* of them, those that somebody should answer              */
+    uint32_t in_capsule_max;  /* data that may go with a command                         */
+    uint32_t ask_first;       /* so many stores that could bring more ask instead        */
+    uint32_t silent_ticks;    /* ticks without a byte while commands wait                */
+    uint64_t heard_bytes;     /* nvmf_queue_heard at the last tick                       */
+    struct nvmf_cmd *cmds;    /* [entries_max]                                           */
+    struct list free;         /* struct nvmf_cmd                                         */
+    struct list unanswered;   /* struct nvmf_cmd whose requests ended early, oldest first */
+    struct line line;         /* struct nvmf_req that are parked                         */
+    void *line_memory;        /* its                                                     */
+    struct nvmf_conn *conn;   /* open from OPENING to CLOSING                            */
+    struct nvmf_req connect;  /* the Connect command                                     */
+    struct nvmf_req ask;      /* asks for a sign of life                                 */
+    struct nvmf_req expedite; /* says which commands are waited for                     */
     uint8_t connect_data[NVME_CONNECT_DATA_BYTES];
 };
 
@@ -193,6 +195,10 @@ void nvmf_queue_live(struct nvmf_queue *queue);
 /* Asks for a sign of life on an I/O queue, where the target is icms: Exist without a namespace,
  * which its connection refuses at once. A command is kept free for it. */
 void nvmf_queue_ask(struct nvmf_queue *queue);
+
+/* Tells the target that a command is waited for now; a command is kept free for that, too. False:
+ * it does not know that. */
+bool nvmf_queue_expedite(struct nvmf_queue *queue, struct nvmf_cmd *cmd);
 
 /* Parks a request, perhaps in front of those of its share. */
 void nvmf_queue_park(struct nvmf_queue *queue, struct nvmf_req *req, bool front);

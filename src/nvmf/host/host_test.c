@@ -567,6 +567,115 @@ static void more_requests_than_entries_are_parked_in_order(void **state)
     free(ops);
 }
 
+/* Retrieves of class PRESTAGE, more than the queue pair has entries, of which somebody waits for
+ * some. */
+struct expedite {
+    struct bed *bed;
+    struct op *ops;
+    uint32_t first, count; /* which are waited for now */
+    uint32_t known;        /* how many calls said so   */
+};
+
+enum { EXPEDITE_OPS = 40 };
+
+static void expedite_ops(void *arg)
+{
+    struct expedite *expedite = arg;
+
+    for (uint32_t i = 0; i < expedite->count; i++)
+        expedite->known += nvmf_expedite(&expedite->ops[expedite->first + i].req);
+}
+
+/* Those of the range that are done now. */
+static uint32_t expedite_go(struct expedite *expedite, uint32_t first, uint32_t count)
+{
+    uint32_t done = 0;
+
+    expedite->first = first;
+    expedite->count = count;
+    expedite->known = 0;
+    bed_on_loop(expedite->bed, 0, expedite_ops, expedite);
+    bed_run(expedite->bed, 50 * MS);
+    for (uint32_t i = 0; i < EXPEDITE_OPS; i++) {
+        assert_in_range(expedite->ops[i].done, 0, 1);
+        done += expedite->ops[i].done;
+    }
+    return done;
+}
+
+static struct expedite expedite_new(bool knows, uint32_t entries, uint8_t *room)
+{
+    struct expedite expedite = {.bed = bed_new(0), .ops = calloc(EXPEDITE_OPS, sizeof(struct op))};
+    struct nvmf_ctrl_opts opts;
+
+    nvmf_ctrl_opts_init(&opts);
+    opts.queue_entries = entries;
+    expedite.bed->fake->timed = true;
+    expedite.bed->fake->expedites = knows;
+    expedite.bed->fake->hold_prestage = true;
+    bed_ctrl(expedite.bed, &opts);
+    bed_open(expedite.bed);
+    bed_put(expedite.bed, "k", "value", 5);
+    for (uint32_t i = 0; i < EXPEDITE_OPS; i++) {
+        bed_op(&expedite.ops[i], expedite.bed, "k", room, 5, 60000 * MS);
+        expedite.ops[i].req.io_class = IO_CLASS_PRESTAGE;
+        assert_int_equal(bed_go(&expedite.ops[i], nvmf_retrieve), ICMS_OK);
+    }
+    bed_run(expedite.bed, 50 * MS);
+    return expedite;
+}
+
+static void expedite_end(struct expedite *expedite)
+{
+    bed_on_loop(expedite->bed, 1, bed_do_release, expedite->bed);
+    assert_int_equal(expedite_go(expedite, 0, 0), EXPEDITE_OPS);
+    for (uint32_t i = 0; i < EXPEDITE_OPS; i++) {
+        assert_int_equal(expedite->ops[i].req.err, ICMS_OK);
+        assert_int_equal(expedite->ops[i].req.value_bytes, 5);
+    }
+    assert_int_equal(expedite->bed->fake->retrieves, EXPEDITE_OPS); /* each was asked for once */
+    assert_int_equal(expedite->bed->downs, 0);
+    bed_free(expedite->bed);
+    free(expedite->ops);
+}
+
+static void what_is_waited_for_goes_on_as_a_load(void **state)
+{
+    enum { SENT = 13 }; /* of 15, one for this and one for signs of life are kept */
+    uint8_t room[8];
+    struct expedite expedite = expedite_new(true, 16, room);
+    const struct fake_target *fake = expedite.bed->fake;
+
+    assert_int_equal(fake->by_class[IO_CLASS_PRESTAGE], SENT);
+    assert_int_equal(expedite_go(&expedite, 1, SENT - 2), SENT - 2); /* in two commands */
+    assert_int_equal(expedite.known, SENT - 2);
+    assert_int_equal(fake->expedited, SENT - 2);
+    assert_int_equal(fake->by_class[IO_CLASS_PRESTAGE], 2 * SENT - 2);
+    assert_int_equal(expedite_go(&expedite, 35, 2), SENT); /* they were parked */
+    assert_int_equal(fake->by_class[IO_CLASS_LOAD], 2);
+    assert_int_equal(fake->expedited, SENT - 2);
+    assert_int_equal(expedite_go(&expedite, 1, 1), SENT); /* it is done */
+    assert_int_equal(fake->expedited, SENT - 2);
+    expedite_end(&expedite);
+}
+
+/* Where the target does not know it, or has no entry for it, what was sent stays where it is. */
+static void what_is_waited_for_stays_where_nobody_knows_that(void **state)
+{
+    uint8_t room[8];
+    struct expedite expedite = expedite_new(false, 16, room);
+
+    assert_int_equal(expedite_go(&expedite, 0, 10), 0);
+    assert_int_equal(expedite.known, 0);
+    assert_int_equal(expedite_go(&expedite, 20, 10), 10);
+    assert_int_equal(expedite.known, 10);
+    expedite_end(&expedite);
+    expedite = expedite_new(true, 3, room);
+    assert_int_equal(expedite_go(&expedite, 0, 1), 0);
+    assert_int_equal(expedite.known, 0);
+    expedite_end(&expedite);
+}
+
 static void looks_again_when_namespaces_changed(void **state)
 {
     struct bed *bed = bed_ready(NULL, 0);
@@ -702,6 +811,8 @@ int main(void)
         cmocka_unit_test(a_store_without_room_goes_again_and_others_ask),
         cmocka_unit_test(a_store_that_goes_again_ends_once),
         cmocka_unit_test(more_requests_than_entries_are_parked_in_order),
+        cmocka_unit_test(what_is_waited_for_goes_on_as_a_load),
+        cmocka_unit_test(what_is_waited_for_stays_where_nobody_knows_that),
         cmocka_unit_test(looks_again_when_namespaces_changed),
     };
 

@@ -17,6 +17,8 @@
 
 static const struct nvmf_host_conn_ops queue_ops;
 
+static void queue_expedite_done(struct nvmf_req *req);
+
 /* ---- memory --------------------------------------------------------------------------------- */
 
 icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint16_t qid,
@@ -30,6 +32,11 @@ icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint1
     queue->entries_max = entries;
     list_init(&queue->free);
     nvmf_req_init(&queue->connect, ctrl, queue);
+    nvmf_req_init(&queue->expedite, ctrl, queue);
+    queue->expedite.done = queue_expedite_done;
+    queue->expedite.direction = NVME_DIRECTION_NONE;
+    loop_timer_init(&queue->expedite.timer, NULL); /* as of ask */
+    list_init(&queue->expedite.link);
     queue->cmds = calloc(entries, sizeof(queue->cmds[0]));
     queue->line_memory = malloc(line_bytes(shares->groups, shares->members));
     if (queue->cmds == NULL || queue->line_memory == NULL)
@@ -384,6 +391,7 @@ static void queue_cmd_send(struct nvmf_queue *queue, struct nvmf_req *req)
     struct nvme_sqe_wf sqe;
 
     cmd->used = true;
+    cmd->expedite = false;
     cmd->quiet = req == &queue->ctrl->event;
     cmd->io.cid = (uint16_t)(cmd->io.slot | cmd->generation << NVMF_CID_INDEX_BITS);
     cmd->io.direction = req->direction;
@@ -435,9 +443,53 @@ void nvmf_queue_ask(struct nvmf_queue *queue)
     queue_cmd_send(queue, req);
 }
 
+/* ---- what is waited for --------------------------------------------------------------------- */
+
+static bool queue_can_expedite(const struct nvmf_queue *queue)
+{
+    return queue->qid == 1 + IO_CLASS_PRESTAGE && queue->state == NVMF_QUEUE_LIVE &&
+           queue->depth > 2 && (queue->ctrl->info.icms_ext & NVME_ICMS_EXT_EXPEDITE) != 0;
+}
+
+/* Tells the target which commands are waited for, as many as go into one command. */
+static void queue_expedite_run(struct nvmf_queue *queue)
+{
+    struct nvmf_req *req = &queue->expedite;
+    uint16_t cids[NVME_KV_EXPEDITE_CIDS];
+    uint32_t count = 0;
+
+    if (req->state != NVMF_REQ_IDLE || list_empty(&queue->free))
+        return;
+    for (uint32_t i = 0; i < queue->depth && count < NVME_KV_EXPEDITE_CIDS; i++) {
+        struct nvmf_cmd *cmd = &queue->cmds[i];
+
+        if (cmd->used && cmd->expedite)
+            cids[count++] = cmd->io.cid;
+        cmd->expedite = false; /* said, or over */
+    }
+    if (count == 0)
+        return;
+    nvme_kv_expedite_encode(cids, count, &req->sqe);
+    queue_cmd_send(queue, req);
+}
+
+static void queue_expedite_done(struct nvmf_req *req)
+{
+    queue_expedite_run(req->queue);
+}
+
+bool nvmf_queue_expedite(struct nvmf_queue *queue, struct nvmf_cmd *cmd)
+{
+    if (!queue_can_expedite(queue))
+        return false;
+    cmd->expedite = true;
+    queue_expedite_run(queue);
+    return true;
+}
+
 void nvmf_queue_run(struct nvmf_queue *queue)
 {
-    uint32_t kept = queue_can_ask(queue) ? 1 : 0;
+    uint32_t kept = (queue_can_ask(queue) ? 1 : 0) + (queue_can_expedite(queue) ? 1 : 0);
     struct nvmf_req *req;
 
     while (queue->used + kept < queue->depth &&

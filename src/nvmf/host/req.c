@@ -166,6 +166,24 @@ static icms_err req_io(struct nvmf_ctrl *ctrl, struct nvmf_req *req, uint8_t opc
     return ICMS_OK;
 }
 
+bool nvmf_expedite(struct nvmf_req *req)
+{
+    struct nvmf_ctrl *ctrl = req->ctrl;
+
+    if ((req->state != NVMF_REQ_SENT && req->state != NVMF_REQ_PARKED) || !ctrl->up)
+        return true; /* its end is known */
+    check(req->io_class == IO_CLASS_PRESTAGE);
+    if (req->state == NVMF_REQ_SENT)
+        return nvmf_queue_expedite(req->queue, req->cmd);
+    line_leave(&req->queue->line, req->share, &req->link);
+    req->io_class = IO_CLASS_LOAD;
+    req->kv.io_class = IO_CLASS_LOAD;
+    req->queue = &ctrl->queues[1 + IO_CLASS_LOAD];
+    nvmf_queue_park(req->queue, req, false);
+    nvmf_queue_run(req->queue);
+    return true;
+}
+
 static bool req_key_valid(const struct nvmf_req *req)
 {
     return req->key.length >= 1 && req->key.length <= LIMIT_KEY_BYTES;

@@ -16,7 +16,7 @@
 #define IDENTIFY_SEED_HIGH 0x69636d73u /* "icms" */
 #define IDENTIFY_EXT                                                                               \
     (NVME_ICMS_EXT_EXIST_MANY | NVME_ICMS_EXT_TIMED | NVME_ICMS_EXT_STORE_DATA |                   \
-     NVME_ICMS_EXT_RECORD | NVME_ICMS_EXT_SETTINGS)
+     NVME_ICMS_EXT_RECORD | NVME_ICMS_EXT_SETTINGS | NVME_ICMS_EXT_EXPEDITE)
 #define IDENTIFY_SEED_LOW 0x6e677569u /* "ngui" */
 
 /* One volume has a namespace in each enclosure, and hosts refuse one name for two of them. */

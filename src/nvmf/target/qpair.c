@@ -92,7 +92,7 @@ static struct nvmft_req *qpair_req_new(struct nvmft_qpair *qpair, const struct n
     req->io.err = ICMS_OK;
     req->is_admin = qpair->qid == 0 || sqe->opcode == NVME_FABRICS;
     req->status = NVME_SC_SUCCESS;
-    req->dnr = req->counted = req->answered = false;
+    req->dnr = req->counted = req->answered = req->is_expedited = false;
     req->pace = NVMFT_PACE_NONE;
     req->dw0 = req->dw1 = 0;
     req->data_offset = 0;

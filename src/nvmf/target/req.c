@@ -270,7 +270,43 @@ static void req_fill(struct nvmft_req *req, const struct nvmft_kv *kv)
 /* A load waits with those of its class. */
 static enum nvmft_wait_class req_load_class(const struct nvmft_req *req)
 {
-    return req->pub.io_class == IO_CLASS_PRESTAGE ? NVMFT_WAIT_PRESTAGE : NVMFT_WAIT_LOAD;
+    return req->pub.io_class == IO_CLASS_PRESTAGE && !req->is_expedited ? NVMFT_WAIT_PRESTAGE
+                                                                        : NVMFT_WAIT_LOAD;
+}
+
+/* A load of class PRESTAGE is waited for now: if it stands in line, it stands in that of loads. */
+static void req_expedite(struct nvmft_req *req)
+{
+    if (req->is_admin || req->pub.op != NVMF_TARGET_RETRIEVE || req->is_expedited ||
+        req->pub.io_class != IO_CLASS_PRESTAGE)
+        return;
+    req->is_expedited = true;
+    if (req->state != NVMFT_REQ_WAIT_BUFFER)
+        return;
+    counter_add(&req->qpair->shard->counters.prestage_expedites, 1);
+    nvmft_buffers_unpark(req);
+    if (req_wait_buffer(req, NVMFT_WAIT_LOAD, req->buffer_bytes) == REQ_NEXT)
+        nvmft_req_run(req);
+}
+
+/* What its host says of other commands of the queue pair; it needs no turn. */
+static enum req_step req_new_expedite(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+    uint16_t cids[NVME_KV_EXPEDITE_CIDS];
+    uint32_t count;
+
+    if (nvme_kv_expedite_decode(&req->sqe, cids, &count) != ICMS_OK)
+        return req_failed(req, NVME_SC_FIELD);
+    for (uint32_t i = 0; i < qpair->slots_touched; i++) {
+        struct nvmft_req *other = nvmft_qpair_slot(qpair, i);
+
+        for (uint32_t k = 0; k < count && other->state != NVMFT_REQ_FREE; k++)
+            if (other->io.cid == cids[k])
+                req_expedite(other);
+    }
+    req->state = NVMFT_REQ_RESPOND;
+    return REQ_NEXT;
 }
 
 /* A store whose data is not here yet: is there room, or is the line too long? */
@@ -378,6 +414,8 @@ static enum req_step req_run_new(struct nvmft_req *req)
     /* Byte 1 of a fabrics command is reserved. */
     if (req->sqe.opcode != NVME_FABRICS && !nvme_sqe_flags_valid(&req->sqe))
         return req_failed(req, NVME_SC_FIELD);
+    if (!req->is_admin && req->sqe.opcode == NVME_ICMS_EXPEDITE)
+        return req_new_expedite(req);
     return req->is_admin ? req_new_admin(req) : req_new_kv(req);
 }
 

@@ -446,6 +446,7 @@ static void target_stats_add(const struct nvmft_shard *shard, struct nvmf_target
     stats->buffers_parked += counter_get(&from->buffers_parked);
     stats->buffers_parks += counter_get(&from->buffers_parks);
     stats->prestage_parks += counter_get(&from->prestage_parks);
+    stats->prestage_expedites += counter_get(&from->prestage_expedites);
 }
 
 void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stats *out_stats)

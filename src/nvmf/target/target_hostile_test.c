@@ -299,6 +299,65 @@ static void command_ids_need_not_be_unique(void **state)
     rig_free(&rig);
 }
 
+/* Retrieves of class PRESTAGE stand in line behind a load; whatever is said of them, and of what
+ * they are not, each is served once. */
+static void an_expedite_of_anything_is_answered(void **state)
+{
+    enum { RETRIEVES = 20, EXPEDITED = 3 };
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *io = rig_io(rig, admin, 1, 0);
+    struct nvme_kv_cmd cmd = {
+        .opcode = NVME_ICMS_RETRIEVE, .nsid = 1, .key = peer_key("k"), .bytes = 4096};
+    uint16_t first, said[NVME_KV_EXPEDITE_CIDS];
+    bool came[RETRIEVES] = {false};
+    uint8_t room[4096];
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    rig_put(rig, 0, "k", 4096);
+    rig->hold = true;
+    for (int i = 0; i < RETRIEVES; i++) {
+        cmd.io_class = i == 0 ? IO_CLASS_LOAD : IO_CLASS_PRESTAGE;
+        nvme_kv_cmd_encode(&cmd, &sqe);
+        (void)peer_submit(io, &sqe, 4096);
+    }
+    first = (uint16_t)(io->cid - RETRIEVES);
+    for (uint32_t i = 0; i < NVME_KV_EXPEDITE_CIDS; i++) /* twice each, itself, and of nobody */
+        said[i] = (uint16_t)(i < 2 * EXPEDITED ? io->cid - 1 - i / 2 : i == 7 ? io->cid : 5000 + i);
+    for (int i = 0; i < 3; i++) {
+        nvme_kv_expedite_encode(said, NVME_KV_EXPEDITE_CIDS, &sqe);
+        if (i == 1)
+            sqe.cdw10 = le32_of(NVME_KV_EXPEDITE_CIDS + 1);
+        assert_true(peer_plain(io, &sqe, &cqe));
+        assert_int_equal(cqe.status, i == 1 ? NVME_SC_FIELD : NVME_SC_SUCCESS);
+    }
+    assert_true(peer_plain(admin, &sqe, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_OPCODE);
+    assert_int_equal(rig->held_count, 2 + EXPEDITED);
+    rig->hold = false;
+    rig_let_go(rig);
+    for (uint32_t i = 0; i < RETRIEVES;) {
+        union nvme_tcp_pdu pdu;
+        uint32_t bytes, at;
+
+        assert_int_equal(peer_recv_pdu(io, &pdu, room, sizeof(room), &bytes), PEER_PDU);
+        if (pdu.common.type == NVME_TCP_C2H_DATA)
+            continue;
+        assert_int_equal(pdu.common.type, NVME_TCP_CAPSULE_RESP);
+        nvme_cqe_decode(&pdu.resp.cqe, &cqe);
+        at = (uint32_t)cqe.cid - first;
+        assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+        assert_true(at < RETRIEVES && !came[at]);
+        came[at] = true;
+        i++;
+    }
+    peer_free(&io);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 static void half_open_connections_are_dropped_in_time(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
@@ -838,6 +897,7 @@ int main(void)
         cmocka_unit_test(data_that_nobody_asked_for_ends_the_connection),
         cmocka_unit_test(more_commands_than_the_queue_has_entries_end_the_connection),
         cmocka_unit_test(command_ids_need_not_be_unique),
+        cmocka_unit_test(an_expedite_of_anything_is_answered),
         cmocka_unit_test(half_open_connections_are_dropped_in_time),
         cmocka_unit_test(byte_by_byte_is_served_when_it_is_quick_enough),
         cmocka_unit_test(a_peer_that_owes_data_gives_its_buffers_back),

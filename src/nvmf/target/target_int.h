@@ -250,6 +250,7 @@ struct nvmft_req {
     bool counted;            /* a KV command: appears in the statistics                         */
     bool in_kv;              /* inside ops.kv                                                   */
     bool answered;           /* nvmf_target_req_done was called                                 */
+    bool is_expedited;       /* of class PRESTAGE, and goes as LOAD: its host waits for it now   */
     uint64_t started_ns;     /* when it was parsed                                              */
     uint64_t progress_ns;    /* when the peer last moved something of it                        */
     enum nvmft_pace pace;    /* what was waited for at the last sweep                           */
@@ -435,6 +436,7 @@ struct nvmft_counters {
     uint64_t bytes_in, bytes_out, sheds, admin_commands, protocol_errors, timeouts, digest_errors;
     uint64_t slow_hosts, settings_differ;
     uint64_t buffers_used_bytes, buffers_parked, buffers_parks, prestage_parks;
+    uint64_t prestage_expedites;
     uint64_t auths_passed, auths_failed, auths_wanted;
 };
 

@@ -193,11 +193,23 @@ static void script_admin(struct script_peer *at, uint8_t arg)
     (void)peer_submit(at->peer, &sqe, bytes);
 }
 
+/* Of the last commands, of one twice, and of one that is not there; or of a count that is wrong. */
+static void script_expedite(const struct script_peer *at, uint8_t arg, struct nvme_sqe_wf *out_sqe)
+{
+    uint16_t cids[NVME_KV_EXPEDITE_CIDS];
+
+    for (uint32_t i = 0; i < NVME_KV_EXPEDITE_CIDS; i++)
+        cids[i] = (uint16_t)(at->peer->cid - i / 2);
+    nvme_kv_expedite_encode(cids, NVME_KV_EXPEDITE_CIDS, out_sqe);
+    if (arg >= 16)
+        out_sqe->cdw10 = le32_of(arg - 16);
+}
+
 static void script_kv(struct script_peer *at, uint8_t arg)
 {
-    static const uint8_t opcodes[8] = {NVME_KV_STORE,      NVME_KV_RETRIEVE, NVME_KV_EXIST,
-                                       NVME_KV_DELETE,     NVME_KV_LIST,     NVME_ICMS_STORE,
-                                       NVME_ICMS_RETRIEVE, NVME_ICMS_STORE};
+    static const uint8_t opcodes[8] = {NVME_KV_STORE,      NVME_KV_RETRIEVE,  NVME_KV_EXIST,
+                                       NVME_KV_DELETE,     NVME_KV_LIST,      NVME_ICMS_STORE,
+                                       NVME_ICMS_RETRIEVE, NVME_ICMS_EXPEDITE};
     static const uint32_t sizes[4] = {100, 9000, 20000, RIG_VALUE_MAX};
     struct nvme_kv_cmd cmd = {.opcode = opcodes[arg & 7],
                               .nsid = arg & 0x80 ? 3 : 1,
@@ -205,10 +217,15 @@ static void script_kv(struct script_peer *at, uint8_t arg)
                               .bytes = sizes[arg >> 3 & 3]};
     struct nvme_sqe_wf sqe;
 
-    if (arg & 0x20)
+    if (arg & 0x20) {
         cmd.time_left_us = 5000;
-    nvme_kv_cmd_encode(&cmd, &sqe);
-    (void)peer_submit(at->peer, &sqe, cmd.bytes);
+        cmd.io_class = arg & 0x10 ? IO_CLASS_PRESTAGE : IO_CLASS_LOAD;
+    }
+    if (cmd.opcode == NVME_ICMS_EXPEDITE)
+        script_expedite(at, arg >> 3, &sqe);
+    else
+        nvme_kv_cmd_encode(&cmd, &sqe);
+    (void)peer_submit(at->peer, &sqe, cmd.opcode == NVME_ICMS_EXPEDITE ? 0 : cmd.bytes);
 }
 
 /* Data for one of the first commands of a queue pair: sometimes what was asked for. */

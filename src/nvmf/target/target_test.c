@@ -49,7 +49,7 @@ static void a_host_connects_and_sees_the_controller(void **state)
     assert_true(ctrl.write_cache);
     assert_int_equal(ctrl.icms_ext, NVME_ICMS_EXT_EXIST_MANY | NVME_ICMS_EXT_TIMED |
                                         NVME_ICMS_EXT_STORE_DATA | NVME_ICMS_EXT_RECORD |
-                                        NVME_ICMS_EXT_SETTINGS);
+                                        NVME_ICMS_EXT_SETTINGS | NVME_ICMS_EXT_EXPEDITE);
     assert_int_equal(identify(peer, NVME_CNS_CTRL_CSI, NVME_CSI_NVM, 0, page), NVME_SC_SUCCESS);
     assert_int_equal(identify(peer, NVME_CNS_CTRL_CSI, NVME_CSI_KV, 0, page), NVME_SC_SUCCESS);
     assert_int_equal(identify(peer, NVME_CNS_CTRL_CSI, 2, 0, page), NVME_SC_FIELD);
