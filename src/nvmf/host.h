@@ -70,9 +70,9 @@ struct nvmf_req {
     struct nvmf_ctrl *ctrl;    /* whose                                                     */
     struct nvmf_queue *queue;  /* of its class                                              */
     struct nvmf_cmd *cmd;      /* while SENT or DRAIN: its command                          */
-    struct nvme_kv_cmd kv;     /* I/O commands: the entry is made from it when it goes out  */
-    struct nvme_sqe_wf sqe;    /* admin commands: made when it was started                  */
+    struct nvme_sqe_wf sqe;    /* opcode 0: the entry, made when it was started             */
     uint32_t data_bytes;       /* sum of data                                               */
+    uint8_t opcode;            /* of KV commands, whose entry is made when they go out; or 0 */
     uint8_t direction;         /* NVME_DIRECTION_*                                          */
     bool late;                 /* deadline passed, but the target may still ask             */
     struct loop_timer timer;   /* the deadline                                              */

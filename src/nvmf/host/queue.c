@@ -346,7 +346,15 @@ static void queue_withdrawn(struct nvmf_conn *conn, struct nvmf_host_io *io)
 static void cmd_sqe(const struct nvmf_cmd *cmd, const struct nvmf_req *req,
                     struct nvmf_queue *queue, struct nvme_sqe_wf *out_sqe)
 {
-    struct nvme_kv_cmd kv = req->kv;
+    struct nvme_kv_cmd kv = {
+        .opcode = req->opcode,
+        .options = req->direction == NVME_DIRECTION_H2C ? (uint8_t)req->options : 0,
+        .io_class = (uint8_t)req->io_class,
+        .nsid = req->nsid,
+        .key = req->key,
+        .bytes = req->data_bytes,
+        .record = req->only_record,
+    };
 
     if (kv.opcode == NVME_ICMS_STORE || kv.opcode == NVME_ICMS_RETRIEVE) {
         uint64_t now_ns = loop_now_ns(queue->ctrl->loop);
@@ -368,7 +376,7 @@ static void cmd_sqe(const struct nvmf_cmd *cmd, const struct nvmf_req *req,
 /* A store whose data the target may drop, and ask for. */
 static bool queue_may_ask(const struct nvmf_queue *queue, const struct nvmf_req *req)
 {
-    return req->kv.opcode == NVME_ICMS_STORE &&
+    return req->opcode == NVME_ICMS_STORE &&
            (queue->ctrl->info.icms_ext & NVME_ICMS_EXT_STORE_DATA) != 0;
 }
 
@@ -399,7 +407,7 @@ static void queue_cmd_send(struct nvmf_queue *queue, struct nvmf_req *req)
     cmd->io.in_capsule = req->direction == NVME_DIRECTION_H2C && req->data_bytes > 0 &&
                          req->data_bytes <= queue_capsule_max(queue, req);
     cmd->io.result_is_bytes =
-        queue->qid != 0 && queue->state == NVMF_QUEUE_LIVE && req->kv.opcode != NVME_KV_LIST;
+        queue->qid != 0 && queue->state == NVMF_QUEUE_LIVE && req->opcode != NVME_KV_LIST;
     memcpy(cmd->io.data, req->data, sizeof(cmd->io.data));
     cmd->eager = cmd->io.in_capsule && queue_may_ask(queue, req);
     cmd->req = req;
@@ -434,7 +442,8 @@ void nvmf_queue_ask(struct nvmf_queue *queue)
     if (!queue_can_ask(queue) || req->state != NVMF_REQ_IDLE || list_empty(&queue->free))
         return;
     nvmf_req_init(req, queue->ctrl, queue);
-    req->kv = (struct nvme_kv_cmd){.opcode = NVME_KV_EXIST, .key = {.length = 1}};
+    req->opcode = NVME_KV_EXIST;
+    req->key = (struct key){.length = 1};
     req->direction = NVME_DIRECTION_NONE;
     req->deadline_ns = 0;
     req->done = queue_ask_done;

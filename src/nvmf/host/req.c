@@ -153,15 +153,7 @@ static icms_err req_io(struct nvmf_ctrl *ctrl, struct nvmf_req *req, uint8_t opc
         return ICMS_VALUE_SIZE;
     nvmf_req_init(req, ctrl, &ctrl->queues[1 + req->io_class]);
     req->direction = direction;
-    req->kv = (struct nvme_kv_cmd){
-        .opcode = opcode,
-        .options = direction == NVME_DIRECTION_H2C ? (uint8_t)req->options : 0,
-        .io_class = (uint8_t)req->io_class,
-        .nsid = req->nsid,
-        .key = req->key,
-        .bytes = (uint32_t)bytes,
-        .record = req->only_record,
-    };
+    req->opcode = opcode;
     nvmf_req_start(req);
     return ICMS_OK;
 }
@@ -177,7 +169,6 @@ bool nvmf_expedite(struct nvmf_req *req)
         return nvmf_queue_expedite(req->queue, req->cmd);
     line_leave(&req->queue->line, req->share, &req->link);
     req->io_class = IO_CLASS_LOAD;
-    req->kv.io_class = IO_CLASS_LOAD;
     req->queue = &ctrl->queues[1 + IO_CLASS_LOAD];
     nvmf_queue_park(req->queue, req, false);
     nvmf_queue_run(req->queue);
