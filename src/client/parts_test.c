@@ -582,12 +582,15 @@ static void a_cancel_in_the_middle_ends_it(void **state)
     struct icms_request *request;
     struct fixture *f = *state;
     pthread_t thread;
+    uint64_t begin;
 
     put(test.wanted, VALUE, test.stored);
     get_prepare(is_canceled_there);
+    begin = client_now_ns();
     assert_int_equal(icms_get_start(f->vault, &test.block, 1, NULL, &request), ICMS_OK);
     assert_int_equal(pthread_create(&thread, NULL, cancels, request), 0);
     assert_ptr_equal(rig_poll_next(f->rig.icms), request);
+    assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS); /* its deadline */
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(test.block.status, ICMS_CANCELED);
     (void)icms_request_end(&request);

@@ -377,7 +377,8 @@ static void run_take_answers(struct icms_request *request)
 }
 
 /* Opens what has arrived of values; the answers that came meanwhile go before the next one. The
- * operation stays: its answer is taken by this thread. */
+ * operation stays: its answer is taken by this thread. What arrives for a request that was
+ * canceled, or is late, is dropped: while parts are left the request is not waited for. */
 static void run_take_parts(struct icms_request *request)
 {
     struct icms *icms = request->icms;
@@ -389,14 +390,14 @@ static void run_take_parts(struct icms_request *request)
     client_lock(icms);
     list_for_each (link, &request->parted)
         left++;
-    for (; left > 0 && list_empty(&request->answered) && !request->canceled &&
-           (at = list_pop(&request->parted)) != NULL;
+    for (; left > 0 && list_empty(&request->answered) && (at = list_pop(&request->parted)) != NULL;
          left--) {
         struct client_op *op = container_of(at, struct client_op, part_link);
         struct shm_complete part = op->part;
+        bool is_wanted = !request->canceled;
 
         client_unlock(icms);
-        if (client_now_ns() < request->deadline_ns)
+        if (is_wanted && client_now_ns() < request->deadline_ns)
             client_op_take_part(request, op, &part);
         client_lock(icms);
     }
