@@ -301,11 +301,12 @@ ICMS_API void icms_request_options_init(struct icms_request_options *options);
  * Return ICMS_OK when every block's status is ICMS_OK, ICMS_MISS when at least one is not (look at
  * each), or an error of the whole call (INVALID, CLOSED, FORKED, PEER_DOWN, ...), where all
  * statuses are set to it. A get without memory (data NULL, bytes 0) brings the block into the
- * agent's memory. The memory of a get whose status is not OK may have been written to, and with
- * pod: what is behind the value in its room, too. Statuses of one block: KEY_SIZE, INVALID (bytes
- * of the key past its length are not zero; sealed volume: it has no digest), VALUE_SIZE (put: empty
- * or over the volume's largest; get: more than there is room for), EXISTS, QUOTA, LIMIT (put:
- * larger than all of buffer_bytes), DEADLINE (a put, remove or flush), BUSY, IO, PEER_DOWN ... */
+ * agent's memory. The memory of a get whose status is not OK may have been written to, and what is
+ * behind the value in the room of one that is OK, too. Statuses of one block: KEY_SIZE, INVALID
+ * (bytes of the key past its length are not zero; sealed volume: it has no digest), VALUE_SIZE
+ * (put: empty or over the volume's largest; get: more than there is room for), EXISTS, QUOTA, LIMIT
+ * (put: larger than all of buffer_bytes), DEADLINE (a put, remove or flush), BUSY, IO, PEER_DOWN
+ * ... */
 ICMS_API icms_err icms_put(struct icms_volume *volume, struct icms_block *blocks, size_t count,
                            const struct icms_request_options *options) ICMS_MUST_CHECK;
 ICMS_API icms_err icms_get(struct icms_volume *volume, struct icms_block *blocks, size_t count,

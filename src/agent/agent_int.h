@@ -195,7 +195,7 @@ struct agent_op {
     enum io_class io_class;        /* counted against it; whose queue pair                        */
     uint32_t slot;                 /* LOAD, STORE; SHM_SLOT_NONE else                             */
     uint64_t space;                /* LOAD: bytes there for the stored block                      */
-    uint32_t pieces;               /* LOAD, encrypted: whole ones that are in the slot by now     */
+    uint32_t arrived_bytes;        /* LOAD, sealed: of the value, as who waits was told           */
     struct agent_req *direct;      /* LOAD into the memory of this request, its only one: no slot */
     uint32_t value_bytes;          /* STORE: plain value. LOAD, in over: likewise                 */
     uint32_t stored_bytes;         /* STORE: with the trailer                                     */

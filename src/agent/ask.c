@@ -134,17 +134,30 @@ static void enclosure_load_ended(const struct agent_op *op, const struct nvmf_re
         hist_add(&enclosure->estimate_error, error);
 }
 
-/* More of an encrypted value is in its slot: who waits may be told, piece by piece. A load that
- * begins anew, elsewhere perhaps, has none again: clients see by the tags of pieces what they
- * are. */
+/* Bytes of the value of which clients may know when so many of what is stored have come: of whole
+ * pieces. The last bytes that came may be the trailer of a plain value. */
+static uint32_t req_arrived_bytes(const struct agent_op *op, uint32_t came_bytes)
+{
+    uint64_t pieces = came_bytes / LIMIT_PIECE_BYTES;
+
+    if (op->shard->spec.encrypted) {
+        pieces = sealed_pieces_in(came_bytes);
+        return pieces == 0 ? 0 : (uint32_t)sealed_pieces_end((uint32_t)pieces);
+    }
+    return pieces == 0 ? 0 : (uint32_t)(pieces * LIMIT_PIECE_BYTES - LIMIT_TRAILER_BYTES);
+}
+
+/* More of a sealed value is in its slot: who waits may be told, piece by piece. A load that begins
+ * anew, elsewhere perhaps, has none again: clients see by tags or the checksum what they were told
+ * of. */
 static void enclosure_req_came(struct nvmf_req *req)
 {
     struct agent_op *op = req->owner;
-    uint32_t pieces = sealed_pieces_in(req->came_bytes);
+    uint32_t arrived_bytes = req_arrived_bytes(op, req->came_bytes);
 
-    if (pieces == op->pieces)
+    if (arrived_bytes == op->arrived_bytes)
         return;
-    op->pieces = pieces;
+    op->arrived_bytes = arrived_bytes;
     list_for_each (link, &op->waiters) {
         struct agent_waiter *waiter = container_of(link, struct agent_waiter, link);
 
@@ -236,7 +249,7 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
         .done = enclosure_req_done,
         .owner = op,
     };
-    if (shard->spec.encrypted && op->kind == AGENT_OP_LOAD && op->direct == NULL)
+    if (shard->spec.sealed && op->kind == AGENT_OP_LOAD && op->direct == NULL)
         op->u.nvmf.came = enclosure_req_came;
     err = enclosure_op_send(op);
     if (err == ICMS_OK) {

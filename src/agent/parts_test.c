@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encrypted values that arrive: who waits for a load is told which pieces are in the slot, where
- * they are, and no more than it asked for; the answer is the same whatever happens on the way.
+ * Sealed values that arrive: who waits for a load is told how much of it is in the slot, in which,
+ * and no more than it asked for; the answer is the same whatever happens on the way.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,8 +18,10 @@
 
 #define MS    RIG_MS
 #define KV    0
+#define RAW   1
 #define PLAIN ((uint32_t)1 << 20)
 #define BYTES ((uint32_t)sealed_bytes(PLAIN))
+#define PIECE ((uint32_t)LIMIT_PIECE_BYTES)
 
 /* A value takes 10 ms, so that there is time between its parts. */
 static const struct rig_opts encrypted = {.enclosures = 1,
@@ -29,11 +31,12 @@ static const struct rig_opts encrypted = {.enclosures = 1,
                                           .encrypted = true,
                                           .net_bytes_per_s = (uint64_t)100 << 20};
 
-static uint64_t get_parts(struct rig_client *client, uint32_t n, uint32_t lease, uint64_t timeout)
+static uint64_t get_parts_of(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t lease,
+                             uint64_t timeout)
 {
     struct shm_submit entry = {.op = SHM_OP_GET,
                                .flags = SHM_FLAG_PARTS,
-                               .volume = KV,
+                               .volume = volume,
                                .lease = lease,
                                .deadline_ns = rig_now_ns(client->rig) + timeout};
     struct key key;
@@ -42,6 +45,11 @@ static uint64_t get_parts(struct rig_client *client, uint32_t n, uint32_t lease,
     entry.key_length = key.length;
     memcpy(entry.key, key.bytes, sizeof(entry.key));
     return rig_submit(client, &entry);
+}
+
+static uint64_t get_parts(struct rig_client *client, uint32_t n, uint32_t lease, uint64_t timeout)
+{
+    return get_parts_of(client, KV, n, lease, timeout);
 }
 
 /* The part says how many whole pieces there are, and they are there. */
@@ -55,6 +63,21 @@ static void part_is_right(struct rig_client *client, uint32_t n, uint64_t tag)
     assert_non_null(memory);
     assert_true(part->value_bytes > LIMIT_SEALED_HEAD_BYTES && part->value_bytes <= BYTES);
     assert_int_equal(sealed_pieces_end(sealed_pieces_in(part->value_bytes)), part->value_bytes);
+    assert_memory_equal(memory, wanted, part->value_bytes);
+    free(wanted);
+}
+
+/* Plain: what is told is whole pieces of what came, but for what may be a trailer. */
+static void plain_part_is_right(struct rig_client *client, uint32_t n, uint64_t tag, uint32_t bytes)
+{
+    const struct shm_complete *part = &client->parts[tag];
+    const uint8_t *memory = shm_arena_value(rig_shard(client, KV, n), part->slot, bytes);
+    uint8_t *wanted = malloc(bytes);
+
+    rig_value(n, bytes, wanted);
+    assert_non_null(memory);
+    assert_true(part->value_bytes > 0 && part->value_bytes <= bytes);
+    assert_int_equal((part->value_bytes + LIMIT_TRAILER_BYTES) % PIECE, 0);
     assert_memory_equal(memory, wanted, part->value_bytes);
     free(wanted);
 }
@@ -125,20 +148,58 @@ static void who_joins_is_told_and_who_did_not_ask_is_not(void **state)
     rig_free(rig);
 }
 
-static void a_plain_volume_has_no_parts(void **state)
+/* A value whose trailer begins just before a piece ends is not told to be longer than it is. */
+static void a_plain_value_is_told_too(void **state)
+{
+    static const uint32_t sizes[] = {PLAIN, 2 * PIECE - 1, 2 * PIECE, 2 * PIECE + 1, PIECE + 1};
+    struct rig_opts opts = encrypted;
+    struct agent_rig *rig;
+    struct rig_client *client;
+
+    (void)state;
+    opts.encrypted = false;
+    rig = rig_new(&opts);
+    client = rig_client_new(rig);
+    for (uint32_t i = 0; i < 2 * sizeof(sizes) / sizeof(*sizes); i++) {
+        uint32_t n = 100 + 4 * i, value_bytes = sizes[i / 2], bytes = 0, parts = 0;
+        uint64_t tag;
+
+        rig_flash(rig, 0, KV, n, value_bytes);
+        tag = get_parts(client, n, 1, 5000 * MS);
+        while (next_part(client, tag)) {
+            assert_true(client->parts[tag].value_bytes > bytes);
+            bytes = client->parts[tag].value_bytes;
+            plain_part_is_right(client, n, tag, value_bytes);
+            parts++;
+        }
+        assert_in_range(parts, 1, (value_bytes + LIMIT_TRAILER_BYTES) / PIECE);
+        assert_true(rig_value_is(client, KV, n, value_bytes, rig_wait(client, tag)));
+        rig_lease_give(client, 1);
+    }
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A value of one piece, and one without a trailer. */
+static void small_and_raw_values_have_no_parts(void **state)
 {
     struct rig_opts opts = encrypted;
     struct agent_rig *rig;
     struct rig_client *client;
     uint64_t tag;
 
+    (void)state;
     opts.encrypted = false;
     rig = rig_new(&opts);
     client = rig_client_new(rig);
-    rig_flash(rig, 0, KV, 100, PLAIN);
-    tag = get_parts(client, 100, 1, 5000 * MS);
-    assert_true(rig_value_is(client, KV, 100, PLAIN, rig_wait(client, tag)));
-    assert_int_equal(client->part_count[tag], 0);
+    for (uint32_t volume = KV; volume <= RAW; volume++) {
+        uint32_t bytes = volume == KV ? PIECE - LIMIT_TRAILER_BYTES - 1 : PLAIN;
+
+        rig_flash(rig, 0, volume, 100, bytes);
+        tag = get_parts_of(client, volume, 100, 1 + volume, 5000 * MS);
+        assert_true(rig_value_is(client, volume, 100, bytes, rig_wait(client, tag)));
+        assert_int_equal(client->part_count[tag], 0);
+    }
     rig_client_free(client);
     rig_free(rig);
 }
@@ -248,7 +309,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_pieces_that_are_there_are_told),
         cmocka_unit_test(who_joins_is_told_and_who_did_not_ask_is_not),
-        cmocka_unit_test(a_plain_volume_has_no_parts),
+        cmocka_unit_test(a_plain_value_is_told_too),
+        cmocka_unit_test(small_and_raw_values_have_no_parts),
         cmocka_unit_test(a_link_that_is_lost_in_the_middle_costs_nothing),
         cmocka_unit_test(another_owner_brings_another_value),
         cmocka_unit_test(no_part_comes_after_the_answer),

@@ -800,16 +800,14 @@ static uint64_t req_wake(struct agent_waiter *waiter, struct agent_op *op)
     return req_retry(req) ? bytes : 0;
 }
 
-/* Pieces of the value that it waits for are in the slot of the load. */
+/* The first bytes of the value that it waits for are in the slot of the load. */
 static void req_came(struct agent_waiter *waiter, const struct agent_op *op)
 {
     struct agent_req *req = container_of(waiter, struct agent_req, waiter);
-    const struct shm_complete part = {.tag = req->tag,
-                                      .slot = op->slot,
-                                      .value_bytes = (uint32_t)sealed_pieces_end(op->pieces),
-                                      .part = 1};
+    const struct shm_complete part = {
+        .tag = req->tag, .slot = op->slot, .value_bytes = op->arrived_bytes, .part = 1};
 
-    if ((req->flags & SHM_FLAG_PARTS) != 0 && op->pieces != 0)
+    if ((req->flags & SHM_FLAG_PARTS) != 0 && op->arrived_bytes != 0)
         req->part(req, &part);
 }
 

@@ -10,11 +10,11 @@
  *
  * Invariants: a slot's version is even only while LIVE; a slot is FREE only when it has no pin and
  * no lease was seen after its version became odd, so nobody reads its memory, and no operation
- * names it. Who was told that pieces of a block arrive (agent_waiter.came) may read it at any time,
- * and believes what it finds there only as far as tags pass. A slot's offset changes only when it
- * becomes FILLING.
- * What the arena says is written by us alone; what decides (keys, chains' heads, sizes) is kept in
- * meta too and never read back from it, except the chain links.
+ * names it. Who was told that a block arrives (agent_waiter.came) may read it at any time, and
+ * believes what it finds there only as far as tags or the checksum of the whole value pass. A
+ * slot's offset changes only when it becomes FILLING. What the arena says is written by us alone;
+ * what decides (keys, chains' heads, sizes) is kept in meta too and never read back from it, except
+ * the chain links.
  */
 #include "agent/agent_int.h"
 

@@ -61,8 +61,8 @@ struct agent_waiter {
      * its share is charged for in the line where it waited: of what it took. 0: it took nothing,
      * or has to wait for something else first. */
     uint64_t (*wake)(struct agent_waiter *waiter, struct agent_op *op);
-    /* It waits for a load, of which more pieces are in its slot (op->pieces). NULL: it does not
-     * want to know. */
+    /* It waits for a load, of which more is in its slot (op->arrived_bytes). NULL: it does not want
+     * to know. */
     void (*came)(struct agent_waiter *waiter, const struct agent_op *op);
 };
 

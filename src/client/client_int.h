@@ -188,11 +188,13 @@ enum op_state {
                     late answer (client_reap) or the end of the link                         */
 };
 
-/* Pieces of an encrypted value that are in the caller's memory before all of it is there. */
-struct client_opened {
-    uint32_t pieces;                       /* the first ones, never all; 0: none              */
+/* What the caller's memory has of a value before all of it is there. */
+struct client_begun {
+    uint32_t pieces;                       /* encrypted: the first ones, never all; 0: none   */
     bool is_over;                          /* the answer has to tell what else there is       */
     uint8_t head[LIMIT_SEALED_HEAD_BYTES]; /* of the value that they are of                   */
+    uint64_t bytes;                        /* plain: the first ones; 0: none                  */
+    uint32_t crc;                          /* CRC32C of them, as they were copied             */
 };
 
 struct client_op {
@@ -214,13 +216,13 @@ struct client_op {
                                        memory                                                  */
     uint64_t room;                  /* direct: bytes of that memory                            */
     uint8_t trailer[LIMIT_TRAILER_BYTES]; /* direct: what is behind room                     */
-    bool parts;                  /* its pieces are opened while the others arrive           */
-    struct shm_complete part;    /* parts: the last of them; lock                           */
-    struct client_opened opened; /* parts: what of them was opened; its request's thread   */
-    struct shm_complete answer;  /* valid when answered: what reap_merge makes of all       */
-    bool link_lost;              /* answered because the agent is gone                      */
-    struct list link;            /* free list, or the request's sent or answered            */
-    struct list part_link;       /* the request's parted; lock                              */
+    bool parts;                 /* it is copied, or opened, while the rest arrives         */
+    struct shm_complete part;   /* parts: the last of them; lock                           */
+    struct client_begun begun;  /* parts: what was made of them; its request's thread      */
+    struct shm_complete answer; /* valid when answered: what reap_merge makes of all       */
+    bool link_lost;             /* answered because the agent is gone                      */
+    struct list link;           /* free list, or the request's sent or answered            */
+    struct list part_link;      /* the request's parted; lock                              */
 };
 
 enum request_state {
@@ -256,6 +258,7 @@ struct icms_request {
     bool closed;                 /* the handle failed before it was over                   */
     bool canceled;               /* lock                                                   */
     bool lease_wanted;           /* icms_lease_take: the lease is kept in lease_index      */
+    bool parts;                  /* some of its operations have parts; its thread's        */
     uint32_t lease_index;        /* the kept entry, or CLIENT_LEASE_NONE                   */
     const uint8_t *lease_data;   /* where the leased block lies                            */
     uint64_t private_bytes;      /* lease of an encrypted volume: memory that it takes; 0  */
@@ -592,10 +595,11 @@ icms_err client_pieces_device(const struct icms_request *request, size_t index,
                               const struct icms_memory *memory,
                               struct device_piece *out_pieces) ICMS_MUST_CHECK;
 
-/* A value between pieces of host memory and one place; returns its CRC32C. */
+/* A value between pieces of host memory and one place; returns its CRC32C. Scatter: bytes [at, end)
+ * of the value at `from`, which may change meanwhile; crc is that of the bytes before them. */
 uint32_t client_pieces_gather(const struct icms_request *request, size_t index, uint8_t *to);
-uint32_t client_pieces_scatter(const struct icms_request *request, size_t index,
-                               const uint8_t *from, uint64_t bytes);
+uint32_t client_pieces_scatter(const struct icms_request *request, size_t index, uint32_t crc,
+                               const uint8_t *from, uint64_t at, uint64_t end);
 
 /* Whether the CPU moves a block's value in pieces: they are in host memory. */
 static inline bool client_is_scattered(const struct icms_request *request, size_t index)
@@ -689,7 +693,7 @@ struct client_place {
     uint32_t slot;
     uint32_t value_bytes; /* without the trailer                                        */
     uint32_t lease; /* in the table: holds the slot; CLIENT_LEASE_NONE: a copy has taken it over */
-    const struct client_opened *opened; /* what of it was opened before; NULL: nothing  */
+    const struct client_begun *begun; /* what was made of it before; NULL: nothing       */
 };
 
 /* The value in the arena's slot, under a lease: verified and copied to the block. Its thread. */
@@ -702,7 +706,8 @@ void client_count(struct icms_request *request);
 /* Takes the answer of an operation that was taken off the answered list. Its thread. */
 void client_op_take(struct icms_request *request, struct client_op *op);
 
-/* Opens what has arrived of an encrypted value, as far as it passes. Its thread. */
+/* Opens what has arrived of an encrypted value, as far as it passes; of a plain one, copies and
+ * sums it. Its thread. */
 void client_op_take_part(struct icms_request *request, struct client_op *op,
                          const struct shm_complete *part);
 

@@ -452,6 +452,18 @@ static void a_value_that_does_not_fit_is_not_begun(void **state)
     assert_int_equal(atomic_load(&fake.parted), 1);
 }
 
+/* Of a plain value the device reads what is in the arena: there is nothing to be done before. */
+static void a_plain_value_is_not_begun(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(rig_put_one(f->rig.big, 3, VALUE), ICMS_OK);
+    atomic_store(&fake.arriving, as_it_is);
+    assert_int_equal(get_one(f->rig.big, 3, test.address, VALUE), ICMS_OK);
+    device_is(test.address, VALUE, 3);
+    assert_int_equal(atomic_load(&fake.parted), 0);
+}
+
 /* ---- the end in the middle ------------------------------------------------------------------ */
 
 /* Parts and the answer come after the request. */
@@ -670,6 +682,7 @@ int main(int argc, char **argv)
         TEST(a_load_that_begins_anew_brings_the_same),
         TEST(a_miss_after_parts_reaches_no_device),
         TEST(a_value_that_does_not_fit_is_not_begun),
+        TEST(a_plain_value_is_not_begun),
         TEST(a_deadline_in_the_middle_ends_it),
         TEST(a_wait_in_the_middle_goes_on),
         TEST(a_cancel_in_the_middle_ends_it),

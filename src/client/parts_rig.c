@@ -59,7 +59,7 @@ void parts_keys_remove(const struct parts_keys *keys)
     (void)remove(keys->folder);
 }
 
-void parts_put(const struct client_rig *rig, struct icms_volume *vault, const uint8_t *value,
+void parts_put(const struct client_rig *rig, struct icms_volume *volume, const uint8_t *value,
                uint32_t bytes, uint8_t *out_stored)
 {
     struct icms_key icms_key = rig_key(1);
@@ -68,10 +68,10 @@ void parts_put(const struct client_rig *rig, struct icms_volume *vault, const ui
     struct icms_block block = {.key = icms_key, .data = copy, .bytes = bytes};
 
     memcpy(copy, value, bytes);
-    assert_int_equal(icms_put(vault, &block, 1, NULL), ICMS_OK);
-    assert_int_equal(
-        fake_agent_value_take(rig->agent, FAKE_VAULT, &key, out_stored, (uint32_t)STORED),
-        sealed_bytes(bytes));
+    assert_int_equal(icms_put(volume, &block, 1, NULL), ICMS_OK);
+    assert_int_equal(fake_agent_value_take(rig->agent, client_view(volume)->arena.volume, &key,
+                                           out_stored, (uint32_t)STORED),
+                     client_carried_bytes(volume, bytes));
     free(copy);
 }
 
@@ -100,11 +100,16 @@ void part_send(struct fake_arriving *arriving, const struct shm_complete *part)
     check(false);
 }
 
-void part_pieces(struct fake_arriving *arriving, uint32_t count)
+void part_bytes(struct fake_arriving *arriving, uint32_t bytes)
 {
     struct shm_complete part = *arriving->answer;
 
-    part.value_bytes = (uint32_t)sealed_pieces_end(count);
+    part.value_bytes = bytes;
     part.part = 1;
     part_send(arriving, &part);
+}
+
+void part_pieces(struct fake_arriving *arriving, uint32_t count)
+{
+    part_bytes(arriving, (uint32_t)sealed_pieces_end(count));
 }

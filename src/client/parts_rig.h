@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client/parts_rig.h: an encrypted volume whose values arrive in pieces, for tests: its keys, what
- * the fake agent has of a value, and what the agent's thread tells a client of it.
+ * client/parts_rig.h: volumes whose values arrive in pieces, for tests: the keys of one that is
+ * encrypted, what the fake agent has of a value, and what the agent's thread tells a client of it.
  */
 #ifndef CLIENT_PARTS_RIG_H
 #define CLIENT_PARTS_RIG_H
@@ -24,7 +24,7 @@ int parts_keys_write(struct parts_keys *keys);
 void parts_keys_remove(const struct parts_keys *keys);
 
 /* Puts a value of these bytes under key 1; out_stored[STORED] is what the agent has of it. */
-void parts_put(const struct client_rig *rig, struct icms_volume *vault, const uint8_t *value,
+void parts_put(const struct client_rig *rig, struct icms_volume *volume, const uint8_t *value,
                uint32_t bytes, uint8_t *out_stored);
 
 /* Only a hang takes longer than a part of RIG_GRACE_MS. */
@@ -33,7 +33,8 @@ bool soon(bool (*is)(uint32_t arg), uint32_t arg);
 /* In the agent's thread: tells the client, and waits until it has taken that out of its ring. */
 void part_send(struct fake_arriving *arriving, const struct shm_complete *part);
 
-/* So many pieces are there. */
+/* So many bytes are there, or pieces of an encrypted value. */
+void part_bytes(struct fake_arriving *arriving, uint32_t bytes);
 void part_pieces(struct fake_arriving *arriving, uint32_t count);
 
 #endif

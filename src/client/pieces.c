@@ -71,16 +71,19 @@ uint32_t client_pieces_gather(const struct icms_request *request, size_t index, 
     return crc;
 }
 
-uint32_t client_pieces_scatter(const struct icms_request *request, size_t index,
-                               const uint8_t *from, uint64_t bytes)
+uint32_t client_pieces_scatter(const struct icms_request *request, size_t index, uint32_t crc,
+                               const uint8_t *from, uint64_t at, uint64_t end)
 {
     const struct icms_piece *pieces = client_pieces(request, index);
-    uint32_t crc = 0;
-    uint64_t n;
+    uint64_t begin = 0; /* of the piece, in the value */
 
-    for (uint32_t i = 0; i < request->pieces && bytes != 0; i++, from += n, bytes -= n) {
-        n = u64_min(pieces[i].bytes, bytes);
-        crc = crc32c_copy_steady(crc, pieces[i].data, from, n);
+    for (uint32_t i = 0; i < request->pieces && at < end; begin += pieces[i++].bytes) {
+        uint64_t piece_end = u64_min(begin + pieces[i].bytes, end);
+
+        if (at >= piece_end)
+            continue;
+        crc = crc32c_copy(crc, (uint8_t *)pieces[i].data + (at - begin), from + at, piece_end - at);
+        at = piece_end;
     }
     return crc;
 }

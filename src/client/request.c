@@ -155,7 +155,7 @@ static void reap_merge(struct client_op *op, const struct shm_complete *answer)
         op->answer = *answer;
 }
 
-/* More of a value has arrived. Only the last part counts: the request's thread opens all that is
+/* More of a value has arrived. Only the last part counts: the request's thread takes all that is
  * new. */
 static void reap_part(struct client_op *op, const struct shm_complete *part)
 {
@@ -376,7 +376,7 @@ static void run_take_answers(struct icms_request *request)
     client_unlock(icms);
 }
 
-/* Opens what has arrived of values; the answers that came meanwhile go before the next one. The
+/* Takes what has arrived of values; the answers that came meanwhile go before the next one. The
  * operation stays: its answer is taken by this thread. What arrives for a request that was
  * canceled, or is late, is dropped: while parts are left the request is not waited for. */
 static void run_take_parts(struct icms_request *request)
@@ -385,7 +385,7 @@ static void run_take_parts(struct icms_request *request)
     uint32_t left = 0; /* what an agent adds meanwhile waits for the next turn */
     struct list *at;
 
-    if (request->volume->keys == NULL)
+    if (!request->parts)
         return;
     client_lock(icms);
     list_for_each (link, &request->parted)

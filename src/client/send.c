@@ -411,15 +411,19 @@ static void send_direct(struct icms_request *request, struct client_op *op)
     request->direct++;
 }
 
-/* The pieces of an encrypted value are opened where the caller wants it, while others arrive. Of
- * one piece there is none to be opened before the answer. */
-static void send_parts(const struct icms_request *request, struct client_op *op)
+/* A value is copied, or its pieces are opened, where the caller wants it while the rest arrives. Of
+ * one piece there is none before the answer. A plain value for a device is copied by the device,
+ * from the arena. */
+static void send_parts(struct icms_request *request, struct client_op *op)
 {
     const struct icms_block *block = &request->blocks[op->block];
 
-    op->parts = request->volume->keys != NULL && !request->lease_wanted && block->data != NULL &&
-                block->bytes > LIMIT_PIECE_BYTES;
-    op->opened = (struct client_opened){0};
+    op->begun = (struct client_begun){0};
+    op->parts = !request->lease_wanted && block->data != NULL && block->bytes > LIMIT_PIECE_BYTES;
+    if (request->volume->keys == NULL)
+        op->parts = op->parts && !op->direct && request->view->arena.sealed &&
+                    client_copy_find(request, op->block) == NULL;
+    request->parts = request->parts || op->parts;
 }
 
 static enum client_step send_get(struct icms_request *request, size_t index)

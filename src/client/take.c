@@ -11,12 +11,14 @@
  * reason checksum, and what was decrypted so far is overwritten. If what is stored is whole all the
  * same, by its CRC32C, the agent is not told: another client may have the key that opens it.
  *
- * Its first pieces may be decrypted while the others arrive (client_op_take_part), from memory that
- * nothing holds: what is there may be of a load that failed and begins anew, of another value, or
- * of another block by now. That needs no rule between us and the agent, because a piece that passes
- * its tag is the piece of this block that was sealed under the head that was read with it. So it is
- * good for the answer if the value that this brings has the same head, and what does not pass means
- * nothing: the answer is taken as if nothing had been opened.
+ * The first bytes of a value may be copied and summed, or its first pieces decrypted, while the
+ * rest arrives (client_op_take_part), from memory that nothing holds: what is there may be of a
+ * load that failed and begins anew, of another value, or of another block by now. That needs no
+ * rule between us and the agent. The sum is of what was copied: if it passes together with the
+ * rest, the copy is the value of the answer. A piece that passes its tag is the piece of this block
+ * that was sealed under the head that was read with it: it is good for the answer if the value that
+ * this brings has the same head. What does not pass means nothing: the answer is taken as if
+ * nothing had been begun.
  *
  * Slots, operations and answers are found by the key's 16 bytes. That it is the block of this key
  * is decided here alone, by the digest in its trailer, at each get, whether or not the value was
@@ -139,27 +141,51 @@ static enum icms_miss take_verify(struct icms_request *request, const struct icm
     return wrong;
 }
 
-/* What is wrong with the copy. */
+/* Copies and sums bytes [begun.bytes, end) of a value, which may change meanwhile. */
+static void take_more(const struct icms_request *request, size_t index, const uint8_t *value,
+                      uint64_t end, struct client_begun *begun)
+{
+    uint64_t at = begun->bytes;
+
+    if (client_is_scattered(request, index))
+        begun->crc = client_pieces_scatter(request, index, begun->crc, value, at, end);
+    else
+        begun->crc =
+            crc32c_copy(begun->crc, client_block_memory(request, index) + at, value + at, end - at);
+    begun->bytes = end;
+}
+
+/* What is wrong with the copy. What was begun may be of another load, or of another value: when it
+ * does not pass together with the rest, that means nothing, and all is copied. */
 static enum icms_miss take_copy(const struct icms_request *request, size_t index,
-                                const uint8_t *value, uint32_t value_bytes)
+                                const uint8_t *value, const struct client_place *place)
 {
     const struct shm_arena *arena = &request->view->arena;
     const struct icms_key *key = &request->blocks[index].key;
+    struct client_begun all = {0};
     uint8_t trailer[LIMIT_TRAILER_BYTES];
-    uint32_t crc;
 
-    if (client_is_scattered(request, index)) {
-        crc = client_pieces_scatter(request, index, value, value_bytes);
-    } else if (arena->sealed) {
-        crc = crc32c_copy_steady(0, client_block_memory(request, index), value, value_bytes);
-    } else {
-        memcpy(client_block_memory(request, index), value, value_bytes);
-        return ICMS_MISS_NONE;
+    if (arena->sealed)
+        memcpy(trailer, value + place->value_bytes, sizeof(trailer));
+    if (place->begun != NULL && place->begun->bytes != 0 &&
+        place->begun->bytes <= place->value_bytes) {
+        struct client_begun begun = *place->begun;
+        enum icms_miss wrong;
+
+        take_more(request, index, value, place->value_bytes, &begun);
+        wrong = take_check(request, key, place->value_bytes, begun.crc, trailer);
+        if (wrong != ICMS_MISS_CHECKSUM)
+            return wrong;
     }
-    if (!arena->sealed)
-        return ICMS_MISS_NONE;
-    memcpy(trailer, value + value_bytes, sizeof(trailer));
-    return take_check(request, key, value_bytes, crc, trailer);
+    if (client_is_scattered(request, index))
+        take_more(request, index, value, place->value_bytes, &all);
+    else if (arena->sealed)
+        all.crc =
+            crc32c_copy_steady(0, client_block_memory(request, index), value, place->value_bytes);
+    else
+        memcpy(client_block_memory(request, index), value, place->value_bytes);
+    return arena->sealed ? take_check(request, key, place->value_bytes, all.crc, trailer)
+                         : ICMS_MISS_NONE;
 }
 
 /* A value of an encrypted volume, and what it is to become. */
@@ -169,7 +195,7 @@ struct take_sealed {
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint8_t *to;
     uint32_t plain_bytes;
-    const struct client_opened *opened; /* before; NULL: nothing */
+    const struct client_begun *begun; /* before; NULL: nothing */
     bool is_whole; /* out: what is stored is as it was sealed, whatever is wrong with it for us */
 };
 
@@ -207,23 +233,23 @@ static enum icms_miss take_closed(const struct icms_request *request, const stru
 }
 
 /* What was opened before is of no value that is delivered. NULL: nothing was. */
-static void opened_wipe(const struct client_opened *opened, uint8_t *to)
+static void opened_wipe(const struct client_begun *begun, uint8_t *to)
 {
-    if (opened != NULL && opened->pieces != 0)
-        secret_wipe(to, opened->pieces * LIMIT_PIECE_BYTES);
+    if (begun != NULL && begun->pieces != 0)
+        secret_wipe(to, begun->pieces * LIMIT_PIECE_BYTES);
 }
 
 /* How many pieces of the value with this head were opened before. What was opened of another one is
  * wiped. */
 static uint32_t take_opened(const struct take_sealed *sealed, const uint8_t *head)
 {
-    const struct client_opened *opened = sealed->opened;
+    const struct client_begun *begun = sealed->begun;
 
-    if (opened == NULL || opened->pieces == 0)
+    if (begun == NULL || begun->pieces == 0)
         return 0;
-    if (memcmp(opened->head, head, sizeof(opened->head)) == 0)
-        return opened->pieces;
-    opened_wipe(opened, sealed->to);
+    if (memcmp(begun->head, head, sizeof(begun->head)) == 0)
+        return begun->pieces;
+    opened_wipe(begun, sealed->to);
     return 0;
 }
 
@@ -265,21 +291,21 @@ static const struct client_key *take_part_key(const struct icms_request *request
         out_head->length > client_block_room(request, op->block) ||
         out_head->length > client_value_bytes_max(request->volume))
         return NULL;
-    if (op->opened.pieces != 0 && memcmp(bytes, op->opened.head, sizeof(op->opened.head)) != 0)
+    if (op->begun.pieces != 0 && memcmp(bytes, op->begun.head, sizeof(op->begun.head)) != 0)
         return NULL;
     return client_keys_find(request->volume->keys, out_head->key_id);
 }
 
 /* What is wrong here the answer tells; until then there is no other attempt. The last piece is left
  * to the answer. */
-void client_op_take_part(struct icms_request *request, struct client_op *op,
-                         const struct shm_complete *part)
+static void take_part_open(const struct icms_request *request, struct client_op *op,
+                           const struct shm_complete *part)
 {
     const struct shm_arena *shard = &request->view->shards[op->reactor];
-    struct client_opened *opened = &op->opened;
+    struct client_begun *begun = &op->begun;
     struct seal_sealed pieces = {
         .from = shm_arena_value(shard, part->slot, part->value_bytes),
-        .first = opened->pieces,
+        .first = begun->pieces,
         .end = sealed_pieces_in(part->value_bytes),
         .memory = SEAL_SHARED, /* whoever it is that writes there now */
     };
@@ -287,21 +313,44 @@ void client_op_take_part(struct icms_request *request, struct client_op *op,
     uint8_t bytes[LIMIT_SEALED_HEAD_BYTES];
     struct sealed_head head;
 
-    if (opened->is_over || pieces.from == NULL || pieces.end <= pieces.first)
+    if (begun->is_over || pieces.from == NULL || pieces.end <= pieces.first)
         return;
     memcpy(bytes, pieces.from, sizeof(bytes));
     volume_key = take_part_key(request, op, bytes, &head);
-    opened->is_over = true;
+    begun->is_over = true;
     if (volume_key == NULL)
         return;
     pieces.plain_bytes = head.length;
     pieces.end = (uint32_t)u64_min(pieces.end, sealed_pieces(head.length) - 1);
     if (pieces.end <= pieces.first)
         return;
-    memcpy(opened->head, bytes, sizeof(bytes));
-    opened->is_over = !take_decrypt(request, &request->blocks[op->block].key, volume_key, &head,
-                                    &pieces, client_block_memory(request, op->block));
-    opened->pieces = opened->is_over ? 0 : pieces.end;
+    memcpy(begun->head, bytes, sizeof(bytes));
+    begun->is_over = !take_decrypt(request, &request->blocks[op->block].key, volume_key, &head,
+                                   &pieces, client_block_memory(request, op->block));
+    begun->pieces = begun->is_over ? 0 : pieces.end;
+}
+
+/* The caller's memory has all that is told, as far as there is space for it, and the sum of just
+ * that: whether it is of the value that the answer brings is seen by the sum of all. */
+static void take_part_copy(const struct icms_request *request, struct client_op *op,
+                           const struct shm_complete *part)
+{
+    const struct shm_arena *shard = &request->view->shards[op->reactor];
+    uint64_t end = u64_min(part->value_bytes, client_block_room(request, op->block));
+    const uint8_t *from = shm_arena_value(shard, part->slot, (uint32_t)end);
+
+    if (from == NULL || end <= op->begun.bytes)
+        return;
+    take_more(request, op->block, from, end, &op->begun);
+}
+
+void client_op_take_part(struct icms_request *request, struct client_op *op,
+                         const struct shm_complete *part)
+{
+    if (request->volume->keys != NULL)
+        take_part_open(request, op, part);
+    else
+        take_part_copy(request, op, part);
 }
 
 /* Tells the agent that a block does not pass, so that it looks itself: it forgets its copy, and has
@@ -361,7 +410,7 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
                                  .value_bytes = place->value_bytes,
                                  .to = client_block_memory(request, index),
                                  .plain_bytes = (uint32_t)sealed_plain_bytes(place->value_bytes),
-                                 .opened = place->opened};
+                                 .begun = place->begun};
     enum icms_miss wrong = ICMS_MISS_NONE;
     uint64_t room = client_block_room(request, index);
 
@@ -369,10 +418,10 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
     memcpy(sealed.trailer, value + place->value_bytes, sizeof(sealed.trailer));
     if (sealed_trailer_encrypted(sealed.trailer) == ICMS_VERSION) { /* nor is its length known */
         wrong = ICMS_MISS_VERSION;
-        opened_wipe(place->opened, sealed.to);
+        opened_wipe(place->begun, sealed.to);
     } else if (sealed.plain_bytes == 0) { /* nobody sealed that */
         wrong = ICMS_MISS_CHECKSUM;
-        opened_wipe(place->opened, sealed.to);
+        opened_wipe(place->begun, sealed.to);
     } else if (request->lease_wanted) {
         if (!take_private(request, sealed.plain_bytes)) {
             client_block_done(request, index, ICMS_LIMIT, ICMS_MISS_NONE);
@@ -421,7 +470,7 @@ static enum icms_miss take_value(struct icms_request *request, size_t index, con
     if (copy != NULL &&
         client_copy_from_arena(request, copy, value, place->value_bytes, &place->lease))
         return take_verify(request, key, value, place->slot, place->value_bytes);
-    return take_copy(request, index, value, place->value_bytes);
+    return take_copy(request, index, value, place);
 }
 
 /* Of another version, which alone knows how long the value is. */
@@ -546,7 +595,7 @@ static void take_get(struct icms_request *request, struct client_op *op)
     if (answer->value_bytes == 0 || answer->value_bytes > arena->value_bytes_max ||
         atomic_load_explicit(&request->link_used->rings[0].leases[op->lease],
                              memory_order_acquire) != answer->slot + 1) {
-        opened_wipe(&op->opened, client_block_memory(request, op->block));
+        opened_wipe(&op->begun, client_block_memory(request, op->block));
         client_block_give_up(request, op->block, ICMS_PROTOCOL);
         return;
     }
@@ -555,7 +604,7 @@ static void take_get(struct icms_request *request, struct client_op *op)
     place = (struct client_place){.slot = answer->slot,
                                   .value_bytes = answer->value_bytes,
                                   .lease = op->lease,
-                                  .opened = &op->opened};
+                                  .begun = &op->begun};
     client_block_load(request, op->block, &place, source);
     op->lease = place.lease;
     if (request->lease_wanted && request->not_ok == 0) {
@@ -697,7 +746,7 @@ void client_op_take(struct icms_request *request, struct client_op *op)
     if (!op->link_lost && request->op == SHM_OP_FLUSH)
         status = take_flush(request, status);
     if (op->parts && (op->link_lost || status != ICMS_OK))
-        opened_wipe(&op->opened, client_block_memory(request, op->block));
+        opened_wipe(&op->begun, client_block_memory(request, op->block));
     if (op->link_lost || status == ICMS_CLOSED) /* closed: the agent is about to end */
         client_op_give_up(request, op, ICMS_PEER_DOWN);
     else if (status == ICMS_OK && request->op == SHM_OP_GET)

@@ -142,10 +142,10 @@ enum shm_flag {
     SHM_FLAG_ESTIMATE = 32, /* EXISTS_MANY: behind the bytes there is struct shm_estimate for each
                                key, which a reactor writes for its own keys up to the first that is
                                not there */
-    SHM_FLAG_PARTS = 64, /* GET, encrypted: while the block arrives, `part` completions may come in
-                            front of the answer, each with more pieces than before */
-    SHM_FLAG_ONCE = 128, /* GET, PUT, PRESTAGE: the block is read once at most, so it goes before
-                            others. TOUCH: the hit was of such a GET */
+    SHM_FLAG_PARTS = 64,    /* GET, sealed: while the block arrives, `part` completions may come in
+                               front of the answer, each with more pieces than before */
+    SHM_FLAG_ONCE = 128,    /* GET, PUT, PRESTAGE: the block is read once at most, so it goes before
+                               others. TOUCH: the hit was of such a GET */
 };
 
 struct shm_submit {
@@ -222,9 +222,10 @@ struct shm_complete {
     uint8_t source;       /* enum icms_source of icms.h                  */
     uint8_t checked;      /* GET, DIRECT: 1: value and trailer passed when they were copied into the
                              client's memory; the digest was not looked at */
-    uint8_t part;         /* GET with PARTS: 1: not the answer. The first value_bytes of the block,
-                             whole pieces, are in the slot, of which there is no lease: they count
-                             only as far as their tags pass. Fewer than before: it arrives anew  */
+    uint8_t part;         /* GET with PARTS: 1: not the answer. The first value_bytes of the value
+                             are in the slot, of which there is no lease: they count only as far as
+                             their tags pass, or with the checksum of the whole value. Encrypted:
+                             whole pieces. Fewer than before: it arrives anew                    */
 };
 _Static_assert(sizeof(struct shm_complete) == 32, "half a cache line");
 
