@@ -180,6 +180,43 @@ static void a_plain_value_is_told_too(void **state)
     rig_free(rig);
 }
 
+/* While its client waits for more than one value it is told nothing of plain ones; of the last one
+ * it is told again. */
+static void who_waits_for_several_is_woken_by_answers(void **state)
+{
+    struct rig_opts opts = encrypted;
+    struct agent_rig *rig;
+    struct rig_client *client, *other;
+    uint64_t whole, late, theirs;
+
+    (void)state;
+    opts.encrypted = false;
+    rig = rig_new(&opts);
+    client = rig_client_new(rig);
+    other = rig_client_new(rig);
+    for (uint32_t n = 100; n <= 112; n += 4)
+        rig_flash(rig, 0, KV, n, PLAIN);
+    whole = get_parts(client, 100, 1, 5000 * MS);
+    late = get_parts(client, 104, 2, 5000 * MS);
+    assert_true(rig_value_is(client, KV, 100, PLAIN, rig_wait(client, whole)));
+    assert_int_equal(client->part_count[whole], 0);
+    assert_true(rig_value_is(client, KV, 104, PLAIN, rig_wait(client, late)));
+    rig_lease_give(client, 1);
+    rig_lease_give(client, 2);
+    /* What other clients wait for is nothing to it. */
+    whole = get_parts(client, 108, 1, 5000 * MS);
+    late = get_parts(client, 112, 2, 2 * MS);
+    theirs = get_parts(other, 112, 1, 5000 * MS);
+    assert_int_equal(rig_wait(client, late)->reason, ICMS_MISS_DEADLINE);
+    assert_true(next_part(client, whole));
+    plain_part_is_right(client, 108, whole, PLAIN);
+    assert_true(rig_value_is(client, KV, 108, PLAIN, rig_wait(client, whole)));
+    assert_true(rig_value_is(other, KV, 112, PLAIN, rig_wait(other, theirs)));
+    rig_client_free(client);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
 /* A value of one piece, and one without a trailer. */
 static void small_and_raw_values_have_no_parts(void **state)
 {
@@ -310,6 +347,7 @@ int main(void)
         cmocka_unit_test(the_pieces_that_are_there_are_told),
         cmocka_unit_test(who_joins_is_told_and_who_did_not_ask_is_not),
         cmocka_unit_test(a_plain_value_is_told_too),
+        cmocka_unit_test(who_waits_for_several_is_woken_by_answers),
         cmocka_unit_test(small_and_raw_values_have_no_parts),
         cmocka_unit_test(a_link_that_is_lost_in_the_middle_costs_nothing),
         cmocka_unit_test(another_owner_brings_another_value),

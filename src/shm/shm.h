@@ -143,7 +143,8 @@ enum shm_flag {
                                key, which a reactor writes for its own keys up to the first that is
                                not there */
     SHM_FLAG_PARTS = 64,    /* GET, sealed: while the block arrives, `part` completions may come in
-                               front of the answer, each with more pieces than before */
+                               front of the answer, each with more pieces than before; of a block that
+                               is not encrypted while the reactor has no other request of the client */
     SHM_FLAG_ONCE = 128,    /* GET, PUT, PRESTAGE: the block is read once at most, so it goes before
                                others. TOUCH: the hit was of such a GET */
 };
