@@ -241,16 +241,16 @@ static void small_and_raw_values_have_no_parts(void **state)
     rig_free(rig);
 }
 
-/* The other link brings it from the beginning, and that is told: fewer pieces than before. */
-static void a_link_that_is_lost_in_the_middle_costs_nothing(void **state)
+/* The other link brings it from the beginning, and that is told: less than before. */
+static void link_is_lost(const struct rig_opts *opts, uint32_t bytes)
 {
-    struct agent_rig *rig = rig_new(&encrypted);
+    struct agent_rig *rig = rig_new(opts);
     struct rig_client *client = rig_client_new(rig);
     const struct agent_enclosure_stats *seen;
     uint32_t before, lost;
     uint64_t tag;
 
-    rig_flash(rig, 0, KV, 100, BYTES);
+    rig_flash(rig, 0, KV, 100, bytes);
     tag = get_parts(client, 100, 1, 20000 * MS);
     assert_true(next_part(client, tag));
     assert_true(next_part(client, tag));
@@ -261,13 +261,26 @@ static void a_link_that_is_lost_in_the_middle_costs_nothing(void **state)
     while (next_part(client, tag) && client->parts[tag].value_bytes >= before)
         continue;
     assert_int_equal(client->got[tag], 0);
-    part_is_right(client, 100, tag);
-    assert_true(rig_value_is(client, KV, 100, BYTES, rig_wait(client, tag)));
+    if (opts->encrypted)
+        part_is_right(client, 100, tag);
+    else
+        plain_part_is_right(client, 100, tag, bytes);
+    assert_true(rig_value_is(client, KV, 100, bytes, rig_wait(client, tag)));
     assert_int_equal(rig_stats(rig)->enclosures[0].failovers, 1);
     rig_on_fake(rig, 0, fake_target_drop); /* it holds what it could not send */
     rig_run(rig, MS);
     rig_client_free(client);
     rig_free(rig);
+}
+
+static void a_link_that_is_lost_in_the_middle_costs_nothing(void **state)
+{
+    struct rig_opts plain = encrypted;
+
+    (void)state;
+    plain.encrypted = false;
+    link_is_lost(&encrypted, BYTES);
+    link_is_lost(&plain, PLAIN);
 }
 
 /* The owner is lost; the next in order has another value of the key. */
@@ -320,6 +333,39 @@ static void no_part_comes_after_the_answer(void **state)
     rig_free(rig);
 }
 
+/* The same of a plain value, whose client waits for nothing else. */
+static void nor_does_one_of_a_plain_value(void **state)
+{
+    struct rig_opts opts = encrypted;
+    struct agent_rig *rig;
+    struct rig_client *client;
+    uint64_t late, canceled;
+
+    (void)state;
+    opts.encrypted = false;
+    rig = rig_new(&opts);
+    client = rig_client_new(rig);
+    rig_flash(rig, 0, KV, 100, PLAIN);
+    rig_flash(rig, 0, KV, 104, PLAIN);
+    canceled = get_parts(client, 100, 1, 5000 * MS);
+    assert_true(next_part(client, canceled));
+    rig_cancel(client, canceled);
+    rig_publish(client);
+    while (next_part(client, canceled)) /* what was told before the agent saw that */
+        continue;
+    assert_int_equal(rig_wait(client, canceled)->status, ICMS_CANCELED);
+    rig_run(rig, 100 * MS);
+    late = get_parts(client, 104, 1, 6 * MS);
+    assert_true(next_part(client, late));
+    while (next_part(client, late))
+        continue;
+    assert_int_equal(rig_wait(client, late)->reason, ICMS_MISS_DEADLINE);
+    rig_run(rig, 100 * MS);
+    rig_take(client);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* Who does not take them gets its answers all the same: parts have half of the ring. */
 static void parts_leave_room_for_answers(void **state)
 {
@@ -352,6 +398,7 @@ int main(void)
         cmocka_unit_test(a_link_that_is_lost_in_the_middle_costs_nothing),
         cmocka_unit_test(another_owner_brings_another_value),
         cmocka_unit_test(no_part_comes_after_the_answer),
+        cmocka_unit_test(nor_does_one_of_a_plain_value),
         cmocka_unit_test(parts_leave_room_for_answers),
     };
 
