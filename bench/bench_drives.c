@@ -145,13 +145,14 @@ static icms_err drives_up(struct drives_side *side, const struct bench_files *fi
     }
     target_opts_init(&opts);
     opts.env = loop_env_uring();
-    opts.nqn = "nqn.2026-01.io.icms:bench";
-    opts.uuid = (struct uuid){.bytes = {1}};
-    opts.portals[0].listen = (struct loop_addr){.host = "127.0.0.1"};
+    opts.nvmf.nqn = "nqn.2026-01.io.icms:bench";
+    opts.nvmf.enclosure = (struct uuid){.bytes = {1}};
+    opts.nvmf.portals[0].listen = (struct loop_addr){.host = "127.0.0.1"};
     opts.loops = loops;
     opts.segment_bytes = bench_segment_bytes(files->bytes);
-    opts.connections_max = 2;
-    opts.memory_bytes = (uint64_t)512 << 20; /* an eighth may be in flight at a drive that stalls */
+    opts.nvmf.connections_max = 2;
+    opts.nvmf.memory_bytes = (uint64_t)512
+                             << 20; /* an eighth may be in flight at a drive that stalls */
     opts.drives = drives;
     opts.drive_count = DRIVES;
     opts.volumes = &side->volume;

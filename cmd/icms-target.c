@@ -73,7 +73,7 @@ static void main_warned(const char *sentence)
 }
 
 /* Hosts and their keys, as target takes them; the caller frees it. */
-static icms_err main_hosts(const struct conf_target *conf, struct target_opts *out,
+static icms_err main_hosts(const struct conf_target *conf, struct nvmf_target_opts *out,
                            struct err_why *why)
 {
     struct nvmf_target_host *hosts = calloc(conf->host_count + 1, sizeof(*hosts));
@@ -95,14 +95,20 @@ static icms_err main_hosts(const struct conf_target *conf, struct target_opts *o
     out->hosts = hosts;
     out->host_count = conf->host_count;
     out->require = conf->require;
-    for (uint32_t i = 0; i < conf->chap_hash_count; i++)
-        while (strcmp(conf->chap_hashes[i], dhchap_hash_name(++out->auth_hashes[i])) != 0)
-            ; /* conf knows the names */
-    out->auth_hash_count = conf->chap_hash_count;
-    for (uint32_t i = 0; i < conf->chap_group_count; i++)
+    if (conf->chap_hash_count > 0) /* else nvmf/target's */
+        out->auth_hash_count = conf->chap_hash_count;
+    for (uint32_t i = 0; i < conf->chap_hash_count; i++) {
+        out->auth_hashes[i] = 1; /* conf knows the names */
+        while (strcmp(conf->chap_hashes[i], dhchap_hash_name(out->auth_hashes[i])) != 0)
+            out->auth_hashes[i]++;
+    }
+    if (conf->chap_group_count > 0)
+        out->auth_group_count = conf->chap_group_count;
+    for (uint32_t i = 0; i < conf->chap_group_count; i++) {
+        out->auth_groups[i] = 0;
         while (strcmp(conf->chap_groups[i], dhchap_group_name(out->auth_groups[i])) != 0)
             out->auth_groups[i]++;
-    out->auth_group_count = conf->chap_group_count;
+    }
     return ICMS_OK;
 }
 
@@ -118,19 +124,19 @@ static icms_err main_opts(const struct target_reload *reload, const struct daemo
     target_reload_pod(reload->started, out);
     out->env = loop_env_uring();
     out->name = conf->name;
-    out->uuid = conf->uuid;
-    out->nqn = conf->nqn;
+    out->nvmf.enclosure = conf->uuid;
+    out->nvmf.nqn = conf->nqn;
     out->loops = conf->loops;
     out->busy_poll = conf->busy_poll;
     out->poll_us = conf->poll_us;
     out->segment_bytes = conf->segment_bytes;
     out->discard = conf->discard;
-    out->memory_bytes = conf->memory_bytes;
-    out->connections_max = conf->connections_max;
-    out->queue_entries_max = conf->queue_entries_max;
-    out->in_capsule_bytes = (uint32_t)conf->in_capsule_bytes;
-    out->header_timeout_ms = conf->header_timeout_ms;
-    out->marks = conf_marks(&conf->dscp, &conf->priority);
+    out->nvmf.memory_bytes = conf->memory_bytes;
+    out->nvmf.connections_max = conf->connections_max;
+    out->nvmf.queue_entries_max = conf->queue_entries_max;
+    out->nvmf.in_capsule_bytes = (uint32_t)conf->in_capsule_bytes;
+    out->nvmf.header_timeout_ms = conf->header_timeout_ms;
+    out->nvmf.marks = conf_marks(&conf->dscp, &conf->priority);
     out->ready_quota_percent_max = conf->ready_quota_percent_max;
     out->ready_out_percent_max = conf->ready_out_percent_max;
     out->warned = main_warned;
@@ -143,12 +149,12 @@ static icms_err main_opts(const struct target_reload *reload, const struct daemo
     out->volume_count = conf->volume_count;
     err = main_format(conf, opts, drives, why);
     if (err == ICMS_OK)
-        err = main_hosts(conf, out, why);
-    out->portal_count = conf->listen_count;
+        err = main_hosts(conf, &out->nvmf, why);
+    out->nvmf.portal_count = conf->listen_count;
     for (uint32_t i = 0; i < conf->listen_count && err == ICMS_OK; i++) {
-        err = loop_addr_parse(conf->listen[i], why, &out->portals[i].listen);
+        err = loop_addr_parse(conf->listen[i], why, &out->nvmf.portals[i].listen);
         if (err == ICMS_OK)
-            err = loop_addr_parse(conf->advertise[i], why, &out->portals[i].advertise);
+            err = loop_addr_parse(conf->advertise[i], why, &out->nvmf.portals[i].advertise);
     }
     return err;
 }
@@ -193,7 +199,7 @@ static void main_slow_hosts(const struct target *target, const struct nvmf_targe
 
     if (nvmf->slow_hosts == slow_hosts)
         return;
-    target_slow_host(target, host);
+    nvmf_target_slow_host(target_nvmf(target), host);
     log_line(LOG_WARN,
              "host %s: connection closed: it moved the data of a command too slowly, under "
              "%llu MB/s for %d s; check that host and its network path; connections=%llu",
@@ -220,7 +226,7 @@ static void main_settings_differ(const struct target *target, const struct targe
 
     if (nvmf->settings_differ == settings_differ)
         return;
-    target_differs(target, &differs);
+    nvmf_target_differs(target_nvmf(target), &differs);
     if (differs.feature == NVME_FEATURE_ICMS_RUN_BLOCKS)
         log_line(LOG_WARN,
                  "host %s: run_blocks of volume %s is %u, and %u at other hosts: they do not find "
@@ -306,7 +312,7 @@ static void main_losses(struct target *target)
         line_ns = now;
         lines += lines < MAIN_LOSS_LINES;
     }
-    while (lines > 0 && target_loss_take(target, &loss, &missed)) {
+    while (lines > 0 && nvmf_target_loss_take(target_nvmf(target), &loss, &missed)) {
         unsaid += missed;
         lines--;
         log_line(LOG_WARN,
@@ -417,13 +423,16 @@ static void main_keys_said(void *arg, const char *hostnqn, const char *why)
 
 static void main_keys_read_again(const struct conf_target *conf, struct target *target)
 {
-    struct target_opts target_opts = {.nqn = conf->nqn};
+    struct nvmf_target_opts nvmf;
     struct err_why why = {""};
-    icms_err err = main_hosts(conf, &target_opts, &why);
+    icms_err err;
 
+    nvmf_target_opts_init(&nvmf);
+    nvmf.nqn = conf->nqn;
+    err = main_hosts(conf, &nvmf, &why);
     if (err == ICMS_OK)
-        err = target_keys_read_again(target, &target_opts, main_keys_said, NULL, &why);
-    free((void *)(uintptr_t)target_opts.hosts);
+        err = nvmf_target_keys_read_again(target_nvmf(target), &nvmf, main_keys_said, NULL, &why);
+    free((void *)(uintptr_t)nvmf.hosts);
     if (err != ICMS_OK)
         log_line(LOG_ERROR, "keys stay as they were: %s; send SIGHUP again", why.text);
 }
@@ -438,7 +447,7 @@ static void main_portals(const struct target *target, uint32_t count, char out[M
         struct loop_addr addr;
         char text[64];
 
-        target_addr(target, i, &addr);
+        nvmf_target_addr(target_nvmf(target), i, &addr);
         used += (size_t)snprintf(out + used, MAIN_PORTALS_BYTES - used, "%s%s", i > 0 ? "," : "",
                                  loop_addr_format(&addr, text, sizeof(text)));
     }
@@ -472,7 +481,7 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_target 
         main_look(target, true, !changing, &out); /* drives change in one way at a time */
     }
     target_drain(target);
-    while (!target_idle(target))
+    while (!nvmf_target_idle(target_nvmf(target)))
         nanosleep(&pause, NULL);
 }
 
@@ -495,13 +504,13 @@ static int main_check(const struct daemon_opts *opts, const struct target_reload
     if (err == ICMS_OK)
         err = target_check(&target_opts, &why);
     if (err == ICMS_OK)
-        err = target_keys_check(&target_opts, &why);
+        err = nvmf_target_keys_check(&target_opts.nvmf, &why);
     if (err == ICMS_OK)
         err = target_reload_check(reload, &target_opts, &why);
     if (err == ICMS_OK)
         err = daemon_http_check(&conf->http, &why);
-    free((void *)(uintptr_t)target_opts.hosts);
-    target_opts.hosts = NULL;
+    free((void *)(uintptr_t)target_opts.nvmf.hosts);
+    target_opts.nvmf.hosts = NULL;
     if (err != ICMS_OK)
         return daemon_failed(err, &why, "icms-target cannot start");
     target_check_here(&target_opts, daemon_here_warn, NULL);
@@ -521,7 +530,7 @@ static int main_run(const struct daemon_opts *opts, struct target_reload *reload
     icms_err err = main_opts(reload, opts, drives, &why, &target_opts);
 
     if (err == ICMS_OK) /* before a drive is made or formatted */
-        err = target_keys_check(&target_opts, &why);
+        err = nvmf_target_keys_check(&target_opts.nvmf, &why);
     if (err == ICMS_OK)
         err = target_reload_check(reload, &target_opts, &why);
     if (err == ICMS_OK)
@@ -532,7 +541,7 @@ static int main_run(const struct daemon_opts *opts, struct target_reload *reload
         err = daemon_begin(opts, conf->memory_bytes, &why);
     if (err == ICMS_OK)
         err = target_new(&target_opts, &why, &target);
-    free((void *)(uintptr_t)target_opts.hosts);
+    free((void *)(uintptr_t)target_opts.nvmf.hosts);
     if (err == ICMS_OK)
         err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
     if (err == ICMS_OK)

@@ -105,7 +105,7 @@ void target_auths(struct target *target, const struct ctl_audit *audit)
     struct nvmf_target_auth auth;
     uint64_t missed;
 
-    while (target_auth_take(target, &auth, &missed)) {
+    while (nvmf_target_auth_take(target_nvmf(target), &auth, &missed)) {
         lost += missed;
         if (!target_auth_said(&auth, now_ns, &missed))
             continue;

@@ -169,7 +169,7 @@ static icms_err foreign_check(const struct target_reload *reload, const struct t
     uint32_t held;
 
     for (uint32_t i = 0; i < pod->enclosure_count; i++)
-        if (uuid_equal(&pod->enclosures[i].uuid, &opts->uuid))
+        if (uuid_equal(&pod->enclosures[i].uuid, &opts->nvmf.enclosure))
             return ICMS_OK;
     held = target_volumes_foreign(opts);
     if (held == 0)
@@ -414,7 +414,7 @@ static icms_err comes_check(struct target_reload *reload, bool *out_is_same, str
     target_reload_drives(conf, reload->drives);
     reload->target_opts.env = loop_env_uring();
     reload->target_opts.segment_bytes = conf->segment_bytes;
-    reload->target_opts.memory_bytes = conf->memory_bytes;
+    reload->target_opts.nvmf.memory_bytes = conf->memory_bytes;
     reload->target_opts.drives = reload->drives;
     reload->target_opts.drive_count = conf->drive_count;
     reload->target_opts.volumes = conf->volumes;

@@ -263,7 +263,7 @@ void target_check_here(const struct target_opts *opts, void (*say)(void *arg, co
 
 uint64_t target_memory_bytes(const struct target_opts *opts)
 {
-    uint64_t bytes = opts->memory_bytes;
+    uint64_t bytes = opts->nvmf.memory_bytes;
 
     for (uint32_t i = 0; i < opts->drive_count; i++) {
         struct store_opts store;

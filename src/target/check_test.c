@@ -310,7 +310,7 @@ static void values_that_do_not_fit_a_formatted_drive_are_said(void **state)
     rig_up(rig);
     rig_down(rig);
     rig->opts.segment_bytes = 8 * MIB;
-    rig->opts.memory_bytes = 16 * MIB;
+    rig->opts.nvmf.memory_bytes = 16 * MIB;
     rig->volumes[0].value_bytes_max = 2 * MIB;
     assert_int_equal(target_check(&rig->opts, &why), ICMS_OK);
     assert_int_equal(rig_try(rig, &why), ICMS_INVALID);
@@ -410,7 +410,7 @@ static void the_memory_of_indexes_counts(void **state)
     uint64_t least;
 
     rig->drives[0].bytes_per_block = 4096;
-    least = rig->opts.memory_bytes + 40 * MIB / 4096 * 32;
+    least = rig->opts.nvmf.memory_bytes + 40 * MIB / 4096 * 32;
     assert_in_range(target_memory_bytes(&rig->opts), least, least + MIB);
     rig_up(rig);
     rig_down(rig);

@@ -127,13 +127,13 @@ static struct world *world_new(uint64_t seed, uint32_t loops, uint64_t disk_byte
     world->node = sim_node_new(world->sim, "10.1.0.1");
     target_opts_init(&world->opts);
     world->opts.env = sim_node_env(world->node);
-    world->opts.nqn = "nqn.2026-01.io.icms:test";
-    world->opts.uuid = (struct uuid){{3}};
-    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.portals[0].listen) == ICMS_OK);
+    world->opts.nvmf.nqn = "nqn.2026-01.io.icms:test";
+    world->opts.nvmf.enclosure = (struct uuid){{3}};
+    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.nvmf.portals[0].listen) == ICMS_OK);
     world->opts.loops = loops;
     world->opts.segment_bytes = MIB;
-    world->opts.memory_bytes = loops * 32 * MIB;
-    world->opts.connections_max = 256;
+    world->opts.nvmf.memory_bytes = loops * 32 * MIB;
+    world->opts.nvmf.connections_max = 256;
     world->opts.drives = world->drives;
     world->opts.drive_count = DRIVES;
     world->opts.volumes = world->volumes;
@@ -331,8 +331,8 @@ static struct host *host_new(struct world *world, enum job_kind kind, uint32_t v
     check(loop_new(sim_node_env(host->node), &loop_opts, &why, &host->loop) == ICMS_OK);
     check(loop_start(host->loop, &why) == ICMS_OK);
     nvmf_ctrl_opts_init(&opts);
-    opts.addr = world->opts.portals[0].listen;
-    opts.subnqn = world->opts.nqn;
+    opts.addr = world->opts.nvmf.portals[0].listen;
+    opts.subnqn = world->opts.nvmf.nqn;
     opts.hostnqn = host->nqn;
     opts.host_id.bytes[0] = (uint8_t)world->host_count;
     opts.silence_ns = 0;
@@ -507,7 +507,7 @@ static void flood_run(uint64_t seed, uint32_t bytes)
     struct world *world = world_new(seed, 1, 512 * MIB);
     uint64_t alone_ns, beside_ns, alone_ops;
 
-    world->opts.memory_bytes = 128 * MIB;
+    world->opts.nvmf.memory_bytes = 128 * MIB;
     world_start(world);
     world_keep(world, 0, bytes);
     host_start(host_new(world, JOB_LOAD, 0, 4, bytes));
@@ -799,7 +799,7 @@ static struct peer *hoarder_new(struct world *world, uint32_t number, uint32_t v
     struct nvme_sqe_wf sqe;
     struct peer *io;
 
-    target_addr(world->target, 0, &addr);
+    nvmf_target_addr(target_nvmf(world->target), 0, &addr);
     *out_admin = peer_new_sim(world->sim, world->hosts[0].node, &addr);
     assert_non_null(*out_admin);
     (void)snprintf((*out_admin)->host, LIMIT_NQN_BYTES, "nqn.2026-01.io.icms:hoarder%u", number);
@@ -871,8 +871,8 @@ static void prestaging_goes_on_while_stores_wait_for_memory(void **state)
     struct world *world = world_new(1, 1, 64 * MIB);
     struct peer *io[HOARDERS], *admin[HOARDERS];
 
-    world->opts.memory_bytes = MIB;
-    world->opts.connections_max = 16;
+    world->opts.nvmf.memory_bytes = MIB;
+    world->opts.nvmf.connections_max = 16;
     world_start(world);
     world_keep(world, 0, 256 * KIB);
     for (uint32_t i = 0; i < HOARDERS; i++)

@@ -54,7 +54,7 @@ static bool key_wait_add(struct target *target, uint64_t bytes)
     uint64_t before =
         atomic_fetch_add_explicit(&target->key_wait_bytes, bytes, memory_order_relaxed);
 
-    if (before == 0 || before + bytes <= target->opts.memory_bytes / TARGET_SHARE)
+    if (before == 0 || before + bytes <= target->opts.nvmf.memory_bytes / TARGET_SHARE)
         return true;
     atomic_fetch_sub_explicit(&target->key_wait_bytes, bytes, memory_order_relaxed);
     return false;

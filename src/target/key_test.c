@@ -406,9 +406,9 @@ static void a_key_is_released_whatever_its_mutation_meets(void **state)
     assert_true(atomic_load(&rig->target->key_wait_bytes) > 0);
     peer_free(&rig->io);
     peer_free(&rig->admin);
-    for (int i = 0; i < 1000 && !target_idle(rig->target); i++)
+    for (int i = 0; i < 1000 && !nvmf_target_idle(target_nvmf(rig->target)); i++)
         run_ms(rig, 10);
-    assert_true(target_idle(rig->target));
+    assert_true(nvmf_target_idle(target_nvmf(rig->target)));
     assert_int_equal(atomic_load(&rig->target->key_wait_bytes), 0);
     all_well(rig, &place);
     begin(rig, &inside[0], NVMF_TARGET_STORE, &place.key, 5, store_record_bytes(1000));

@@ -102,7 +102,7 @@ static void line_open(struct world *world, struct line *line)
     struct loop_addr addr;
 
     memset(line, 0, sizeof(*line));
-    target_addr(world->target, 0, &addr);
+    nvmf_target_addr(target_nvmf(world->target), 0, &addr);
     line->admin = peer_new_sim(world->sim, world->host, &addr);
     assert_true(line->admin != NULL && peer_admin(line->admin, 0));
     line->io = peer_new_sim(world->sim, world->host, &addr);
@@ -267,14 +267,14 @@ static struct world *world_new(uint64_t seed, uint64_t disk_bytes_per_s, uint64_
     world->host = sim_node_new(world->sim, "10.1.0.2");
     target_opts_init(&world->opts);
     world->opts.env = sim_node_env(world->node);
-    world->opts.nqn = "nqn.2026-01.io.icms:test";
-    world->opts.uuid = (struct uuid){{3}};
-    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.portals[0].listen) == ICMS_OK);
+    world->opts.nvmf.nqn = "nqn.2026-01.io.icms:test";
+    world->opts.nvmf.enclosure = (struct uuid){{3}};
+    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.nvmf.portals[0].listen) == ICMS_OK);
     world->opts.loops = 2;
     world->opts.segment_bytes = MIB;
-    world->opts.memory_bytes = 8 * MIB;
-    world->opts.store_backlog_bytes = MIB / 8;
-    world->opts.connections_max = 8;
+    world->opts.nvmf.memory_bytes = 8 * MIB;
+    world->opts.nvmf.store_backlog_bytes = MIB / 8;
+    world->opts.nvmf.connections_max = 8;
     world->opts.drives = world->drives;
     world->opts.drive_count = DRIVES;
     world->volume = (struct volume_spec){.uuid = {{7}}, .value_bytes_max = VALUE};
@@ -491,7 +491,7 @@ static void overload_run(uint64_t seed)
         while (line_receive(world, &loads, 1))
             ;
         target_stats(world->target, &world->stats);
-        assert_true(world->stats.nvmf.buffers_used_bytes <= world->opts.memory_bytes);
+        assert_true(world->stats.nvmf.buffers_used_bytes <= world->opts.nvmf.memory_bytes);
     }
     line_drain(world, &stores);
     line_drain(world, &loads);

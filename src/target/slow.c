@@ -145,7 +145,7 @@ bool target_slow_clogged(const struct target_drive *drive, bool store)
     uint64_t all = atomic_load_explicit(&target->flying_bytes[store], memory_order_relaxed);
 
     return target_listed(target) > 1 && first != NULL &&
-           drive->flying_bytes[store] > target->opts.memory_bytes / TARGET_SHARE &&
+           drive->flying_bytes[store] > target->opts.nvmf.memory_bytes / TARGET_SHARE &&
            drive->flying_bytes[store] > all / 4 * 3 &&
            loop_now_ns(drive->loop) >=
                container_of(first, struct target_req, link)->begin_ns + TARGET_CLOG_NS;

@@ -49,7 +49,7 @@ static struct rig *large_up(uint32_t loops, uint32_t drives)
     struct nvme_cqe cqe;
 
     rig->opts.segment_bytes = 16 * MIB;
-    rig->opts.memory_bytes = loops * 32 * MIB;
+    rig->opts.nvmf.memory_bytes = loops * 32 * MIB;
     rig->volumes[0].value_bytes_max = 4 * MIB;
     for (uint32_t i = 0; i < drives; i++)
         rig->drives[i].bytes = 100 * MIB;
@@ -340,7 +340,7 @@ static void a_host_that_goes_in_the_middle_costs_nothing(void **state)
         struct load load;
         struct loop_addr addr;
 
-        target_addr(rig->target, 0, &addr);
+        nvmf_target_addr(target_nvmf(rig->target), 0, &addr);
         sim_disk_slow(rig->node, 20);
         for (uint32_t n = 0; n < KEYS; n++) {
             load_begin(&load, rig, n, 0);
@@ -377,7 +377,7 @@ static void a_reset_in_the_middle_waits_for_the_drive(void **state)
     struct loop_addr addr;
     struct load load;
 
-    target_addr(rig->target, 0, &addr);
+    nvmf_target_addr(target_nvmf(rig->target), 0, &addr);
     sim_disk_slow(rig->node, 100);
     for (uint32_t n = 0; n < KEYS; n++) {
         load_begin(&load, rig, n, 0);

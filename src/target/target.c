@@ -18,22 +18,15 @@
 
 void target_opts_init(struct target_opts *opts)
 {
-    struct nvmf_target_opts nvmf;
-
-    nvmf_target_opts_init(&nvmf);
     *opts = (struct target_opts){
         .name = "icms-target",
-        .portal_count = nvmf.portal_count,
         .loops = 1,
         .segment_bytes = (uint64_t)64 << 20,
         .discard = true,
-        .memory_bytes = nvmf.memory_bytes,
-        .connections_max = nvmf.connections_max,
-        .queue_entries_max = nvmf.queue_entries_max,
-        .in_capsule_bytes = nvmf.in_capsule_bytes,
-        .header_timeout_ms = nvmf.header_timeout_ms,
         .ready_out_percent_max = 100,
     };
+    nvmf_target_opts_init(&opts->nvmf);
+    opts->nvmf.store_backlog_bytes = 0;
 }
 
 /* ---- making --------------------------------------------------------------------------------- */
@@ -63,7 +56,7 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     struct nvmf_target_ns *namespaces = calloc(u64_max(opts->volume_count, 1), sizeof(*namespaces));
     struct nvmf_target_tenant *tenants = calloc(TARGET_TENANTS, sizeof(*tenants));
     struct target_tenants *listed = calloc(1, sizeof(*listed));
-    struct nvmf_target_opts nvmf;
+    struct nvmf_target_opts nvmf = opts->nvmf;
     icms_err err;
 
     if (namespaces == NULL || tenants == NULL || listed == NULL) {
@@ -75,39 +68,17 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     target_volumes_init(target, listed);
     for (uint32_t i = 0; i < opts->volume_count; i++)
         target_volume_nvmf(target, &opts->volumes[i], target->volumes[i].tenant, &namespaces[i]);
-    nvmf_target_opts_init(&nvmf);
-    nvmf.serial = uuid_serial(&opts->uuid, target->serial);
+    nvmf.serial = uuid_serial(&nvmf.enclosure, target->serial);
     nvmf.loops = target->loops;
     nvmf.loop_count = opts->loops;
-    memcpy(nvmf.portals, opts->portals, sizeof(nvmf.portals));
-    nvmf.portal_count = opts->portal_count;
-    nvmf.nqn = opts->nqn;
-    nvmf.enclosure = opts->uuid;
     nvmf.namespaces = namespaces;
     nvmf.namespace_count = opts->volume_count;
     target_tenants_nvmf(listed, tenants);
     nvmf.tenants = tenants;
     nvmf.tenant_count = target->tenants_max;
-    nvmf.hosts = opts->hosts;
-    nvmf.host_count = opts->host_count;
-    nvmf.require = opts->require;
-    if (opts->auth_hash_count > 0) {
-        memcpy(nvmf.auth_hashes, opts->auth_hashes, sizeof(nvmf.auth_hashes));
-        nvmf.auth_hash_count = opts->auth_hash_count;
-    }
-    if (opts->auth_group_count > 0) {
-        memcpy(nvmf.auth_groups, opts->auth_groups, sizeof(nvmf.auth_groups));
-        nvmf.auth_group_count = opts->auth_group_count;
-    }
-    nvmf.connections_max = opts->connections_max;
-    nvmf.host_connections_max = (uint32_t)u64_max(opts->connections_max / 2, 2);
-    nvmf.queue_entries_max = opts->queue_entries_max;
-    nvmf.in_capsule_bytes = opts->in_capsule_bytes;
-    nvmf.memory_bytes = opts->memory_bytes;
-    nvmf.store_backlog_bytes =
-        opts->store_backlog_bytes > 0 ? opts->store_backlog_bytes : 2 * opts->memory_bytes;
-    nvmf.header_timeout_ms = opts->header_timeout_ms;
-    nvmf.marks = opts->marks;
+    nvmf.host_connections_max = (uint32_t)u64_max(nvmf.connections_max / 2, 2);
+    if (nvmf.store_backlog_bytes == 0)
+        nvmf.store_backlog_bytes = 2 * nvmf.memory_bytes;
     nvmf.headroom_bytes = STORE_HEADER_BYTES;
     nvmf.owner_req_bytes = sizeof(struct target_req);
     nvmf.ops = &target_nvmf_ops;
@@ -169,7 +140,7 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
     struct target *target;
     icms_err err;
 
-    check(opts->env != NULL && opts->nqn != NULL);
+    check(opts->env != NULL && opts->nvmf.nqn != NULL);
     err = target_check(opts, why);
     if (err != ICMS_OK)
         return err;
@@ -244,20 +215,15 @@ icms_err target_start(struct target *target, struct err_why *why)
     return ICMS_OK;
 }
 
-void target_addr(const struct target *target, uint32_t portal, struct loop_addr *out_addr)
+struct nvmf_target *target_nvmf(const struct target *target)
 {
-    nvmf_target_addr(target->nvmf, portal, out_addr);
+    return target->nvmf;
 }
 
 void target_drain(struct target *target)
 {
     atomic_store(&target->draining, true);
     nvmf_target_drain(target->nvmf);
-}
-
-bool target_idle(const struct target *target)
-{
-    return nvmf_target_idle(target->nvmf);
 }
 
 void target_stop(struct target *target)
@@ -463,8 +429,8 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
 {
     memset(out_stats, 0, sizeof(*out_stats));
     out_stats->name = target->opts.name;
-    out_stats->nqn = target->opts.nqn;
-    out_stats->uuid = target->opts.uuid;
+    out_stats->nqn = target->opts.nvmf.nqn;
+    out_stats->uuid = target->opts.nvmf.enclosure;
     for (uint32_t i = 0; i < target->opts.loops; i++)
         trace_stats_add(&target->books[i], state_names, TARGET_REQ_STATES, out_stats->states);
     nvmf_target_stats(target->nvmf, &out_stats->nvmf);
@@ -565,56 +531,6 @@ char *target_trace(struct target *target, const struct key *key)
     for (uint32_t i = 0; i < target->opts.loops; i++)
         books[i] = &target->books[i];
     return trace_text(books, target->opts.loops, key, &names, loop_env_now_ns(target->opts.env));
-}
-
-/* As much as reading keys needs. */
-static struct nvmf_target_opts target_keys_opts(const struct target_opts *opts)
-{
-    struct nvmf_target_opts nvmf;
-
-    nvmf_target_opts_init(&nvmf);
-    nvmf.nqn = opts->nqn;
-    nvmf.hosts = opts->hosts;
-    nvmf.host_count = opts->host_count;
-    nvmf.require = opts->require;
-    return nvmf;
-}
-
-icms_err target_keys_check(const struct target_opts *opts, struct err_why *why)
-{
-    struct nvmf_target_opts nvmf = target_keys_opts(opts);
-
-    return nvmf_target_keys_check(&nvmf, why);
-}
-
-icms_err target_keys_read_again(struct target *target, const struct target_opts *opts,
-                                nvmf_target_keys_said *said, void *arg, struct err_why *why)
-{
-    struct nvmf_target_opts nvmf = target_keys_opts(opts);
-
-    return nvmf_target_keys_read_again(target->nvmf, &nvmf, said, arg, why);
-}
-
-bool target_auth_take(struct target *target, struct nvmf_target_auth *out_auth,
-                      uint64_t *out_missed)
-{
-    return nvmf_target_auth_take(target->nvmf, out_auth, out_missed);
-}
-
-void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES])
-{
-    nvmf_target_slow_host(target->nvmf, out_hostnqn);
-}
-
-void target_differs(const struct target *target, struct nvmf_target_differs *out_differs)
-{
-    nvmf_target_differs(target->nvmf, out_differs);
-}
-
-bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
-                      uint64_t *out_missed)
-{
-    return nvmf_target_loss_take(target->nvmf, out_loss, out_missed);
 }
 
 bool target_error_take(struct target *target, uint32_t drive, struct store_error *out_error,

@@ -43,23 +43,14 @@ struct target_drive_opts {
 struct target_opts {
     struct loop_env *env; /* where loops, drives and sockets come from            */
     const char *name;     /* for people: loops are called after it                */
-    struct uuid uuid;     /* of the enclosure                                     */
-    const char *nqn;      /* of its subsystem                                     */
-    /* NVMe/TCP data ports, 1 or more */
-    struct nvmf_target_portal portals[LIMIT_PORTALS];
-    uint32_t portal_count;
+    /* Its subsystem and data ports: nqn, enclosure, portals, hosts, require, auth_*, marks and
+     * limits; store_backlog_bytes of 0 is twice memory_bytes. The rest of it is target's. */
+    struct nvmf_target_opts nvmf;
     uint32_t loops;                 /* cores                                                */
     bool busy_poll;                 /* loops spin                                           */
     uint32_t poll_us;               /* loops spin for so long before they sleep             */
     uint64_t segment_bytes;         /* used when a drive is formatted                       */
     bool discard;                   /* drives are told what is free, where they take that   */
-    uint64_t memory_bytes;          /* data buffers                                         */
-    uint32_t connections_max;       /* queue pairs of all hosts                             */
-    uint32_t queue_entries_max;     /* commands a queue pair                                */
-    uint32_t in_capsule_bytes;      /* data that may come with a command                    */
-    uint32_t header_timeout_ms;     /* a started PDU must be whole by then                  */
-    struct net_marks marks;         /* of its connections                                   */
-    uint64_t store_backlog_bytes;   /* waiting stores before the next are shed; 0: default  */
     double ready_quota_percent_max; /* readiness limit on quota use; 0: off                 */
     double ready_out_percent_max;   /* readiness limit on the share of drives out of service    */
     void (*warned)(const char *sentence);   /* what is not as it should be, for the log; or NULL */
@@ -72,28 +63,15 @@ struct target_opts {
     uint32_t volume_count;
     const char
         *pod; /* whose map the volumes are of; NULL: there is none; until target_new returns */
-    uint32_t pod_epoch;                   /* of that map                                      */
-    const struct nvmf_target_host *hosts; /* that are known; read by target_new                  */
-    uint32_t host_count;
-    uint8_t require; /* REQUIRE_*: of hosts that are not listed                             */
-    uint8_t auth_hashes[3], auth_groups[6];     /* as in nvmf_target_opts                       */
-    uint32_t auth_hash_count, auth_group_count; /* 0: its defaults                          */
+    uint32_t pod_epoch; /* of that map                                      */
 };
 
-/* Defaults for everything but env, uuid, nqn, the address of the one portal, drives and volumes. */
+/* Defaults for everything but env, nqn, enclosure, the address of the one portal, drives and
+ * volumes. */
 void target_opts_init(struct target_opts *opts);
 
 /* Whether these options go together, as target_new asks first. CONFIG with a sentence. No I/O. */
 icms_err target_check(const struct target_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
-
-/* Whether the keys of hosts can be used, as target_new asks. CONFIG, NOT_FOUND, PERMISSION, ...
- * with a sentence. Blocking: reads files. */
-icms_err target_keys_check(const struct target_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
-
-/* As nvmf_target_keys_read_again. */
-icms_err target_keys_read_again(struct target *target, const struct target_opts *opts,
-                                nvmf_target_keys_said *said, void *arg,
-                                struct err_why *why) ICMS_MUST_CHECK;
 
 /* Says what target_new would refuse or not do as it is written because of the drives that are here:
  * one sentence each. Changes nothing, and works beside a target that serves them. Blocking. */
@@ -214,15 +192,13 @@ bool target_drives_changing(const struct target *target);
 /* The name of the volume with a number, also of one that is retired; "": none. Any thread. */
 void target_volume_name(const struct target *target, uint32_t number, char out[LIMIT_NAME_BYTES]);
 
-/* Where a portal listens, by its place in opts.portals. After target_start. */
-void target_addr(const struct target *target, uint32_t portal, struct loop_addr *out_addr);
+/* Its NVMe side, for all that nvmf/target.h answers about ports, hosts and connections. Stays the
+ * target's. */
+struct nvmf_target *target_nvmf(const struct target *target);
 
 /* Not ready any more; no new connections; what is in flight is answered, then each connection is
- * closed. Any thread. */
+ * closed: nvmf_target_idle. Any thread. */
 void target_drain(struct target *target);
-
-/* Nothing is connected. Any thread. */
-bool target_idle(const struct target *target);
 
 /* Ends the loops. */
 void target_stop(struct target *target);
@@ -325,21 +301,6 @@ uint32_t target_connected(const struct target *target,
 /* As agent_trace of agent/agent.h, of commands. Of keys that the reader does not name it shows 4
  * bytes: whoever reads it may use no volume. Any thread. */
 char *target_trace(struct target *target, const struct key *key);
-
-/* As nvmf_target_auth_take. Any thread. */
-bool target_auth_take(struct target *target, struct nvmf_target_auth *out_auth,
-                      uint64_t *out_missed);
-
-/* The host whose connection ended last because it moved data too slowly
- * (target_stats.nvmf.slow_hosts); "": none yet. Any thread. */
-void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES]);
-
-/* As nvmf_target_differs. */
-void target_differs(const struct target *target, struct nvmf_target_differs *out_differs);
-
-/* As nvmf_target_loss_take: the oldest controller that was lost and not taken yet. */
-bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
-                      uint64_t *out_missed);
 
 /* As store_error_take: the oldest error of the drive of this number that was not taken yet; false
  * also for a drive that could not be opened. */

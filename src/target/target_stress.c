@@ -184,7 +184,7 @@ static void client_join(struct world *world, int i)
     uint8_t digests = i % 2 == 0 ? 0 : NVME_TCP_FLAG_HDGST | NVME_TCP_FLAG_DDGST;
     struct loop_addr addr;
 
-    target_addr(world->target, 0, &addr);
+    nvmf_target_addr(target_nvmf(world->target), 0, &addr);
     for (int attempt = 0; attempt < 50; attempt++) {
         client->admin = peer_new_sim(world->sim, world->hosts[i], &addr);
         client->io = peer_new_sim(world->sim, world->hosts[i], &addr);
@@ -421,13 +421,13 @@ static struct world *world_new(uint64_t seed)
     }
     target_opts_init(&world->opts);
     world->opts.env = sim_node_env(world->node);
-    world->opts.nqn = "nqn.2026-01.io.icms:test";
-    world->opts.uuid = (struct uuid){{(uint8_t)seed}};
-    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.portals[0].listen) == ICMS_OK);
+    world->opts.nvmf.nqn = "nqn.2026-01.io.icms:test";
+    world->opts.nvmf.enclosure = (struct uuid){{(uint8_t)seed}};
+    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.nvmf.portals[0].listen) == ICMS_OK);
     world->opts.loops = 1 + (uint32_t)dice(world, 3);
     world->opts.segment_bytes = MIB;
-    world->opts.memory_bytes = world->opts.loops * MIB; /* few: commands wait for them */
-    world->opts.connections_max = 24;
+    world->opts.nvmf.memory_bytes = world->opts.loops * MIB; /* few: commands wait for them */
+    world->opts.nvmf.connections_max = 24;
     world->opts.drives = world->drives;
     world->opts.drive_count = 1 + (uint32_t)dice(world, DRIVES);
     for (int i = 0; i < DRIVES; i++)

@@ -167,7 +167,7 @@ static void an_enclosure_has_1024_volumes(void **state)
         assert_int_equal(stats->volumes[i].store.blocks, i == 1023 ? 20 : i == 0);
         assert_int_equal(stats->volumes[i].hits, i == 1023 ? 20 : i == 0);
     }
-    target_addr(rig->target, 0, &addr);
+    nvmf_target_addr(target_nvmf(rig->target), 0, &addr);
     friend = peer_new_sim(rig->sim, rig->host, &addr);
     strcpy(friend->host, two_hosts[1]);
     assert_true(peer_admin(friend, 0));
@@ -305,10 +305,10 @@ static void configuration_mistakes_are_told(void **state)
     assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
     assert_non_null(strstr(why.text, "twice"));
     rig->drives[1].path = rig->paths[1];
-    rig->opts.memory_bytes = 100000;
+    rig->opts.nvmf.memory_bytes = 100000;
     assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
     assert_non_null(strstr(why.text, "at least"));
-    rig->opts.memory_bytes = 8 * MIB;
+    rig->opts.nvmf.memory_bytes = 8 * MIB;
     rig->drives[0].bytes = rig->drives[1].bytes = 0;
     assert_int_not_equal(rig_try(rig, &why), ICMS_OK); /* no such files */
     rig->drives[0].bytes = 40 * MIB;
@@ -504,7 +504,7 @@ static struct rig *rig_with_two_lists(struct peer *lister[2])
     rig->drives[0].bytes = 256 * MIB;
     rig_up(rig);
     fill(rig, 1, 50);
-    target_addr(rig->target, 0, &addr);
+    nvmf_target_addr(target_nvmf(rig->target), 0, &addr);
     for (uint16_t i = 0; i < 2; i++) {
         lister[i] = peer_new_sim(rig->sim, rig->host, &addr);
         assert_non_null(lister[i]);
@@ -594,7 +594,7 @@ static void readiness_says_why_not(void **state)
     assert_false(target_ready(rig->target, &why));
     assert_string_equal(why.text, "draining");
     (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 1000000000);
-    assert_true(target_idle(rig->target));
+    assert_true(nvmf_target_idle(target_nvmf(rig->target)));
     rig_free(&rig);
 }
 

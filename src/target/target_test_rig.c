@@ -40,7 +40,7 @@ icms_err rig_try(struct rig *rig, struct err_why *why)
         return err;
     assert_false(target_ready(rig->target, why)); /* nobody listens yet */
     assert_int_equal(target_start(rig->target, why), ICMS_OK);
-    target_addr(rig->target, 0, &addr);
+    nvmf_target_addr(target_nvmf(rig->target), 0, &addr);
     rig->admin = peer_new_sim(rig->sim, rig->host, &addr);
     assert_non_null(rig->admin);
     if (rig->host_nqn != NULL)
@@ -101,13 +101,13 @@ struct rig *rig_new_far(uint32_t loops, uint32_t drives, uint64_t message_ns)
     target_opts_init(&rig->opts);
     rig->opts.warned = rig_warned;
     rig->opts.env = sim_node_env(rig->node);
-    rig->opts.nqn = "nqn.2026-01.io.icms:test";
-    rig->opts.uuid = (struct uuid){{1, 2, 3}};
-    check(loop_addr_parse("10.1.0.1:4420", NULL, &rig->opts.portals[0].listen) == ICMS_OK);
+    rig->opts.nvmf.nqn = "nqn.2026-01.io.icms:test";
+    rig->opts.nvmf.enclosure = (struct uuid){{1, 2, 3}};
+    check(loop_addr_parse("10.1.0.1:4420", NULL, &rig->opts.nvmf.portals[0].listen) == ICMS_OK);
     rig->opts.loops = loops;
     rig->opts.segment_bytes = MIB;
-    rig->opts.memory_bytes = loops * 4 * MIB;
-    rig->opts.connections_max = 16;
+    rig->opts.nvmf.memory_bytes = loops * 4 * MIB;
+    rig->opts.nvmf.connections_max = 16;
     rig->opts.drives = rig->drives;
     rig->opts.drive_count = drives;
     rig->opts.volumes = rig->volumes;

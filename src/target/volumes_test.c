@@ -301,7 +301,7 @@ static void loads_in_flight_end(void **state)
     struct nvme_cqe cqe;
 
     fill(rig, 1, LOADS);
-    target_addr(rig->target, 0, &addr);
+    nvmf_target_addr(target_nvmf(rig->target), 0, &addr);
     for (uint32_t i = 0; i < LOADS; i++) {
         peers[i] = peer_new_sim(rig->sim, rig->host, &addr);
         assert_true(peers[i] != NULL && peer_io(peers[i], rig->admin, (uint16_t)(2 + i), 0));

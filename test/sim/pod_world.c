@@ -68,16 +68,18 @@ static icms_err target_make(struct pod_target *target, struct err_why *why)
     target_opts_init(&opts);
     opts.env = sim_node_env(target->node);
     opts.name = self->name;
-    opts.uuid = self->uuid;
-    opts.nqn = self->nqn;
-    (void)snprintf(opts.portals[0].listen.host, sizeof(opts.portals[0].listen.host), "0.0.0.0");
-    opts.portals[0].listen.port = WORLD_PORT;
+    opts.nvmf.enclosure = self->uuid;
+    opts.nvmf.nqn = self->nqn;
+    (void)snprintf(opts.nvmf.portals[0].listen.host, sizeof(opts.nvmf.portals[0].listen.host),
+                   "0.0.0.0");
+    opts.nvmf.portals[0].listen.port = WORLD_PORT;
     opts.loops = 2;
     opts.segment_bytes = POD_SEGMENT_BYTES;
-    opts.memory_bytes = ((uint64_t)512 << 10) + world_connections_max(world) * ((uint64_t)12 << 10);
-    opts.connections_max = world_connections_max(world);
-    opts.queue_entries_max = 32;
-    opts.header_timeout_ms = 500;
+    opts.nvmf.memory_bytes =
+        ((uint64_t)512 << 10) + world_connections_max(world) * ((uint64_t)12 << 10);
+    opts.nvmf.connections_max = world_connections_max(world);
+    opts.nvmf.queue_entries_max = 32;
+    opts.nvmf.header_timeout_ms = 500;
     opts.drives = drives;
     opts.drive_count = pod_drives_list(target, drives);
     opts.volumes = world->volumes;
@@ -217,7 +219,7 @@ static void target_drive(struct pod_target *target)
     if (target->state == POD_MACHINE_DOWN && now >= target->restart_ns) {
         pod_target_start(target);
     } else if (target->state == POD_MACHINE_LEAVING &&
-               (target_idle(target->target) || now >= target->restart_ns)) {
+               (nvmf_target_idle(target_nvmf(target->target)) || now >= target->restart_ns)) {
         target_stop(target->target);
         target_down(target, MS);
     }
