@@ -101,6 +101,13 @@ struct target_volume {
     struct volume_spec spec; /* its hosts are nvmf/target's                      */
 };
 
+/* Tenants, by number. */
+struct target_tenants {
+    uint32_t count;
+    bool is_listed[TARGET_TENANTS]; /* else a volume named it */
+    struct tenant_spec spec[TARGET_TENANTS];
+};
+
 struct target_change;        /* volumes.c       */
 struct target_drives_change; /* drives_change.c */
 
@@ -306,9 +313,7 @@ struct target {
     pthread_mutex_t volumes_lock;                /* of the next four, to read them elsewhere    */
     struct target_volume volumes[LIMIT_VOLUMES]; /* by number; the control thread writes     */
     uint32_t volume_count;                       /* numbers below it were used; likewise     */
-    uint32_t tenant_count;                       /* likewise                                 */
-    struct tenant_spec tenants[TARGET_TENANTS];  /* likewise                                 */
-    bool is_tenant_listed[TARGET_TENANTS];       /* likewise: else a volume named it         */
+    struct target_tenants tenants;               /* likewise                                 */
     uint32_t tenants_max;     /* that nvmf/target knows                                    */
     uint64_t value_bytes_max; /* largest stored value that drives and buffers are made for */
     struct target_generations generations; /* likewise; on all drives in service           */
@@ -410,18 +415,10 @@ icms_err target_drive_look(const struct target_opts *opts, uint32_t drive, struc
 
 /* ---- tenant.c ------------------------------------------------------------------------------- */
 
-/* Tenants, by number. */
-struct target_tenants {
-    uint32_t count;
-    bool is_listed[TARGET_TENANTS]; /* else a volume named it */
-    struct tenant_spec spec[TARGET_TENANTS];
-};
-
 /* Those of a configuration, with the numbers that they have among was: the others are of weight 1.
  */
 void target_tenants_list(const struct tenant_spec *listed, uint32_t count,
-                         const struct tenant_spec *was, uint32_t was_count,
-                         struct target_tenants *out);
+                         const struct target_tenants *was, struct target_tenants *out);
 
 /* Number of the tenant that a volume belongs to; makes the one that is not listed. TARGET_TENANTS:
  * there is no place. */
@@ -434,7 +431,7 @@ void target_tenants_stats(const struct target *target, struct target_stats *out_
 /* ---- volumes.c ------------------------------------------------------------------------------ */
 
 /* Before the drives are opened: the volumes of the options get their numbers, and their tenants. */
-void target_volumes_init(struct target *target, struct target_tenants *out_tenants);
+void target_volumes_init(struct target *target);
 
 /* A volume as nvmf/target takes it. */
 void target_volume_nvmf(const struct target *target, const struct volume_spec *spec,

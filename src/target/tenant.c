@@ -34,12 +34,11 @@ static uint32_t tenant_named(struct target_tenants *tenants, const char *name)
 }
 
 void target_tenants_list(const struct tenant_spec *listed, uint32_t count,
-                         const struct tenant_spec *was, uint32_t was_count,
-                         struct target_tenants *out)
+                         const struct target_tenants *was, struct target_tenants *out)
 {
     out->count = 0;
-    for (uint32_t i = 0; i < was_count; i++)
-        (void)tenant_named(out, was[i].name);
+    for (uint32_t i = 0; i < was->count; i++)
+        (void)tenant_named(out, was->spec[i].name);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t number = tenant_named(out, listed[i].name);
 
@@ -73,15 +72,15 @@ void target_tenants_nvmf(const struct target_tenants *tenants, struct nvmf_targe
 
 void target_tenants_stats(const struct target *target, struct target_stats *out_stats)
 {
-    for (uint32_t i = 0; i < target->tenant_count; i++) {
+    for (uint32_t i = 0; i < target->tenants.count; i++) {
         struct target_tenant_stats *out = &out_stats->tenants[out_stats->tenant_count];
-        bool used = target->is_tenant_listed[i];
+        bool used = target->tenants.is_listed[i];
 
         for (uint32_t v = 0; v < target->volume_count && !used; v++)
             used = target->volumes[v].is_live && target->volumes[v].tenant == i;
         if (!used) /* its volumes are gone */
             continue;
-        out->spec = target->tenants[i];
+        out->spec = target->tenants.spec[i];
         nvmf_target_tenant_stats(target->nvmf, i, &out->nvmf);
         out_stats->tenant_count++;
     }

@@ -60,20 +60,22 @@ struct target_change {
 
 /* ---- at the start --------------------------------------------------------------------------- */
 
-void target_volumes_init(struct target *target, struct target_tenants *out_tenants)
+void target_volumes_init(struct target *target)
 {
+    static const struct target_tenants none;
     const struct target_opts *opts = &target->opts;
 
-    target_tenants_list(opts->tenants, opts->tenant_count, NULL, 0, out_tenants);
+    target_tenants_list(opts->tenants, opts->tenant_count, &none, &target->tenants);
     target->value_bytes_max = 1;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         struct target_volume *volume = &target->volumes[i];
 
-        *volume = (struct target_volume){.is_known = true,
-                                         .is_live = true,
-                                         .was_served = true,
-                                         .tenant = target_tenant_of(out_tenants, &opts->volumes[i]),
-                                         .spec = opts->volumes[i]};
+        *volume =
+            (struct target_volume){.is_known = true,
+                                   .is_live = true,
+                                   .was_served = true,
+                                   .tenant = target_tenant_of(&target->tenants, &opts->volumes[i]),
+                                   .spec = opts->volumes[i]};
         check(volume->tenant < TARGET_TENANTS);
         volume->spec.host_nqn = NULL;
         target->sealed[i] = volume_has_runs(&opts->volumes[i]);
@@ -81,11 +83,8 @@ void target_volumes_init(struct target *target, struct target_tenants *out_tenan
             u64_max(target->value_bytes_max, volume_stored_bytes_max(&opts->volumes[i]));
     }
     target->volume_count = opts->volume_count;
-    target->tenant_count = out_tenants->count;
     target->tenants_max =
-        (uint32_t)u64_min(out_tenants->count + TARGET_TENANTS_SPARE, TARGET_TENANTS);
-    memcpy(target->tenants, out_tenants->spec, sizeof(target->tenants));
-    memcpy(target->is_tenant_listed, out_tenants->is_listed, sizeof(target->is_tenant_listed));
+        (uint32_t)u64_min(target->tenants.count + TARGET_TENANTS_SPARE, TARGET_TENANTS);
 }
 
 void target_volume_nvmf(const struct target *target, const struct volume_spec *spec,
@@ -212,8 +211,7 @@ static icms_err change_plan(const struct target *target, const struct target_opt
                             struct target_change *change, struct target_refused *out,
                             struct err_why *why)
 {
-    target_tenants_list(opts->tenants, opts->tenant_count, target->tenants, target->tenant_count,
-                        &change->tenants);
+    target_tenants_list(opts->tenants, opts->tenant_count, &target->tenants, &change->tenants);
     if (change->tenants.count > target->tenants_max)
         return refuse(out, UINT32_MAX, "tenants",
                       err_set(why, ICMS_LIMIT,
@@ -528,12 +526,8 @@ static void change_publish(struct target *target, struct target_change *change)
         volume->spec = change->volumes[n].spec;
         volume->spec.host_nqn = NULL;
     }
-    if (change->err == ICMS_OK) {
-        target->tenant_count = change->tenants.count;
-        memcpy(target->tenants, change->tenants.spec, sizeof(target->tenants));
-        memcpy(target->is_tenant_listed, change->tenants.is_listed,
-               sizeof(target->is_tenant_listed));
-    }
+    if (change->err == ICMS_OK)
+        target->tenants = change->tenants;
     target_volumes_unlock(target);
 }
 
