@@ -196,14 +196,11 @@ static uint64_t look_bytes(const struct target_opts *opts, uint32_t drive)
 }
 
 /* What the volumes had on the drives whose blocks stay. */
-static void check_volumes(const struct target_opts *opts, uint32_t stay,
+static void check_volumes(const struct target_opts *opts,
                           void (*say)(void *arg, const char *sentence), void *arg)
 {
-    struct target_generations *known = calloc(1, sizeof(*known));
+    struct target_generations *known = target_generations_here(opts);
 
-    for (uint32_t i = 0; i < opts->drive_count && known != NULL; i++)
-        if ((stay >> i & 1) != 0)
-            target_generations_look(known, opts->env, opts->drives[i].path);
     for (uint32_t i = 0; i < opts->volume_count && known != NULL; i++) {
         struct err_why why = {""};
         const char *key;
@@ -214,39 +211,19 @@ static void check_volumes(const struct target_opts *opts, uint32_t stay,
     free(known);
 }
 
-uint32_t target_volumes_foreign(const struct target_opts *opts)
-{
-    struct target_generations *known = calloc(1, sizeof(*known));
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < opts->drive_count && known != NULL; i++)
-        if (opts->drives[i].format != TARGET_FORMAT_ANY)
-            target_generations_look(known, opts->env, opts->drives[i].path);
-    if (known != NULL)
-        count = target_generations_count(known);
-    for (uint32_t i = 0; i < opts->volume_count && count > 0; i++)
-        if (target_generation_has(known, &opts->volumes[i]))
-            count = 0;
-    free(known);
-    return count;
-}
-
 void target_check_here(const struct target_opts *opts, void (*say)(void *arg, const char *sentence),
                        void *arg)
 {
     uint64_t bytes = 0;
-    uint32_t stay = 0;
     bool known = true;
 
     for (uint32_t i = 0; i < opts->drive_count; i++) {
         bool erases = opts->drives[i].format == TARGET_FORMAT_ANY;
         struct err_why why = {""}, note = {""};
-        struct store_contents found = {.holds = STORE_HOLDS_ZEROS};
+        struct store_contents found;
 
         if (!erases && target_drive_look(opts, i, &why, &found, &note) != ICMS_OK)
             say(arg, why.text);
-        else if (found.holds == STORE_HOLDS_STORE)
-            stay |= (uint32_t)1 << i;
         if (note.text[0] != '\0')
             say(arg, note.text);
         known = known && look_bytes(opts, i) > 0;
@@ -258,7 +235,7 @@ void target_check_here(const struct target_opts *opts, void (*say)(void *arg, co
         if (target_quota_check(&opts->volumes[i], bytes, &why) != ICMS_OK)
             say(arg, why.text);
     }
-    check_volumes(opts, stay, say, arg);
+    check_volumes(opts, say, arg);
 }
 
 uint64_t target_memory_bytes(const struct target_opts *opts)

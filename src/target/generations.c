@@ -9,11 +9,10 @@
  * drive keeps the highest epoch, too, of the pod that the enclosure followed last:
  *
  *   target_generations_start   at the start: what all drives know together, against the file
- *   target_generations_look    what a drive knows that nobody has opened, for --check-config
+ *   target_generations_here    what drives know before the start, and for --check-config
  *   target_generations_know    a volume begins, or an epoch is applied, while the enclosure runs:
  * on all drives in service before a command can meet it, and after all that can refuse it
- * (volumes.c); or a drive joins target_epoch_known         what all drives know before the start,
- * and for --check-config
+ * (volumes.c); or a drive joins
  *
  * An epoch that is on flash when the power fails, and was not applied, is that of a file which was
  * there: the start takes that. The other way round, what a later epoch took away would be back.
@@ -43,14 +42,29 @@ static void uuid_hash(const struct uuid *uuid, uint8_t out_hash[3])
     memcpy(out_hash, &hash, 3);
 }
 
+static struct target_generation_df *entry_at(const struct target_generations *known, uint32_t i)
+{
+    return (struct target_generation_df *)(uintptr_t)&known->page[i / TARGET_PAGE_GENERATIONS]
+        .entry[i % TARGET_PAGE_GENERATIONS];
+}
+
 /* The entry of a name (0: a free one); NULL: there is none. */
 static struct target_generation_df *entry_find(const struct target_generations *known,
                                                uint64_t name)
 {
     for (uint32_t i = 0; i < TARGET_GENERATIONS; i++)
-        if (le64_get(known->entry[i].name) == name)
-            return (struct target_generation_df *)(uintptr_t)&known->entry[i];
+        if (le64_get(entry_at(known, i)->name) == name)
+            return entry_at(known, i);
     return NULL;
+}
+
+/* Whether that is of a volume's UUID, too. */
+static bool entry_is_of(const struct target_generation_df *entry, const struct volume_spec *volume)
+{
+    uint8_t uuid[3];
+
+    uuid_hash(&volume->uuid, uuid);
+    return entry != NULL && memcmp(entry->uuid, uuid, sizeof(uuid)) == 0;
 }
 
 icms_err target_generation_check(const struct target_generations *known,
@@ -58,9 +72,7 @@ icms_err target_generation_check(const struct target_generations *known,
                                  struct err_why *why)
 {
     const struct target_generation_df *entry = entry_find(known, name_hash(volume->name));
-    uint8_t uuid[3];
 
-    uuid_hash(&volume->uuid, uuid);
     *out_key = "generation";
     if (entry != NULL && le32_get(entry->generation) > volume->generation)
         return err_set(why, ICMS_CONFIG,
@@ -70,8 +82,8 @@ icms_err target_generation_check(const struct target_generations *known,
                        volume->name, volume->generation, le32_get(entry->generation),
                        le32_get(entry->generation));
     *out_key = "sealed";
-    if (entry != NULL && le32_get(entry->generation) == volume->generation &&
-        memcmp(entry->uuid, uuid, sizeof(uuid)) == 0 && (entry->is_sealed != 0) != volume->sealed)
+    if (entry_is_of(entry, volume) && le32_get(entry->generation) == volume->generation &&
+        (entry->is_sealed != 0) != volume->sealed)
         return err_set(why, ICMS_CONFIG,
                        "volume %s: its blocks on these drives are %s; raise `generation` to begin "
                        "anew with this",
@@ -80,33 +92,15 @@ icms_err target_generation_check(const struct target_generations *known,
     return ICMS_OK;
 }
 
-bool target_generation_has(const struct target_generations *known, const struct volume_spec *volume)
-{
-    const struct target_generation_df *entry = entry_find(known, name_hash(volume->name));
-    uint8_t uuid[3];
-
-    uuid_hash(&volume->uuid, uuid);
-    return entry != NULL && memcmp(entry->uuid, uuid, sizeof(uuid)) == 0;
-}
-
-uint32_t target_generations_count(const struct target_generations *known)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < TARGET_GENERATIONS; i++)
-        count += le64_get(known->entry[i].name) != 0;
-    return count;
-}
-
 /* The entry that is given up for another name: of a volume that was never reset its format is all
  * that there is to know. */
 static struct target_generation_df *entry_least(struct target_generations *known)
 {
-    struct target_generation_df *least = &known->entry[0];
+    struct target_generation_df *least = entry_at(known, 0);
 
     for (uint32_t i = 1; i < TARGET_GENERATIONS; i++)
-        if (le32_get(known->entry[i].generation) < le32_get(least->generation))
-            least = &known->entry[i];
+        if (le32_get(entry_at(known, i)->generation) < le32_get(least->generation))
+            least = entry_at(known, i);
     return least;
 }
 
@@ -141,16 +135,18 @@ void target_generation_add(struct target_generations *known, const struct volume
 static void epoch_begin(struct target_generations *known, const struct target_opts *opts)
 {
     if (opts->pod != NULL)
-        known->map.pod = le32_of(pod_name_hash(opts->pod));
+        known->page[0].map.pod = le32_of(pod_name_hash(opts->pod));
 }
 
 static void epoch_add(struct target_generations *known, const struct target_epoch_df *add)
 {
-    if (le32_get(known->map.pod) == 0)
-        known->map = *add;
-    else if (le32_get(known->map.pod) == le32_get(add->pod) &&
-             le32_get(known->map.epoch) < le32_get(add->epoch))
-        known->map.epoch = add->epoch;
+    struct target_epoch_df *map = &known->page[0].map;
+
+    if (le32_get(map->pod) == 0)
+        *map = *add;
+    else if (le32_get(map->pod) == le32_get(add->pod) &&
+             le32_get(map->epoch) < le32_get(add->epoch))
+        map->epoch = add->epoch;
 }
 
 void target_epoch_add(struct target_generations *known, const struct target_opts *opts)
@@ -165,85 +161,83 @@ void target_epoch_add(struct target_generations *known, const struct target_opts
 
 void target_epoch_tell(struct target *target)
 {
-    nvmf_target_epoch_set(target->nvmf, le32_get(target->generations.map.pod),
-                          le32_get(target->generations.map.epoch));
-}
+    const struct target_epoch_df *map = &target->generations.page[0].map;
 
-uint32_t target_epoch_known(const struct target_opts *opts)
-{
-    struct target_generations *known = calloc(1, sizeof(*known));
-    uint32_t epoch = 0;
-
-    if (known == NULL || opts->pod == NULL) {
-        free(known);
-        return 0;
-    }
-    epoch_begin(known, opts);
-    for (uint32_t i = 0; i < opts->drive_count; i++)
-        if (opts->drives[i].format != TARGET_FORMAT_ANY)
-            target_generations_look(known, opts->env, opts->drives[i].path);
-    epoch = le32_get(known->map.epoch);
-    free(known);
-    return epoch;
+    nvmf_target_epoch_set(target->nvmf, le32_get(map->pod), le32_get(map->epoch));
 }
 
 /* ---- on drives ------------------------------------------------------------------------------ */
 
-/* A page of the owner's notes, from 1. */
-static void page_make(const struct target_generations *known, uint32_t page,
-                      uint8_t out_page[STORE_NOTE_BYTES])
-{
-    memset(out_page, 0, STORE_NOTE_BYTES);
-    memcpy(out_page, &known->entry[(page - 1) * TARGET_PAGE_GENERATIONS],
-           TARGET_PAGE_GENERATIONS * sizeof(known->entry[0]));
-    if (page == 1)
-        memcpy(out_page + TARGET_PAGE_GENERATIONS * sizeof(known->entry[0]), &known->map,
-               sizeof(known->map));
-}
-
 /* What a page of a drive has to say. */
-static void page_read(struct target_generations *known, uint32_t page, const uint8_t *bytes)
+static void page_read(struct target_generations *known, uint32_t page,
+                      const struct target_generations_df *df)
 {
-    struct target_generation_df entry[TARGET_PAGE_GENERATIONS];
-    struct target_epoch_df map;
-
-    memcpy(entry, bytes, sizeof(entry));
-    memcpy(&map, bytes + sizeof(entry), sizeof(map));
     if (page == 1)
-        epoch_add(known, &map);
+        epoch_add(known, &df->map);
     for (uint32_t i = 0; i < TARGET_PAGE_GENERATIONS; i++)
-        if (le64_get(entry[i].name) != 0)
-            entry_add(known, &entry[i], false);
+        if (le64_get(df->entry[i].name) != 0)
+            entry_add(known, &df->entry[i], false);
 }
 
-/* What a drive has to say. */
-static void drive_read(struct target_generations *known, const struct target_drive *drive)
+/* The first page that a drive has otherwise; STORE_NOTES: none. */
+static uint32_t page_differs(const struct target_drive *drive,
+                             const struct target_generations *known)
 {
-    for (uint32_t page = 1; page < STORE_NOTES; page++)
-        page_read(known, page, store_note(drive->store, page));
+    uint32_t page = 1;
+
+    while (page < STORE_NOTES &&
+           memcmp(&known->page[page - 1], store_note(drive->store, page), STORE_NOTE_BYTES) == 0)
+        page++;
+    return page;
 }
 
-void target_generations_look(struct target_generations *known, struct loop_env *env,
-                             const char *path)
+struct target_generations *target_generations_here(const struct target_opts *opts)
 {
+    struct target_generations *known = calloc(1, sizeof(*known));
     uint8_t *pages = malloc((size_t)STORE_NOTES * STORE_NOTE_BYTES);
 
-    if (pages != NULL && store_notes_look(env, path, NULL, pages) == ICMS_OK)
-        for (uint32_t page = 1; page < STORE_NOTES; page++)
-            page_read(known, page, pages + (size_t)page * STORE_NOTE_BYTES);
+    if (known != NULL)
+        epoch_begin(known, opts);
+    for (uint32_t i = 0; i < opts->drive_count && known != NULL && pages != NULL; i++)
+        if (opts->drives[i].format != TARGET_FORMAT_ANY &&
+            store_notes_look(opts->env, opts->drives[i].path, NULL, pages) == ICMS_OK)
+            for (uint32_t page = 1; page < STORE_NOTES; page++)
+                page_read(known, page, (const void *)(pages + (size_t)page * STORE_NOTE_BYTES));
     free(pages);
+    return known;
+}
+
+uint32_t target_epoch_known(const struct target_opts *opts)
+{
+    struct target_generations *known = opts->pod != NULL ? target_generations_here(opts) : NULL;
+    uint32_t epoch = known != NULL ? le32_get(known->page[0].map.epoch) : 0;
+
+    free(known);
+    return epoch;
+}
+
+uint32_t target_volumes_foreign(const struct target_opts *opts)
+{
+    struct target_generations *known = target_generations_here(opts);
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < TARGET_GENERATIONS && known != NULL; i++)
+        count += le64_get(entry_at(known, i)->name) != 0;
+    for (uint32_t i = 0; i < opts->volume_count && count > 0; i++)
+        if (entry_is_of(entry_find(known, name_hash(opts->volumes[i].name)), &opts->volumes[i]))
+            count = 0;
+    free(known);
+    return count;
 }
 
 static icms_err drive_write(struct target_drive *drive, struct err_why *why)
 {
-    uint8_t bytes[STORE_NOTE_BYTES];
+    const struct target_generations *known = &drive->target->generations;
     icms_err err = ICMS_OK;
+    uint32_t page;
 
-    for (uint32_t page = 1; page < STORE_NOTES && err == ICMS_OK; page++) {
-        page_make(&drive->target->generations, page, bytes);
-        if (memcmp(bytes, store_note(drive->store, page), sizeof(bytes)) != 0)
-            err = store_note_put_now(drive->store, page, bytes, why);
-    }
+    while (err == ICMS_OK && (page = page_differs(drive, known)) < STORE_NOTES)
+        err = store_note_put_now(drive->store, page, &known->page[page - 1], why);
     return err;
 }
 
@@ -253,8 +247,8 @@ icms_err target_generations_start(struct target *target, struct err_why *why)
 
     epoch_begin(&target->generations, &target->opts);
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        if (target_drive_in(target, i))
-            drive_read(&target->generations, &target->drives[i]);
+        for (uint32_t page = 1; target_drive_in(target, i) && page < STORE_NOTES; page++)
+            page_read(&target->generations, page, store_note(target->drives[i].store, page));
     for (uint32_t v = 0; v < target->volume_count; v++) {
         icms_err err =
             target_generation_check(&target->generations, &target->volumes[v].spec, &key, why);
@@ -272,14 +266,10 @@ icms_err target_generations_start(struct target *target, struct err_why *why)
 
 bool target_generations_know(struct target_drive *drive, const struct target_generations *known)
 {
-    uint8_t bytes[STORE_NOTE_BYTES];
+    uint32_t page;
 
     if (drive->note_busy)
         return false;
-    for (uint32_t page = 1; page < STORE_NOTES; page++) {
-        page_make(known, page, bytes);
-        if (memcmp(bytes, store_note(drive->store, page), sizeof(bytes)) != 0)
-            return !target_note_write(drive, page, bytes);
-    }
-    return true;
+    page = page_differs(drive, known);
+    return page == STORE_NOTES || !target_note_write(drive, page, &known->page[page - 1]);
 }

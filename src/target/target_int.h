@@ -66,7 +66,7 @@ struct target_generation_df {
 };
 static_assert(sizeof(struct target_generation_df) == 16, "no padding");
 
-/* The pod map that the enclosure applied last: behind the entries of the first page. */
+/* The pod map that the enclosure applied last. */
 struct target_epoch_df {
     le32 pod;   /* pod_name_hash() of its pod; 0: it had none */
     le32 epoch; /* the highest of that pod                    */
@@ -75,15 +75,16 @@ struct target_epoch_df {
 #define TARGET_PAGE_GENERATIONS (STORE_NOTE_BYTES / sizeof(struct target_generation_df))
 #define TARGET_GENERATIONS      ((STORE_NOTES - 1) * TARGET_PAGE_GENERATIONS)
 static_assert(TARGET_GENERATIONS >= LIMIT_VOLUMES, "each volume has an entry");
-static_assert(TARGET_PAGE_GENERATIONS * sizeof(struct target_generation_df) +
-                      sizeof(struct target_epoch_df) <=
-                  STORE_NOTE_BYTES,
-              "the epoch has its place");
 
-/* By no order; in pages 1 and on of the owner's notes of each drive. */
+struct target_generations_df {
+    struct target_generation_df entry[TARGET_PAGE_GENERATIONS];
+    struct target_epoch_df map; /* zeros behind the first page */
+};
+static_assert(sizeof(struct target_generations_df) == STORE_NOTE_BYTES, "no padding");
+
+/* Entries by no order; pages 1 and on of the owner's notes of each drive. */
 struct target_generations {
-    struct target_generation_df entry[TARGET_GENERATIONS];
-    struct target_epoch_df map;
+    struct target_generations_df page[STORE_NOTES - 1];
 };
 
 /* ---- volumes -------------------------------------------------------------------------------- */
@@ -588,13 +589,6 @@ icms_err target_generation_check(const struct target_generations *known,
                                  const struct volume_spec *volume, const char **out_key,
                                  struct err_why *why) ICMS_MUST_CHECK;
 
-/* Whether it knows a volume, of this UUID. */
-bool target_generation_has(const struct target_generations *known,
-                           const struct volume_spec *volume);
-
-/* How many names it knows. */
-uint32_t target_generations_count(const struct target_generations *known);
-
 /* It has begun. */
 void target_generation_add(struct target_generations *known, const struct volume_spec *volume);
 
@@ -608,10 +602,9 @@ void target_epoch_tell(struct target *target);
  * lack some of it. CONFIG. Blocking. */
 icms_err target_generations_start(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
 
-/* Adds what a drive knows that is not open here. Nothing is changed or locked; a drive that cannot
- * be read knows nothing. Blocking. */
-void target_generations_look(struct target_generations *known, struct loop_env *env,
-                             const char *path);
+/* What the drives know that are here and will not be erased; the caller frees it. NULL: no memory.
+ * Nothing is changed or locked; a drive that cannot be read knows nothing. Blocking. */
+struct target_generations *target_generations_here(const struct target_opts *opts);
 
 /* On the loop of a drive: whether it has them, on flash; else what it lacks is being written, and
  * the answer is for later. */
