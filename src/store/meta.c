@@ -12,7 +12,6 @@
  * flush failed: nobody knows what a failed flush left on flash. Missing space is waited for. After
  * STORE_ATTEMPTS other failures the drive is out of service.
  */
-#include "base/fault.h"
 #include "store/store_int.h"
 
 static void meta_begin(struct store_meta *meta);
@@ -57,26 +56,20 @@ static void meta_outcome(struct store_meta *meta, icms_err err, const char *what
     meta->failed = meta->failed || (err != ICMS_OK && err != ICMS_NO_SPACE);
 }
 
-static void meta_flushed(struct store_meta *meta, icms_err err)
+static void store_meta_flushed(struct loop_op *op)
 {
-    meta_outcome(meta, err, "flush", STORE_ERROR_NOWHERE);
+    struct store_meta *meta = container_of(op, struct store_meta, op);
+
+    meta_outcome(meta, store_answer(op, meta->flush_fault), "flush", STORE_ERROR_NOWHERE);
     meta_ended(meta);
 }
 
-static void store_meta_flushed(struct loop_op *op)
+static void store_meta_written(struct loop_op *op)
 {
-    meta_flushed(container_of(op, struct store_meta, op), op->err);
-}
-
-static void store_meta_flush_fault(struct store_deferred *deferred)
-{
-    meta_flushed(container_of(deferred, struct store_meta, deferred), ICMS_IO);
-}
-
-static void meta_written(struct store_meta_write *write, icms_err err)
-{
+    struct store_meta_write *write = container_of(op, struct store_meta_write, op);
     struct store_meta *meta = write->meta;
     struct store *store = meta->store;
+    icms_err err = store_answer(op, meta->fault);
 
     if (err == ICMS_OK)
         store_overhead_written(store, write->bytes);
@@ -85,20 +78,8 @@ static void meta_written(struct store_meta_write *write, icms_err err)
         return;
     if (!meta->flush || meta->failed || meta->no_space)
         meta_ended(meta);
-    else if (meta->flush_fault != NULL && fault_hit(meta->flush_fault))
-        store_defer(store, &meta->deferred, store_meta_flush_fault);
     else
         loop_file_flush(store->loop, &meta->op, store->file, store_meta_flushed);
-}
-
-static void store_meta_written(struct loop_op *op)
-{
-    meta_written(container_of(op, struct store_meta_write, op), op->err);
-}
-
-static void store_meta_write_fault(struct store_deferred *deferred)
-{
-    meta_written(container_of(deferred, struct store_meta_write, deferred), ICMS_IO);
 }
 
 static void meta_write(struct store_meta *meta)
@@ -110,11 +91,8 @@ static void meta_write(struct store_meta *meta)
         struct store_meta_write *write = &meta->writes[i];
 
         write->meta = meta;
-        if (meta->fault != NULL && fault_hit(meta->fault))
-            store_defer(store, &write->deferred, store_meta_write_fault);
-        else
-            loop_file_write(store->loop, &write->op, store->file, write->hint, write->offset,
-                            write->memory, write->bytes, store_meta_written);
+        loop_file_write(store->loop, &write->op, store->file, write->hint, write->offset,
+                        write->memory, write->bytes, store_meta_written);
     }
 }
 

@@ -19,7 +19,6 @@
  * its index entry and its summary entry promised, so a completed write cannot fail; live and placed
  * bytes of all drives that share it never exceed the volume's quota (quota.c).
  */
-#include "base/fault.h"
 #include "base/hash.h"
 #include "store/store_int.h"
 
@@ -270,15 +269,15 @@ static void write_kill_own(struct store_mutation *mutation, icms_err err)
     mutation_kill(mutation, &own);
 }
 
-static void write_written(struct store_mutation *mutation, icms_err err)
+static void store_mutation_written(struct loop_op *op)
 {
+    struct store_mutation *mutation = container_of(op, struct store_mutation, op);
     struct store *store = mutation->store;
+    icms_err err = store_answer(op, "store.write");
     uint32_t number = store_segment_number(store, mutation->segment);
     struct store_location old;
 
     check(mutation->magic == STORE_MUTATION_MAGIC && mutation->state == MUTATION_DEVICE);
-    if (fault_hit("store.write_done"))
-        err = ICMS_IO;
     store_write_outcome(
         store, err,
         (struct store_error){.what = "write of a value",
@@ -293,16 +292,6 @@ static void write_written(struct store_mutation *mutation, icms_err err)
         mutation_kill(mutation, &old);
     else
         write_end(mutation);
-}
-
-static void store_mutation_written(struct loop_op *op)
-{
-    write_written(container_of(op, struct store_mutation, op), op->err);
-}
-
-static void store_mutation_fault(struct store_deferred *deferred)
-{
-    write_written(container_of(deferred, struct store_mutation, deferred), ICMS_IO);
 }
 
 /* ---- the end of a kill ------------------------------------------------------------------------
@@ -389,10 +378,6 @@ static void write_place(struct store_mutation *mutation, struct store_segment *s
     store->writes++;
     store->write_bytes += bytes;
     store->volumes[mutation->volume].flight_bytes += bytes;
-    if (fault_hit("store.write")) {
-        store_defer(store, &mutation->deferred, store_mutation_fault);
-        return;
-    }
     loop_file_write(
         store->loop, &mutation->op, store->file, store_segment_hint(store, segment),
         store_segment_offset(store, store_segment_number(store, segment), mutation->page),

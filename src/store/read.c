@@ -17,7 +17,6 @@
  */
 #include "base/bytes.h"
 #include "base/crc.h"
-#include "base/fault.h"
 #include "store/store_int.h"
 
 static struct store_read *read_of(struct store_reading *reading)
@@ -422,30 +421,15 @@ icms_err store_read(struct store *store, struct store_read *read)
 /* ---- flush ------------------------------------------------------------------------------------
  */
 
-static void flush_end(struct store_flushing *flushing, icms_err err)
-{
-    struct store_flush *flush =
-        container_of((uint64_t *)(void *)flushing, struct store_flush, private_words);
-
-    check(flushing->magic == STORE_FLUSH_MAGIC);
-    flushing->magic = 0;
-    flush->err = err;
-    flush->done(flush);
-}
-
 static void store_flush_done(struct loop_op *op)
 {
     struct store_flushing *flushing = container_of(op, struct store_flushing, op);
+    struct store_flush *flush =
+        container_of((uint64_t *)(void *)flushing, struct store_flush, private_words);
 
-    store_overhead_outcome(flushing->store, op->err, "flush", STORE_ERROR_NOWHERE);
-    flush_end(flushing, op->err);
-}
-
-static void store_flush_answer(struct store_deferred *deferred)
-{
-    struct store_flushing *flushing = container_of(deferred, struct store_flushing, deferred);
-
-    flush_end(flushing, flushing->store->down ? ICMS_DRIVE_DOWN : ICMS_IO);
+    flush->err = store_answer(op, "store.flush");
+    store_overhead_outcome(flushing->store, flush->err, "flush", STORE_ERROR_NOWHERE);
+    flush->done(flush);
 }
 
 icms_err store_flush(struct store *store, struct store_flush *flush)
@@ -453,13 +437,9 @@ icms_err store_flush(struct store *store, struct store_flush *flush)
     struct store_flushing *flushing = (struct store_flushing *)(void *)flush->private_words;
 
     check(store->magic == STORE_MAGIC && flush->done != NULL);
-    memset(flushing, 0, sizeof(*flushing));
-    flushing->magic = STORE_FLUSH_MAGIC;
-    flushing->store = store;
-    if (store->down || fault_hit("store.flush")) {
-        store_defer(store, &flushing->deferred, store_flush_answer);
-        return ICMS_OK;
-    }
+    if (store->down)
+        return ICMS_DRIVE_DOWN;
+    *flushing = (struct store_flushing){.store = store};
     loop_file_flush(store->loop, &flushing->op, store->file, store_flush_done);
     return ICMS_OK;
 }

@@ -24,7 +24,6 @@
  */
 #include <math.h>
 
-#include "base/fault.h"
 #include "store/store_int.h"
 
 /* ---- which segment ----------------------------------------------------------------------------

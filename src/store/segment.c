@@ -12,7 +12,6 @@
  */
 #include <stdlib.h>
 
-#include "base/fault.h"
 #include "store/store_int.h"
 
 /* ---- lists ------------------------------------------------------------------------------------
@@ -408,21 +407,17 @@ static void store_seal_done(struct loop_op *op)
     seal_end(container_of(op, struct store_summary, op), op->err);
 }
 
-static void store_seal_fault(struct store_deferred *deferred)
-{
-    seal_end(container_of(deferred, struct store_summary, deferred), ICMS_IO);
-}
-
 /* The records are durable: writes the summary and the footer in one go. */
 static void store_seal_flushed(struct loop_op *op)
 {
     struct store_summary *summary = container_of(op, struct store_summary, op);
     struct store_segment *segment = summary->segment;
     struct store *store = summary->store;
+    icms_err err = store_answer(op, "store.seal");
     uint32_t pages;
 
-    if (op->err != ICMS_OK) {
-        seal_end(summary, op->err);
+    if (err != ICMS_OK) {
+        seal_end(summary, err);
         return;
     }
     pages = store_summary_make(store, summary);
@@ -439,11 +434,7 @@ static void seal_start(struct store *store, struct store_segment *segment)
 {
     struct store_summary *summary = segment->summary;
 
-    if (store->down)
-        return;
-    if (fault_hit("store.seal"))
-        store_defer(store, &summary->deferred, store_seal_fault);
-    else
+    if (!store->down)
         loop_file_flush(store->loop, &summary->op, store->file, store_seal_flushed);
 }
 

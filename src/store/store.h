@@ -301,11 +301,12 @@ icms_err store_delete(struct store *store, struct store_delete *delete) ICMS_MUS
 
 struct store_flush {
     void (*done)(struct store_flush *flush); /* called once */
-    icms_err err;                            /* OK, IO, DRIVE_DOWN */
+    icms_err err;                            /* OK, IO */
     uint64_t private_words[64];
 };
 
-/* Makes every completed write durable against power loss. */
+/* Makes every completed write durable against power loss. DRIVE_DOWN when the store is out of
+ * service. */
 icms_err store_flush(struct store *store, struct store_flush *flush) ICMS_MUST_CHECK;
 
 struct store_probe {

@@ -169,7 +169,7 @@ static void a_failed_write_never_comes_back(void **state)
         dead_rig(&rig, 1, 24);
         rig_format(&rig);
         rig_up(&rig);
-        assert_int_equal(fault_arm("store.write_done:1:fail", &why), ICMS_OK);
+        assert_int_equal(fault_arm("store.write:1:fail", &why), ICMS_OK);
         assert_int_equal(rig_put(&rig, 0, 0, SMALL, 1, 0), ICMS_IO);
         assert_int_equal(fault_arm(NULL, &why), ICMS_OK);
         for (uint64_t i = 1; i < HOT; i++)
@@ -204,7 +204,7 @@ static uint64_t forgotten_run(uint64_t count, uint32_t bytes, bool fails)
     rig_format(&rig);
     rig_up(&rig);
     if (fails)
-        assert_int_equal(fault_arm("store.write_done:1:fail", &why), ICMS_OK);
+        assert_int_equal(fault_arm("store.write:1:fail", &why), ICMS_OK);
     for (uint64_t i = 0; i < count; i++) {
         assert_int_equal(rig_put(&rig, 0, i, bytes, i, 0), fails && i == 0 ? ICMS_IO : ICMS_OK);
         if (fails && i == 0) /* its segment has no summary, which would not name it */

@@ -60,7 +60,7 @@ static void a_failed_write_is_told_with_block_and_place(void **state)
     rig_one_volume(rig);
     rig_format(rig);
     rig_up(rig);
-    assert_true(fault_set("store.write_done:1:fail"));
+    assert_true(fault_set("store.write:1:fail"));
     assert_int_equal(rig_put(rig, 0, 5, 2000, 1, 0), ICMS_IO);
     assert_true(fault_set("store.flush:1:fail"));
     assert_int_equal(rig_flush(rig), ICMS_IO);
@@ -71,7 +71,7 @@ static void a_failed_write_is_told_with_block_and_place(void **state)
     assert_int_equal(error.offset, STORE_DATA_OFFSET + 2 * STORE_PAGE_BYTES);
     assert_memory_equal(&error.key, &key, sizeof(key));
     rig_stats(rig, &stats);
-    assert_int_equal(stats.io_errors, 1);
+    assert_int_equal(stats.io_errors, 2);
     assert_int_equal(stats.no_space_errors, 0);
     rig_verify(rig);
 }
@@ -91,7 +91,7 @@ static void errors_that_nobody_takes_are_counted(void **state)
     rig_up(rig);
     for (int round = 0; round < 2; round++) {
         for (uint64_t i = 0; i < BLOCKS; i++) {
-            assert_true(fault_set("store.write_done:1:fail"));
+            assert_true(fault_set("store.write:1:fail"));
             assert_int_equal(rig_put(rig, 0, i, 100, 1, 0), ICMS_IO);
             assert_true(fault_set(NULL));
             assert_int_equal(rig_put(rig, 0, i, 100, 1, 0), ICMS_OK); /* not in a row */

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/counter.h"
+#include "base/fault.h"
 #include "base/list.h"
 #include "policy/policy.h"
 #include "store/index.h"
@@ -78,7 +79,6 @@
 #define STORE_MAGIC          0x73746f72u
 #define STORE_MUTATION_MAGIC 0x73746368u
 #define STORE_READ_MAGIC     0x73747264u
-#define STORE_FLUSH_MAGIC    0x7374666cu
 
 struct store_summary;
 
@@ -142,7 +142,6 @@ struct store_summary {
     uint32_t flash_pages;                      /* SEALING: being written, without the footer    */
     uint32_t volume_count;                     /* rows below                                    */
     struct uuid volume[STORE_SEGMENT_VOLUMES]; /* of the entries                     */
-    struct store_deferred deferred; /* completes the write when a fault point failed it */
 };
 
 struct store_stream {
@@ -209,7 +208,7 @@ struct store_mutation {
     struct store_location target;   /* KILL: the record to kill                     */
     uint32_t page;                  /* of its record                                */
     uint32_t pages;                 /* of its record                                */
-    struct store_deferred deferred; /* ANSWER; DEVICE at a fault point             */
+    struct store_deferred deferred; /* ANSWER                                       */
     struct loop_op op;              /* DEVICE: the write                           */
     /* KILL: the record is dead, durably, or in a life that is over; or the drive is out of service
      */
@@ -261,10 +260,8 @@ static_assert(sizeof(struct store_reading) <= sizeof(((struct store_read *)0)->p
 
 /* The private part of store_flush. */
 struct store_flushing {
-    uint32_t magic;                 /* STORE_FLUSH_MAGIC until done */
-    struct store *store;            /* which one */
-    struct store_deferred deferred; /* an answer without the device */
-    struct loop_op op;              /* the flush */
+    struct store *store; /* which one */
+    struct loop_op op;   /* the flush */
 };
 static_assert(sizeof(struct store_flushing) <= sizeof(((struct store_flush *)0)->private_words),
               "fits");
@@ -278,13 +275,12 @@ struct store_errors {
 
 /* One write of a metadata job. */
 struct store_meta_write {
-    uint64_t offset;                /* on the drive                                    */
-    const void *memory;             /* aligned                                         */
-    uint32_t bytes;                 /* whole pages                                     */
-    uint32_t hint;                  /* write stream of the device; 0: none             */
-    struct store_meta *meta;        /* its job                                         */
-    struct store_deferred deferred; /* ends the write when a fault point failed it     */
-    struct loop_op op;              /* the write                                       */
+    uint64_t offset;         /* on the drive                                    */
+    const void *memory;      /* aligned                                         */
+    uint32_t bytes;          /* whole pages                                     */
+    uint32_t hint;           /* write stream of the device; 0: none             */
+    struct store_meta *meta; /* its job                                         */
+    struct loop_op op;       /* the write                                       */
 };
 
 /* A metadata job: writes that succeed, or the drive goes out of service (meta.c). */
@@ -301,9 +297,8 @@ struct store_meta {
     bool no_space;                                       /* in this attempt             */
     uint32_t in_flight;                                  /* writes                      */
     uint32_t attempts;                                   /* that failed                 */
-    struct loop_timer timer;        /* the next attempt, when there was no space        */
-    struct store_deferred deferred; /* ends the flush when a fault point failed it      */
-    struct loop_op op;              /* the flush                                        */
+    struct loop_timer timer; /* the next attempt, when there was no space        */
+    struct loop_op op;       /* the flush                                        */
 };
 
 /* The dead map of one segment in a batch of kills. */
@@ -518,6 +513,13 @@ void store_budget_note(struct store *store);
 /* Runs deferred->run from the loop. */
 void store_defer(struct store *store, struct store_deferred *deferred,
                  void (*run)(struct store_deferred *));
+
+/* What the device answered, or IO at a fault point (NULL: there is none): nobody knows what a write
+ * that failed left on flash. */
+static inline icms_err store_answer(const struct loop_op *op, const char *fault)
+{
+    return fault != NULL && fault_hit(fault) ? ICMS_IO : op->err;
+}
 
 /* Counts the outcome of a record's write, or of a read; too many failures in a row take the drive
  * out. Space that is missing does not: it may come back. error says what it was, without its err.

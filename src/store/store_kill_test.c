@@ -271,10 +271,9 @@ static uint64_t now_ms(void)
 /* Half of the rounds die at a fault point, if they get there in time. */
 static void round_fault(struct model *model, char *text, size_t bytes)
 {
-    static const char *const points[] = {"store.write",   "store.write_done", "store.seal",
-                                         "store.reclaim", "store.header",     "store.kill_flush",
-                                         "store.kill"};
-    static const uint32_t visits[] = {2000, 2000, 200, 200, 400, 50, 100};
+    static const char *const points[] = {"store.write",  "store.seal",       "store.reclaim",
+                                         "store.header", "store.kill_flush", "store.kill"};
+    static const uint32_t visits[] = {2000, 200, 200, 400, 50, 100};
     enum { POINTS = sizeof(points) / sizeof(points[0]) };
     uint64_t dice = hash64_mix(model->dice++);
     uint32_t point = (uint32_t)(dice % (2 * POINTS));
