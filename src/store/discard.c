@@ -30,9 +30,8 @@ static void store_discard_done(struct loop_op *op)
     if (op->err == ICMS_UNSUPPORTED)
         discard->on = false;
     else
-        store_overhead_outcome(
-            store, op->err, "discard of a segment",
-            store_segment_offset(store, store_segment_number(store, segment), 0));
+        store_overhead_outcome(store, op->err, "discard of a segment",
+                               store_segment_offset(store, segment, 0));
     store->run(store);
 }
 
@@ -52,11 +51,10 @@ void store_discard_run(struct store *store)
         check(segment->state == SEGMENT_READY);
         discard->segment = segment;
         segment->state = SEGMENT_DISCARDING;
-        loop_file_discard(store->loop, &discard->op, store->file,
-                          store_segment_offset(store, store_segment_number(store, segment), first),
-                          (uint64_t)store_segment_record_pages(store->segment_pages) *
-                              STORE_PAGE_BYTES,
-                          store_discard_done);
+        loop_file_discard(
+            store->loop, &discard->op, store->file, store_segment_offset(store, segment, first),
+            (uint64_t)store_segment_record_pages(store->segment_pages) * STORE_PAGE_BYTES,
+            store_discard_done);
         return;
     }
 }

@@ -67,11 +67,11 @@ static void kill_map_make(struct store *store, uint32_t i)
                        mutation->kind == MUTATION_EVICT && !mutation->target.damaged, dead);
     }
     store_dead_save(store->segment_pages, dead, map->pages);
-    store->kill.write[i] = (struct store_meta_write){
-        .offset = store_segment_offset(store, store_segment_number(store, map->segment), 1),
-        .memory = map->pages,
-        .bytes = store->map_pages * STORE_PAGE_BYTES,
-        .hint = store_segment_hint(store, map->segment)};
+    store->kill.write[i] =
+        (struct store_meta_write){.offset = store_segment_offset(store, map->segment, 1),
+                                  .memory = map->pages,
+                                  .bytes = store->map_pages * STORE_PAGE_BYTES,
+                                  .hint = store_segment_hint(store, map->segment)};
 }
 
 /* The map of the mutation's segment in the batch that is being made; NULL: the batch is full. */
@@ -164,7 +164,5 @@ icms_err store_kill_write_now(struct store *store, const struct store_segment *s
 
     store_dead_save(store->segment_pages, store_segment_dead(store, segment), pages);
     store_overhead_written(store, bytes);
-    return loop_file_write_now(store->file,
-                               store_segment_offset(store, store_segment_number(store, segment), 1),
-                               pages, bytes);
+    return loop_file_write_now(store->file, store_segment_offset(store, segment, 1), pages, bytes);
 }

@@ -274,16 +274,15 @@ static void store_mutation_written(struct loop_op *op)
     struct store_mutation *mutation = container_of(op, struct store_mutation, op);
     struct store *store = mutation->store;
     icms_err err = store_answer(op, "store.write");
-    uint32_t number = store_segment_number(store, mutation->segment);
     struct store_location old;
 
     check(mutation->magic == STORE_MUTATION_MAGIC && mutation->state == MUTATION_DEVICE);
-    store_write_outcome(
-        store, err,
-        (struct store_error){.what = "write of a value",
-                             .offset = store_segment_offset(store, number, mutation->page),
-                             .volume = mutation->volume,
-                             .key = mutation->key});
+    store_write_outcome(store, err,
+                        (struct store_error){.what = "write of a value",
+                                             .offset = store_segment_offset(
+                                                 store, mutation->segment, mutation->page),
+                                             .volume = mutation->volume,
+                                             .key = mutation->key});
     if (err != ICMS_OK)
         write_kill_own(mutation, err);
     else if (write_is_late(mutation))
@@ -378,10 +377,9 @@ static void write_place(struct store_mutation *mutation, struct store_segment *s
     store->writes++;
     store->write_bytes += bytes;
     store->volumes[mutation->volume].flight_bytes += bytes;
-    loop_file_write(
-        store->loop, &mutation->op, store->file, store_segment_hint(store, segment),
-        store_segment_offset(store, store_segment_number(store, segment), mutation->page),
-        write_record(mutation), (uint32_t)bytes, store_mutation_written);
+    loop_file_write(store->loop, &mutation->op, store->file, store_segment_hint(store, segment),
+                    store_segment_offset(store, segment, mutation->page), write_record(mutation),
+                    (uint32_t)bytes, store_mutation_written);
 }
 
 /* Whether the write budget allows it; asked once. */

@@ -110,6 +110,8 @@ icms_err store_note_open(struct store *store, struct err_why *why)
 {
     struct store_note_df *df = store_pages_new(store, STORE_NOTE_PAGES);
     struct store_note_df *both = aligned_alloc(STORE_PAGE_BYTES, 2 * sizeof(*both));
+    struct store_error error =
+        store_error_at("read of the list of drives", ICMS_IO, note_offset(0, 0));
     uint32_t unread = 0;
 
     if (df == NULL || both == NULL) {
@@ -122,12 +124,7 @@ icms_err store_note_open(struct store *store, struct err_why *why)
     }
     free(both);
     if (unread > 0)
-        store_error_add(store,
-                        &(struct store_error){.what = "read of the list of drives",
-                                              .err = ICMS_IO,
-                                              .offset = note_offset(0, 0),
-                                              .volume = STORE_ERROR_NO_BLOCK},
-                        unread);
+        store_error_add(store, &error, unread);
     store->note.df = df;
     return ICMS_OK;
 }

@@ -30,6 +30,15 @@ static struct store_reading *reading_of(struct store_read *read)
     return (struct store_reading *)(void *)read->private_words;
 }
 
+/* Where a page of the record lies on the drive. */
+static uint64_t reading_offset(const struct store_reading *reading, uint32_t page)
+{
+    const struct store *store = reading->store;
+
+    return store_segment_offset(store, &store->segments[reading->location.segment],
+                                reading->location.page + page);
+}
+
 static void read_end(struct store_reading *reading, icms_err err, enum icms_miss reason)
 {
     struct store_read *read = read_of(reading);
@@ -145,12 +154,10 @@ static bool read_verify(struct store_reading *reading, struct store_read *read)
 static struct store_error read_error(const struct store_reading *reading,
                                      const struct store_read *read, const char *what)
 {
-    return (struct store_error){
-        .what = what,
-        .offset =
-            store_segment_offset(reading->store, reading->location.segment, reading->location.page),
-        .volume = read->volume,
-        .key = read->key};
+    return (struct store_error){.what = what,
+                                .offset = reading_offset(reading, 0),
+                                .volume = read->volume,
+                                .key = read->key};
 }
 
 /* The block on flash is damaged: only a mark is left of it, unless it was replaced, evicted or
@@ -219,8 +226,7 @@ static void read_part_start(struct store_reading *reading, const struct store_re
                             struct store_read_part *part)
 {
     loop_file_read(reading->store->loop, &part->op, reading->store->file,
-                   store_segment_offset(reading->store, reading->location.segment,
-                                        reading->location.page + part->page),
+                   reading_offset(reading, part->page),
                    read->memory + (uint64_t)part->page * STORE_PAGE_BYTES,
                    (part->end_page - part->page) * STORE_PAGE_BYTES, store_read_done);
 }
@@ -248,10 +254,8 @@ static bool read_instead(struct store_reading *reading, struct store_read *read)
     part->reading = reading;
     part->end_page = reading->location.pages;
     reading->busy++;
-    if (read->instead(
-            read, fd,
-            store_segment_offset(reading->store, reading->location.segment, reading->location.page),
-            reading->location.pages * STORE_PAGE_BYTES))
+    if (read->instead(read, fd, reading_offset(reading, 0),
+                      reading->location.pages * STORE_PAGE_BYTES))
         return reading->instead = true;
     reading->busy--;
     return false;

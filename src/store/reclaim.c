@@ -240,14 +240,10 @@ static void store_reclaim_read_done(struct loop_op *op)
     struct store *store = container_of(op, struct store, reclaim.op);
     struct store_reclaim *reclaim = &store->reclaim;
     bool good = op->err == ICMS_OK && store_summary_load(store, reclaim->segment, reclaim->summary);
-    uint64_t offset =
-        store_segment_offset(store, store_segment_number(store, reclaim->segment),
-                             store->segment_pages - reclaim->segment->summary_pages - 1);
+    uint64_t offset = store_segment_offset(
+        store, reclaim->segment, store->segment_pages - reclaim->segment->summary_pages - 1);
 
-    store_read_outcome(store, op->err,
-                       (struct store_error){.what = "read of a summary",
-                                            .offset = offset,
-                                            .volume = STORE_ERROR_NO_BLOCK});
+    store_read_outcome(store, op->err, store_error_at("read of a summary", op->err, offset));
     store_damage_add(store, "summary", offset, op->err == ICMS_OK && !good);
     if (good)
         reclaim_entries_run(store);
@@ -272,8 +268,7 @@ static void reclaim_entries(struct store *store)
         reclaim_sweep(store);
     else
         loop_file_read(store->loop, &reclaim->op, store->file,
-                       store_segment_offset(store, store_segment_number(store, segment),
-                                            store->segment_pages - pages),
+                       store_segment_offset(store, segment, store->segment_pages - pages),
                        reclaim->summary->pages, pages * STORE_PAGE_BYTES, store_reclaim_read_done);
 }
 
@@ -358,12 +353,12 @@ static void life_write(struct store *store, uint32_t page, uint32_t pages, bool 
                        void (*done)(struct store_meta *meta, icms_err err))
 {
     struct store_reclaim *reclaim = &store->reclaim;
-    uint32_t number = store_segment_number(store, reclaim->segment);
 
     check(reclaim->segment->state == SEGMENT_RENEWING);
-    reclaim->write = (struct store_meta_write){.offset = store_segment_offset(store, number, page),
-                                               .memory = reclaim->page_memory,
-                                               .bytes = pages * STORE_PAGE_BYTES};
+    reclaim->write =
+        (struct store_meta_write){.offset = store_segment_offset(store, reclaim->segment, page),
+                                  .memory = reclaim->page_memory,
+                                  .bytes = pages * STORE_PAGE_BYTES};
     reclaim->meta = (struct store_meta){.what = "new life of a segment",
                                         .fault = "store.header",
                                         .writes = &reclaim->write,

@@ -69,13 +69,6 @@ struct recover {
     uint64_t evictions;            /* of the segment that is being loaded                      */
 };
 
-static uint64_t recover_offset(const struct recover *recover, const struct store_segment *segment,
-                               uint32_t page)
-{
-    return store_segment_offset(recover->store, store_segment_number(recover->store, segment),
-                                page);
-}
-
 /* What cannot be written keeps the drive from being opened. */
 static void recover_wrote(struct recover *recover, const struct store_segment *segment,
                           icms_err err)
@@ -275,7 +268,8 @@ static bool recover_next_summary(void *arg, struct store_piece *out_piece)
         if (pages == STORE_NO_SUMMARY)
             continue;
         out_piece->pages = pages + 1;
-        out_piece->offset = store_segment_offset(store, number, store->segment_pages - 1 - pages);
+        out_piece->offset =
+            store_segment_offset(store, &store->segments[number], store->segment_pages - 1 - pages);
         return true;
     }
     return false;
@@ -284,12 +278,11 @@ static bool recover_next_summary(void *arg, struct store_piece *out_piece)
 /* What the device did not do for the segment. */
 static void recover_unread(struct recover *recover, const char *what)
 {
-    struct store_error error = {.what = what,
-                                .err = ICMS_IO,
-                                .offset = recover_offset(recover, recover->segment, 0),
-                                .volume = STORE_ERROR_NO_BLOCK};
+    struct store *store = recover->store;
+    struct store_error error =
+        store_error_at(what, ICMS_IO, store_segment_offset(store, recover->segment, 0));
 
-    store_error_add(recover->store, &error, 1);
+    store_error_add(store, &error, 1);
 }
 
 /* Page i of those at an offset; false: it cannot be read, and is zeros, which hold nothing. */
@@ -324,7 +317,7 @@ static bool recover_summary(struct recover *recover)
         return false;
     memcpy(summary->pages, pages, (count + (size_t)1) * STORE_PAGE_BYTES);
     if (!store_summary_load(store, recover->segment, summary)) {
-        store_damage_add(store, "summary", recover_offset(recover, recover->segment, 0), 1);
+        store_damage_add(store, "summary", store_segment_offset(store, recover->segment, 0), 1);
         return false;
     }
     for (uint32_t i = 0; i < summary->volume_count; i++)
@@ -353,7 +346,8 @@ static void recover_scanned(struct recover *recover, struct store_found *found)
 
     recover->scan_end = found->page + store_record_pages(record->value_bytes);
     if (!found->good || !found->whole)
-        store_damage_add(store, "value", recover_offset(recover, recover->segment, found->page), 1);
+        store_damage_add(store, "value", store_segment_offset(store, recover->segment, found->page),
+                         1);
     record->damaged = !found->good;
     if (!store_summary_add(recover->segment->summary, record, found->page))
         recover->scan_lost = true;
@@ -373,7 +367,7 @@ static void recover_seal(struct recover *recover)
 
     if (recover->scan_lost || first < recover->scan_end || segment->summary->count == 0)
         return;
-    if (loop_file_write_now(store->file, recover_offset(recover, segment, first),
+    if (loop_file_write_now(store->file, store_segment_offset(store, segment, first),
                             segment->summary->pages, bytes) != ICMS_OK) {
         recover_unread(recover, "write of a summary");
         return;
@@ -386,7 +380,7 @@ static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32
 {
     struct recover *recover = scan->arg;
     struct store *store = recover->store;
-    uint64_t offset = recover_offset(recover, recover->segment, page);
+    uint64_t offset = store_segment_offset(store, recover->segment, page);
 
     if (loop_file_read_now(store->file, offset, scan->memory, (size_t)pages * STORE_PAGE_BYTES) ==
         ICMS_OK)
@@ -434,12 +428,14 @@ static void recover_scan(struct recover *recover)
 static void recover_page_write(struct recover *recover, const struct store_segment *segment,
                                uint32_t page)
 {
+    struct store *store = recover->store;
+
     if (recover->err != ICMS_OK)
         return;
     recover->wrote = true;
-    store_overhead_written(recover->store, STORE_PAGE_BYTES);
+    store_overhead_written(store, STORE_PAGE_BYTES);
     recover_wrote(recover, segment,
-                  loop_file_write_now(recover->store->file, recover_offset(recover, segment, page),
+                  loop_file_write_now(store->file, store_segment_offset(store, segment, page),
                                       recover->page, STORE_PAGE_BYTES));
 }
 
@@ -524,7 +520,7 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
             recover->life = *other;
     }
     if (damaged)
-        store_damage_add(store, "header of a segment", store_segment_offset(store, number, 0), 1);
+        store_damage_add(store, "header of a segment", store_segment_offset(store, segment, 0), 1);
     segment->summary_pages = STORE_NO_SUMMARY;
     recover->begun = known && other->nonce != recover->life.nonce;
     recover->life_known = recover->header_good || known;
@@ -570,7 +566,7 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
         return;
     }
     recover->order[recover->order_count++] = number;
-    store_damage_add(store, "dead map", store_segment_offset(store, number, 1),
+    store_damage_add(store, "dead map", store_segment_offset(store, segment, 1),
                      recover->map_damaged);
     if (recover->map_torn) /* or it would say less when the other copy is damaged */
         recover_map_write(recover, segment);
@@ -581,7 +577,7 @@ static struct store_piece recover_border(const struct store *store, uint32_t num
 {
     uint32_t last = number > 0, front = number < store->super.segments ? 1 + store->map_pages : 0;
 
-    return (struct store_piece){.offset = store_segment_offset(store, number, 0) -
+    return (struct store_piece){.offset = store_segment_offset(store, &store->segments[number], 0) -
                                           (uint64_t)last * STORE_PAGE_BYTES,
                                 .pages = last + front};
 }

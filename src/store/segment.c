@@ -22,7 +22,10 @@ void store_free_count_note(struct store *store)
     uint32_t count = store->free_count + store->ready_count;
 
     counter_set(&store->stats.segments_free, count);
-    __atomic_store_n(&store->free_low, count < store->free_low_mark, __ATOMIC_RELAXED);
+    if (count >= store->free_low_mark)
+        counter_set(&store->stats.free_low_ns, 0);
+    else if (store->stats.free_low_ns == 0)
+        counter_set(&store->stats.free_low_ns, loop_env_now_ns(loop_env(store->loop)));
 }
 
 void store_segment_free(struct store *store, struct store_segment *segment)
@@ -245,8 +248,7 @@ void store_opener_run(struct store *store)
     life = store_segment_life(store, segment);
     store_header_make(&store->super.drive, &life, opener->header);
     opener->write = (struct store_meta_write){
-        .offset = store_segment_offset(store, store_segment_number(store, segment),
-                                       store->segment_pages - 1),
+        .offset = store_segment_offset(store, segment, store->segment_pages - 1),
         .memory = opener->header,
         .bytes = STORE_PAGE_BYTES,
         .hint = store_segment_hint(store, segment)};
@@ -397,8 +399,7 @@ static void seal_end(struct store_summary *summary, icms_err err)
         store_segment_free(store, segment);
     }
     store_overhead_outcome(store, err, "write of a summary",
-                           store_segment_offset(store, store_segment_number(store, segment),
-                                                store->segment_pages - 1));
+                           store_segment_offset(store, segment, store->segment_pages - 1));
     store->run(store);
 }
 
@@ -423,8 +424,7 @@ static void store_seal_flushed(struct loop_op *op)
     pages = store_summary_make(store, summary);
     summary->flash_pages = pages;
     loop_file_write(store->loop, &summary->op, store->file, store_segment_hint(store, segment),
-                    store_segment_offset(store, store_segment_number(store, segment),
-                                         store->segment_pages - 1 - pages),
+                    store_segment_offset(store, segment, store->segment_pages - 1 - pages),
                     summary->pages, (pages + 1) * STORE_PAGE_BYTES, store_seal_done);
 }
 

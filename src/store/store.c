@@ -144,6 +144,8 @@ static void store_limits_set(struct store *store)
     store->map_pages = store_dead_map_pages(store->segment_pages);
     store_reserve_set(store);
     store->stats.segments = store->super.segments;
+    store->stats.drive_bytes = store->super.bytes;
+    store->stats.write_streams = loop_file_streams(store->file);
     store->stats.capacity_bytes = (uint64_t)store->super.segments *
                                   store_segment_record_pages(store->segment_pages) *
                                   STORE_PAGE_BYTES;
@@ -280,42 +282,17 @@ void store_touch(struct store *store, uint32_t volume, const struct key *key)
 
 void store_stats(const struct store *store, struct store_stats *out_stats)
 {
-    const struct store_stats *s = &store->stats;
+    const uint64_t *from = (const uint64_t *)(const void *)&store->stats;
+    uint64_t *to = (uint64_t *)(void *)out_stats;
 
     *out_stats = (struct store_stats){
-        .segments = counter_get(&s->segments),
-        .segments_free = counter_get(&s->segments_free),
-        .segments_open = counter_get(&s->segments_open),
-        .capacity_bytes = counter_get(&s->capacity_bytes),
-        .drive_bytes = store->super.bytes,
-        .used_bytes = counter_get(&s->used_bytes),
-        .blocks = counter_get(&s->blocks),
-        .blocks_max = counter_get(&s->blocks_max),
-        .index_bytes = counter_get(&s->index_bytes),
-        .reads = counter_get(&s->reads),
-        .writes = counter_get(&s->writes),
-        .deletes = counter_get(&s->deletes),
-        .read_bytes = counter_get(&s->read_bytes),
-        .write_bytes = counter_get(&s->write_bytes),
-        .device_write_bytes = counter_get(&s->device_write_bytes),
-        .admitted_bytes = counter_get(&s->admitted_bytes),
-        .discarded_bytes = counter_get(&s->discarded_bytes),
-        .write_streams = loop_file_streams(store->file),
-        .refused = counter_get(&s->refused),
-        .budget_bytes_day = s->budget_bytes_day,
-        .budget_left_bytes = store_budget_left(store),
-        .evictions = counter_get(&s->evictions),
-        .checksum_errors = counter_get(&s->checksum_errors),
-        .io_errors = counter_get(&s->io_errors),
-        .no_space_errors = counter_get(&s->no_space_errors),
         .full = __atomic_load_n(&store->full, __ATOMIC_RELAXED),
-        .recovered_blocks = counter_get(&s->recovered_blocks),
-        .recovery_ns = counter_get(&s->recovery_ns),
-        .evicted_age_ns = &store->evicted_age_ns,
         .down = __atomic_load_n(&store->down, __ATOMIC_RELAXED),
-        .list_steps = counter_get(&s->list_steps),
-        .free_low = __atomic_load_n(&store->free_low, __ATOMIC_RELAXED),
+        .evicted_age_ns = &store->evicted_age_ns,
     };
+    for (size_t i = 0; i < offsetof(struct store_stats, full) / sizeof(*from); i++)
+        to[i] = counter_get(&from[i]);
+    out_stats->budget_left_bytes = store_budget_left(store);
 }
 
 void store_volume_stats(const struct store *store, uint32_t volume,

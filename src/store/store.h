@@ -358,7 +358,10 @@ struct store_volume_stats {
 };
 
 struct store_stats {
+    /* counters, for any thread */
     uint64_t segments, segments_free, segments_open;
+    uint64_t free_low_ns; /* free segments are under the low-water mark since; 0: they are not */
+    uint64_t drive_bytes; /* size of the drive                               */
     uint64_t capacity_bytes, used_bytes; /* used: live records                             */
     uint64_t blocks, blocks_max, index_bytes;
     uint64_t reads, writes, deletes;  /* completed                                       */
@@ -374,16 +377,14 @@ struct store_stats {
     uint64_t checksum_errors; /* damage that was met: values lost, headers read from their copy,
                                  pages of a segment that had to be replaced */
     uint64_t io_errors;       /* operations that the device failed                               */
-    uint64_t
-        no_space_errors; /* writes for which the file system, or what is below it, had no space */
-    bool full;           /* the last write of a record was one of these                     */
+    uint64_t no_space_errors; /* writes for which what is below the store had no space           */
     uint64_t recovered_blocks, recovery_ns; /* of the last open                                */
     uint64_t list_steps;                    /* places of the index that store_list looked at   */
-    bool down;                              /* out of service after device errors              */
-    const struct hist *evicted_age_ns;      /* of evicted blocks: since their segment was opened, or
-                                               since the store was                                  */
-    bool free_low;                          /* free segments under the low-water mark          */
-    uint64_t drive_bytes;                   /* size of the drive                               */
+    /* of the store */
+    bool full;                         /* the last write of a record was one of no_space_errors */
+    bool down;                         /* out of service after device errors              */
+    const struct hist *evicted_age_ns; /* of evicted blocks: since their segment was opened, or
+                                          since the store was                             */
 };
 
 /* Any thread; numbers a moment old. */

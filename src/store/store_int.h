@@ -378,7 +378,6 @@ struct store {
     uint32_t magic; /* STORE_MAGIC */
     bool down;      /* out of service                                      */
     bool full;      /* no space for the last record; read by any thread    */
-    bool free_low;  /* segments without blocks under the low-water mark    */
     bool tight;     /* a mutation waits for an index entry                 */
     /* store_run: called when something ended that others may wait for */
     void (*run)(struct store *store);
@@ -417,7 +416,7 @@ struct store {
     uint32_t ready_count;               /* in ready */
     uint32_t next_count;                /* streams that have their next segment        */
     uint32_t reserve;                   /* reclaim works when fewer are ready          */
-    uint32_t free_low_mark;             /* fewer: free_low                             */
+    uint32_t free_low_mark;             /* fewer: stats.free_low_ns                    */
     struct list wanting;                /* streams that wait for a segment             */
     struct list ahead;                  /* streams that will                           */
     struct list summaries;              /* unused                                      */
@@ -452,7 +451,7 @@ struct store {
     /* read by any thread */
     uint64_t budget_ms;         /* when budget_left_bytes was right */
     uint64_t budget_left_bytes; /* an int64_t: below 0 is owed */
-    struct store_stats stats;   /* but for down, free_low and budget_left_bytes */
+    struct store_stats stats;   /* its counters, but for budget_left_bytes */
     struct hist evicted_age_ns;
     uint64_t since_ns; /* when the store was opened; 0: it is being opened */
 };
@@ -466,11 +465,18 @@ static inline uint32_t store_segment_number(const struct store *store,
 }
 
 /* Where a page of a segment lies on the drive. */
-static inline uint64_t store_segment_offset(const struct store *store, uint32_t segment,
-                                            uint32_t page)
+static inline uint64_t store_segment_offset(const struct store *store,
+                                            const struct store_segment *segment, uint32_t page)
 {
-    return STORE_DATA_OFFSET + segment * store->super.segment_bytes +
+    return STORE_DATA_OFFSET + store_segment_number(store, segment) * store->super.segment_bytes +
            (uint64_t)page * STORE_PAGE_BYTES;
+}
+
+/* An error of no block. */
+static inline struct store_error store_error_at(const char *what, icms_err err, uint64_t offset)
+{
+    return (struct store_error){
+        .what = what, .err = err, .offset = offset, .volume = STORE_ERROR_NO_BLOCK};
 }
 
 /* The dead map of a segment. */
@@ -532,9 +538,7 @@ static inline void store_overhead_outcome(struct store *store, icms_err err, con
                                           uint64_t offset)
 {
     if (err != ICMS_OK)
-        store_write_outcome(
-            store, err,
-            (struct store_error){.what = what, .offset = offset, .volume = STORE_ERROR_NO_BLOCK});
+        store_write_outcome(store, err, store_error_at(what, err, offset));
 }
 
 /* What is left of the write budget, if nothing was written since it was noted. Any thread. */
@@ -573,8 +577,7 @@ void store_error_add(struct store *store, const struct store_error *error, uint6
 static inline void store_damage_add(struct store *store, const char *what, uint64_t offset,
                                     uint64_t count)
 {
-    struct store_error error = {
-        .what = what, .err = ICMS_CORRUPT, .offset = offset, .volume = STORE_ERROR_NO_BLOCK};
+    struct store_error error = store_error_at(what, ICMS_CORRUPT, offset);
 
     if (count > 0)
         store_error_add(store, &error, count);

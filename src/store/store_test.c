@@ -196,7 +196,7 @@ static void a_full_drive_evicts_its_oldest(void **state)
     assert_true(stats.used_bytes > stats.capacity_bytes * 8 / 10);
     assert_int_equal(stats.evicted_age_ns->total, stats.evictions);
     assert_true(stats.evicted_age_ns->sum > 0);
-    assert_false(stats.free_low);
+    assert_int_equal(stats.free_low_ns, 0);
 }
 
 /* The segment whose last access is oldest is evicted: one whose blocks are read, or offered again

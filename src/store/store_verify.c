@@ -60,7 +60,8 @@ static icms_err verify_read(struct store_scan *scan, uint32_t page, uint32_t pag
     const struct verify *verify = scan->arg;
     struct store *store = verify->store;
 
-    return loop_file_read_now(store->file, store_segment_offset(store, verify->segment, page),
+    return loop_file_read_now(store->file,
+                              store_segment_offset(store, &store->segments[verify->segment], page),
                               scan->memory, (size_t)pages * STORE_PAGE_BYTES);
 }
 
@@ -91,8 +92,8 @@ static icms_err verify_scan(struct verify *verify, uint8_t *pages)
         if (!verify_scanned(&store->segments[i]))
             continue;
         verify->segment = i;
-        err = loop_file_read_now(store->file, store_segment_offset(store, i, 1), verify->map,
-                                 (size_t)store->map_pages * STORE_PAGE_BYTES);
+        err = loop_file_read_now(store->file, store_segment_offset(store, &store->segments[i], 1),
+                                 verify->map, (size_t)store->map_pages * STORE_PAGE_BYTES);
         (void)store_dead_load(scan.nonce, store->segment_pages, verify->map, verify->dead, &torn);
         if (verify_changing(&store->segments[i]))
             store_dead_make(scan.nonce, store->segment_pages, verify->dead);

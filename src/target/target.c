@@ -14,8 +14,6 @@
 #include "base/check.h"
 #include "target/target_int.h"
 
-#define TARGET_LOOK_NS ((uint64_t)250 * 1000 * 1000)
-
 void target_opts_init(struct target_opts *opts)
 {
     *opts = (struct target_opts){
@@ -101,8 +99,6 @@ static void target_pin(struct target *target)
     }
 }
 
-static void target_look(struct loop_timer *timer);
-
 static icms_err target_make(struct target *target, struct err_why *why)
 {
     icms_err err = target_loops_new(target, why);
@@ -128,7 +124,6 @@ static icms_err target_make(struct target *target, struct err_why *why)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     for (uint32_t i = 0; i < target->opts.loops * TARGET_KEY_CHAINS; i++)
         list_init(&target->keys[i]);
-    loop_timer_init(&target->timer, target_look);
     return target_drives_open(target, why);
 }
 
@@ -166,36 +161,12 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-/* Loop 0, now and then: since when are free segments low? */
-static void target_look(struct loop_timer *timer)
-{
-    struct target *target = container_of(timer, struct target, timer);
-    uint64_t now = loop_now_ns(target->loops[0]);
-    bool low = false;
-
-    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
-        const struct store *store = target->drives[i].store; /* it may leave meanwhile */
-        struct store_stats stats;
-
-        if (store == NULL || !target_drive_in(target, i))
-            continue;
-        store_stats(store, &stats);
-        low = low || stats.free_low;
-    }
-    if (!low)
-        atomic_store_explicit(&target->low_since_ns, 0, memory_order_relaxed);
-    else if (atomic_load_explicit(&target->low_since_ns, memory_order_relaxed) == 0)
-        atomic_store_explicit(&target->low_since_ns, u64_max(now, 1), memory_order_relaxed);
-    loop_timer_start(target->loops[0], timer, now + TARGET_LOOK_NS);
-}
-
 icms_err target_start(struct target *target, struct err_why *why)
 {
     icms_err err = nvmf_target_open(target->nvmf, why);
 
     if (err != ICMS_OK)
         return err;
-    loop_timer_start(target->loops[0], &target->timer, loop_now_ns(target->loops[0]));
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
         if (target->drives[i].store != NULL)
             target_slow_start(&target->drives[i]);
@@ -294,6 +265,24 @@ static void ready_names(const struct target *target, const char *what, uint32_t 
                                      target->drives[i].path);
 }
 
+/* Whether a drive has had few free segments for long. */
+static bool ready_is_low(const struct target *target)
+{
+    for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
+        const struct store *store = target->drives[i].store; /* it may leave meanwhile */
+        struct store_stats stats;
+
+        if (store == NULL || !target_drive_in(target, i))
+            continue;
+        store_stats(store, &stats);
+        if (stats.free_low_ns != 0 &&
+            loop_env_now_ns(target->opts.env) >=
+                u64_max(stats.free_low_ns, target->started_ns) + TARGET_LOW_NS)
+            return true;
+    }
+    return false;
+}
+
 /* What is not as it should be with the drives. */
 static void ready_drives(const struct target *target, uint32_t out, struct err_why *why)
 {
@@ -318,7 +307,6 @@ static void ready_drives(const struct target *target, uint32_t out, struct err_w
 static bool ready_look(const struct target *target, struct err_why *why)
 {
     uint32_t listed = atomic_load(&target->listed), out = listed & ~target_in(target);
-    uint64_t low_since = atomic_load_explicit(&target->low_since_ns, memory_order_relaxed);
     uint32_t out_count = (uint32_t)__builtin_popcount(out);
 
     if (!atomic_load(&target->is_serving)) {
@@ -333,7 +321,7 @@ static bool ready_look(const struct target *target, struct err_why *why)
         err_set(why, ICMS_DRIVE_DOWN, "no drive is in service");
         return false;
     }
-    if (low_since != 0 && loop_env_now_ns(target->opts.env) >= low_since + TARGET_LOW_NS) {
+    if (ready_is_low(target)) {
         err_set(why, ICMS_NO_SPACE, "free segments are under the low-water mark");
         return false;
     }

@@ -339,14 +339,12 @@ struct target {
     _Atomic uint64_t key_wait_bytes; /* of buffers that wait for keys                         */
     _Atomic bool is_serving;         /* target_start is through */
     _Atomic bool draining;
-    uint64_t hash_seed;            /* of the stores                                        */
-    _Atomic uint64_t low_since_ns; /* free segments are low since; 0: they are not         */
+    uint64_t hash_seed; /* of the stores                                        */
     _Atomic uint64_t quota_errors;
     uint64_t started_ns; /* target_new ended                                             */
     /* When the last load that counts ended (target_load_count); 0: none. By place of the drive,
      * whose loop writes, and by volume; it stays when the drive goes */
     _Atomic uint64_t loaded_ns[LIMIT_DRIVES][LIMIT_VOLUMES];
-    struct loop_timer timer;        /* loop 0: looks at free segments                       */
     struct target_list *lists;      /* one a loop                                           */
     struct trace_book *books;       /* one a loop, of requests that came from it and are over */
     uint32_t started;               /* loops that run                                       */
