@@ -11,10 +11,9 @@
 
 #include "target/target_int.h"
 
-void target_store_opts(const struct target_opts *opts, uint32_t drive, struct store_opts *out)
+void target_store_opts(const struct target_opts *opts, const struct target_drive_opts *given,
+                       struct store_opts *out)
 {
-    const struct target_drive_opts *given = &opts->drives[drive];
-
     store_opts_init(out);
     out->path = given->path;
     out->bytes = given->bytes;
@@ -56,7 +55,7 @@ icms_err target_check(const struct target_opts *opts, struct err_why *why)
             if (strcmp(opts->drives[i].path, opts->drives[j].path) == 0)
                 return err_set(why, ICMS_CONFIG, "the drive %s is listed twice",
                                opts->drives[i].path);
-        target_store_opts(opts, i, &store);
+        target_store_opts(opts, &opts->drives[i], &store);
         if (store_check(&store, &cause) != ICMS_OK)
             err = err_set(why, ICMS_CONFIG, "drive%u: %.480s", i, cause.text);
     }
@@ -81,31 +80,19 @@ icms_err target_drive_unformatted(uint32_t drive, icms_err err, struct err_why *
 {
     struct err_why cause = *why;
 
-    switch (err) {
-    case ICMS_FOREIGN:
-        return err_set(why, err,
-                       "drive%u: not formatted: %.300s; to erase it, start with `--format drive%u`",
-                       drive, cause.text, drive);
-    case ICMS_VERSION:
-        return err_set(why, err,
-                       "drive%u: cannot open: %.300s; use that version, or, to erase it, start "
-                       "with `--format drive%u`",
-                       drive, cause.text, drive);
-    case ICMS_CORRUPT:
-        return err_set(why, err,
-                       "drive%u: cannot open: %.300s; to erase it, start with `--format drive%u`",
-                       drive, cause.text, drive);
-    default:
+    if (err != ICMS_FOREIGN && err != ICMS_VERSION && err != ICMS_CORRUPT)
         return err;
-    }
+    return err_set(why, err, "drive%u: %s: %.300s; %sto erase it, start with `--format drive%u`",
+                   drive, err == ICMS_FOREIGN ? "not formatted" : "cannot open", cause.text,
+                   err == ICMS_VERSION ? "use that version, or, " : "", drive);
 }
 
 /* A store is as large as it was when the drive was formatted; `size` makes files and nothing else.
  */
-static void look_size(const struct target_opts *opts, uint32_t drive,
+static void look_size(const struct target_drive_opts *given, uint32_t drive,
                       const struct store_contents *found, struct err_why *note)
 {
-    uint64_t asked = opts->drives[drive].bytes;
+    uint64_t asked = given->bytes;
     uint64_t has = found->holds == STORE_HOLDS_STORE ? found->store_bytes : found->bytes;
 
     if (asked == 0 || has == 0 || has == asked)
@@ -113,13 +100,13 @@ static void look_size(const struct target_opts *opts, uint32_t drive,
     (void)err_set(note, ICMS_OK,
                   "drive %u (%.200s): has %llu MiB and is used as it is, although size says %llu "
                   "MiB; correct size, or format a new file of that size",
-                  drive, opts->drives[drive].path, (unsigned long long)(has >> 20),
+                  drive, given->path, (unsigned long long)(has >> 20),
                   (unsigned long long)(asked >> 20));
 }
 
 /* Segments are as long as they were when the drive was formatted, too. Behind what is said of its
  * size. */
-static void look_segment(const struct target_opts *opts, uint32_t drive,
+static void look_segment(const struct target_opts *opts, const char *path, uint32_t drive,
                          const struct store_contents *found, struct err_why *note)
 {
     size_t used = strlen(note->text);
@@ -128,7 +115,7 @@ static void look_segment(const struct target_opts *opts, uint32_t drive,
     if (found->segment_bytes == opts->segment_bytes)
         return;
     if (used == 0)
-        (void)snprintf(name, sizeof(name), "drive %u (%.200s):", drive, opts->drives[drive].path);
+        (void)snprintf(name, sizeof(name), "drive %u (%.200s):", drive, path);
     (void)snprintf(note->text + used, sizeof(note->text) - used,
                    "%s%s has segments of %llu KiB and is used as it is, although segment says %llu "
                    "KiB; correct segment, or format the drive again",
@@ -137,28 +124,22 @@ static void look_segment(const struct target_opts *opts, uint32_t drive,
 }
 
 /* A drive that may not be formatted without a question. */
-static icms_err look_empty(const struct target_opts *opts, uint32_t drive, enum store_holds holds,
-                           struct err_why *why)
+static icms_err look_empty(const char *path, uint32_t drive, bool is_missing, struct err_why *why)
 {
-    const char *path = opts->drives[drive].path;
-
-    if (holds == STORE_HOLDS_NO_FILE)
-        return err_set(why, ICMS_NOT_FOUND,
-                       "drive%u: not formatted: %.200s is missing; look whether its file system is "
-                       "mounted; to make a new file, start with `--format drive%u` (`all`: all "
-                       "drives), or write format_empty: true",
-                       drive, path, drive);
-    return err_set(why, ICMS_NOT_FOUND,
-                   "drive%u: not formatted: %.200s is empty; look whether it is the right one; to "
-                   "use it, start with `--format drive%u` (`all`: all drives), or write "
-                   "format_empty: true",
-                   drive, path, drive);
+    return err_set(
+        why, ICMS_NOT_FOUND,
+        "drive%u: not formatted: %.200s is %s, start with `--format drive%u` (`all`: all "
+        "drives), or write format_empty: true",
+        drive, path,
+        is_missing ? "missing; look whether its file system is mounted; to make a new file"
+                   : "empty; look whether it is the right one; to use it",
+        drive);
 }
 
-icms_err target_drive_look(const struct target_opts *opts, uint32_t drive, struct err_why *why,
-                           struct store_contents *out_found, struct err_why *out_note)
+icms_err target_drive_look(const struct target_opts *opts, const struct target_drive_opts *given,
+                           uint32_t drive, struct err_why *why, struct store_contents *out_found,
+                           struct err_why *out_note)
 {
-    const struct target_drive_opts *given = &opts->drives[drive];
     struct err_why cause = {""};
     struct store_opts sizes;
     icms_err err = store_look(opts->env, given->path, why, out_found);
@@ -171,16 +152,16 @@ icms_err target_drive_look(const struct target_opts *opts, uint32_t drive, struc
     if (err != ICMS_OK)
         return target_drive_unformatted(drive, err, why);
     if (given->format == TARGET_FORMAT_NOTHING && out_found->holds != STORE_HOLDS_STORE)
-        return look_empty(opts, drive, out_found->holds, why);
-    look_size(opts, drive, out_found, out_note);
+        return look_empty(given->path, drive, out_found->holds == STORE_HOLDS_NO_FILE, why);
+    look_size(given, drive, out_found, out_note);
     if (out_found->holds != STORE_HOLDS_STORE)
         return ICMS_OK;
-    target_store_opts(opts, drive, &sizes);
+    target_store_opts(opts, given, &sizes);
     sizes.bytes = 0;
     sizes.segment_bytes = out_found->segment_bytes; /* as it was formatted */
     if (store_check(&sizes, &cause) != ICMS_OK)
         return err_set(why, ICMS_INVALID, "drive%u: %.480s", drive, cause.text);
-    look_segment(opts, drive, out_found, out_note);
+    look_segment(opts, given->path, drive, out_found, out_note);
     return ICMS_OK;
 }
 
@@ -222,7 +203,7 @@ void target_check_here(const struct target_opts *opts, void (*say)(void *arg, co
         struct err_why why = {""}, note = {""};
         struct store_contents found;
 
-        if (!erases && target_drive_look(opts, i, &why, &found, &note) != ICMS_OK)
+        if (!erases && target_drive_look(opts, &opts->drives[i], i, &why, &found, &note) != ICMS_OK)
             say(arg, why.text);
         if (note.text[0] != '\0')
             say(arg, note.text);
@@ -245,7 +226,7 @@ uint64_t target_memory_bytes(const struct target_opts *opts)
     for (uint32_t i = 0; i < opts->drive_count; i++) {
         struct store_opts store;
 
-        target_store_opts(opts, i, &store);
+        target_store_opts(opts, &opts->drives[i], &store);
         bytes += store_memory_bytes(&store, look_bytes(opts, i));
     }
     return bytes;

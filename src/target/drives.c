@@ -39,11 +39,7 @@ static void drive_down(void *arg)
 
 static void drive_opts(const struct target_drive *drive, struct store_opts *opts)
 {
-    struct target_opts one = drive->target->opts;
-
-    one.drives = &drive->given;
-    one.volume_count = 0;
-    target_store_opts(&one, 0, opts);
+    target_store_opts(&drive->target->opts, &drive->given, opts);
     opts->value_bytes_max = drive->target->value_bytes_max;
     opts->hash_seed = drive->target->hash_seed;
 }
@@ -79,10 +75,11 @@ static void drive_formatted(const struct target_drive *drive, bool any,
 static icms_err drive_prepare(struct target_drive *drive, struct err_why *why)
 {
     const struct target_opts *opts = &drive->target->opts;
-    bool any = opts->drives[drive->index].format == TARGET_FORMAT_ANY;
+    bool any = drive->given.format == TARGET_FORMAT_ANY;
     struct err_why note = {""};
     struct store_contents found = {.holds = STORE_HOLDS_STORE};
-    icms_err err = any ? ICMS_OK : target_drive_look(opts, drive->index, why, &found, &note);
+    icms_err err =
+        any ? ICMS_OK : target_drive_look(opts, &drive->given, drive->index, why, &found, &note);
 
     if (note.text[0] != '\0')
         target_warn(drive->target, "%s", note.text);
@@ -279,12 +276,6 @@ icms_err target_drives_quota_check(const struct target *target, uint32_t drives,
     return target_quota_check(volume, bytes, why);
 }
 
-icms_err target_volume_quota_check(const struct target *target, const struct volume_spec *volume,
-                                   struct err_why *why)
-{
-    return target_drives_quota_check(target, target_drives_after(target), volume, why);
-}
-
 /* The part of a drive of a volume's quota, by weight; the drives in service share it. */
 static uint64_t drive_quota_part(const struct target_drive *drive, uint64_t quota_bytes)
 {
@@ -335,17 +326,6 @@ icms_err target_drive_limits(struct target_drive *drive, struct err_why *why)
     return err;
 }
 
-static icms_err drives_volume_limit(struct target *target, uint32_t v, struct err_why *why)
-{
-    const struct volume_spec *volume = &target->volumes[v].spec;
-    icms_err err = target_volume_quota_check(target, volume, why);
-
-    target_volume_quota(target, v, volume->quota_bytes);
-    for (uint32_t i = 0; i < target->opts.drive_count && err == ICMS_OK; i++)
-        err = target_drive_limit(&target->drives[i], v, volume->quota_bytes, why);
-    return err;
-}
-
 /* Is it the operator who has to decide for the whole enclosure? A drive that broke, or whose
  * beginning is damaged, is not a reason to stay away; one that is in use may be another one's. */
 static bool drive_refused(icms_err err)
@@ -390,6 +370,20 @@ icms_err target_drives_each(struct target *target,
     return ICMS_OK;
 }
 
+/* The first quotas. */
+static icms_err drives_limit(struct target *target, struct err_why *why)
+{
+    icms_err err = ICMS_OK;
+
+    for (uint32_t v = 0; v < target->volume_count && err == ICMS_OK; v++) {
+        const struct volume_spec *volume = &target->volumes[v].spec;
+
+        err = target_drives_quota_check(target, atomic_load(&target->listed), volume, why);
+        target_volume_quota(target, v, volume->quota_bytes);
+    }
+    return err == ICMS_OK ? target_drives_each(target, target_drive_limits, why) : err;
+}
+
 /* Is any drive in service? Else the error is that of the first. */
 static icms_err drives_left(const struct target *target, struct err_why *why)
 {
@@ -430,9 +424,7 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
         err = drives_left(target, why);
     if (err == ICMS_OK)
         err = drives_map_first(target, why);
-    for (uint32_t v = 0; v < target->volume_count && err == ICMS_OK; v++)
-        err = drives_volume_limit(target, v, why);
-    return err;
+    return err == ICMS_OK ? drives_limit(target, why) : err;
 }
 
 void target_drives_close(struct target *target)

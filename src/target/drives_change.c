@@ -114,7 +114,6 @@ static icms_err drive_is_new(struct target_drive *drive, const struct target_opt
 {
     struct err_why note = {""};
     struct store_contents found;
-    struct target_opts given = *opts;
     struct target_drive_opts one = opts->drives[i];
     icms_err err;
 
@@ -122,13 +121,8 @@ static icms_err drive_is_new(struct target_drive *drive, const struct target_opt
     err = store_look(drive->target->opts.env, one.path, why, &found);
     if (err == ICMS_OK && found.holds == STORE_HOLDS_ZEROS && one.format == TARGET_FORMAT_NOTHING)
         one.format = TARGET_FORMAT_EMPTY;
-    given.env = drive->target->opts.env;
-    given.segment_bytes = drive->target->opts.segment_bytes;
-    given.volume_count = 0;
-    given.drives = &one;
-    given.drive_count = 1;
     if (err == ICMS_OK)
-        err = target_drive_look(&given, 0, why, &found, &note);
+        err = target_drive_look(&drive->target->opts, &one, 0, why, &found, &note);
     if (err == ICMS_OK)
         err = target_drive_format(drive, false, why);
     if (err != ICMS_OK)
@@ -422,9 +416,9 @@ static icms_err join_volumes(struct target_drive *drive, struct err_why *why)
 static void join_failed(struct target_drives_change *change, struct target_drive *drive,
                         const char *why)
 {
-    target_drives_lock(drive->target);
+    target_lock(drive->target);
     (void)snprintf(drive->why, sizeof(drive->why), "%.255s", why);
-    target_drives_unlock(drive->target);
+    target_unlock(drive->target);
     err_set(&change->failed, ICMS_DRIVE_DOWN, "drive %.200s could not join: %.200s; %s",
             drive->path, why,
             change->goes != 0 || change->keeps
@@ -645,10 +639,10 @@ static void drives_reap(struct target *target)
 
         if (!atomic_load_explicit(&drive->is_left, memory_order_acquire))
             continue;
-        target_drives_lock(target);
+        target_lock(target);
         store_close(&drive->closing);
         target_drive_fini(drive);
-        target_drives_unlock(target);
+        target_unlock(target);
     }
 }
 

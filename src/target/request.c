@@ -50,19 +50,18 @@ void target_req_defer(struct target_req *req)
     loop_send(req->at, &req->msg, target_req_arrived);
 }
 
-/* The next drive of these (bits) in the key's order; the order goes on behind PLACE_RANKS with all
- * others, those of this loop first. NULL: there is none left. */
-static struct target_drive *target_req_next(struct target_req *req, uint32_t drives)
+/* The first of these drives (bits) in the order of a slot; the order goes on behind PLACE_RANKS
+ * with all others, those of this loop first. NULL: there is none. */
+static struct target_drive *target_first(struct target_req *req, uint32_t slot, uint32_t drives)
 {
     struct target *target = req->target;
     struct place_map *map = atomic_load_explicit(&target->map, memory_order_acquire);
     uint32_t here;
 
-    drives &= ~req->asked;
     if (drives == 0)
         return NULL;
     for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
-        uint32_t drive = place_rank(map, req->slot, rank);
+        uint32_t drive = place_rank(map, slot, rank);
 
         if (drive == UINT32_MAX)
             break;
@@ -71,6 +70,12 @@ static struct target_drive *target_req_next(struct target_req *req, uint32_t dri
     }
     here = drives & target_loop_drives(target, target_loop_index(target, req->at));
     return &target->drives[__builtin_ctz(here != 0 ? here : drives)];
+}
+
+/* The next of these drives for the key. */
+static struct target_drive *target_req_next(struct target_req *req, uint32_t drives)
+{
+    return target_first(req, req->slot, drives & ~req->asked);
 }
 
 /* The next one in service. It is asked once (target_req_asked), whatever comes, goes or changes its
@@ -653,24 +658,12 @@ static enum target_step target_run_kill_end(struct target_req *req)
 /* Does a drive of this loop hold a key? Those of its order first. */
 static bool target_scan_key(struct target_req *req, const struct key *key, uint32_t loop)
 {
-    struct target *target = req->target;
-    struct place_map *map = atomic_load_explicit(&target->map, memory_order_acquire);
-    uint32_t left = target_in(target) & target_loop_drives(target, loop);
+    uint32_t left = target_in(req->target) & target_loop_drives(req->target, loop);
     uint32_t slot = target_slot(req, key);
+    struct target_drive *drive;
 
-    for (uint32_t rank = 0; rank < PLACE_RANKS && left != 0; rank++) {
-        uint32_t drive = place_rank(map, slot, rank);
-
-        if (drive == UINT32_MAX)
-            break;
-        if ((left >> drive & 1) == 0)
-            continue;
-        if (store_exists(target->drives[drive].store, req->nvmf->ns, key, NULL))
-            return true;
-        left &= ~((uint32_t)1 << drive);
-    }
-    for (; left != 0; left &= left - 1)
-        if (store_exists(target->drives[__builtin_ctz(left)].store, req->nvmf->ns, key, NULL))
+    for (; (drive = target_first(req, slot, left)) != NULL; left &= ~((uint32_t)1 << drive->index))
+        if (store_exists(drive->store, req->nvmf->ns, key, NULL))
             return true;
     return false;
 }
@@ -775,30 +768,30 @@ static enum target_step target_run_reply(struct target_req *req)
     return TARGET_END;
 }
 
-static enum target_step (*const target_state_fn[])(struct target_req *req) = {
-    [TARGET_REQ_NEW] = target_run_new,
-    [TARGET_REQ_LOOK] = target_run_look,
-    [TARGET_REQ_READ] = target_run_read,
-    [TARGET_REQ_KEY] = target_run_key,
-    [TARGET_REQ_KEY_WAIT] = target_run_key_wait,
-    [TARGET_REQ_PROBE] = target_run_probe,
-    [TARGET_REQ_FETCH] = target_run_fetch,
-    [TARGET_REQ_FETCH_END] = target_run_fetch_end,
-    [TARGET_REQ_APPEND] = target_run_append,
-    [TARGET_REQ_WRITE] = target_run_write,
-    [TARGET_REQ_VALUE_SYNC] = target_run_value_sync,
-    [TARGET_REQ_VALUE_FLUSH] = target_run_value_flush,
-    [TARGET_REQ_UNDO] = target_run_undo,
-    [TARGET_REQ_KILL] = target_run_kill,
-    [TARGET_REQ_KILL_END] = target_run_kill_end,
-    [TARGET_REQ_NOTE] = target_run_note,
-    [TARGET_REQ_SCAN] = target_run_scan,
-    [TARGET_REQ_LIST_WAIT] = target_list_wait,
-    [TARGET_REQ_LIST] = target_list_run,
-    [TARGET_REQ_SYNC] = target_run_sync,
-    [TARGET_REQ_FLUSH] = target_run_flush,
-    [TARGET_REQ_KEY_END] = target_run_key_end,
-    [TARGET_REQ_REPLY] = target_run_reply,
+const struct target_state target_states[TARGET_REQ_STATES] = {
+    [TARGET_REQ_NEW] = {"new", target_run_new},
+    [TARGET_REQ_LOOK] = {"look", target_run_look},
+    [TARGET_REQ_READ] = {"read", target_run_read},
+    [TARGET_REQ_KEY] = {"key", target_run_key},
+    [TARGET_REQ_KEY_WAIT] = {"key_wait", target_run_key_wait},
+    [TARGET_REQ_PROBE] = {"probe", target_run_probe},
+    [TARGET_REQ_FETCH] = {"fetch", target_run_fetch},
+    [TARGET_REQ_FETCH_END] = {"fetch_end", target_run_fetch_end},
+    [TARGET_REQ_APPEND] = {"append", target_run_append},
+    [TARGET_REQ_WRITE] = {"write", target_run_write},
+    [TARGET_REQ_VALUE_SYNC] = {"value_sync", target_run_value_sync},
+    [TARGET_REQ_VALUE_FLUSH] = {"value_flush", target_run_value_flush},
+    [TARGET_REQ_UNDO] = {"undo", target_run_undo},
+    [TARGET_REQ_KILL] = {"kill", target_run_kill},
+    [TARGET_REQ_KILL_END] = {"kill_end", target_run_kill_end},
+    [TARGET_REQ_NOTE] = {"note", target_run_note},
+    [TARGET_REQ_SCAN] = {"scan", target_run_scan},
+    [TARGET_REQ_LIST_WAIT] = {"list_wait", target_list_wait},
+    [TARGET_REQ_LIST] = {"list", target_list_run},
+    [TARGET_REQ_SYNC] = {"sync", target_run_sync},
+    [TARGET_REQ_FLUSH] = {"flush", target_run_flush},
+    [TARGET_REQ_KEY_END] = {"key_end", target_run_key_end},
+    [TARGET_REQ_REPLY] = {"reply", target_run_reply},
 };
 
 void target_req_run(struct target_req *req)
@@ -807,7 +800,7 @@ void target_req_run(struct target_req *req)
 
     do {
         check(req->magic == TARGET_REQ_MAGIC && req->state != TARGET_REQ_FREE);
-        step = target_state_fn[req->state](req);
+        step = target_states[req->state].run(req);
     } while (step == TARGET_NEXT);
 }
 

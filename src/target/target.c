@@ -109,19 +109,15 @@ static icms_err target_make(struct target *target, struct err_why *why)
         return err;
     target_pin(target);
     target->lists = calloc(target->opts.loops, sizeof(*target->lists));
-    if (target->lists == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    for (uint32_t i = 0; i < target->opts.loops; i++)
-        list_init(&target->lists[i].parked);
     target->books = calloc(target->opts.loops, sizeof(*target->books));
-    if (target->books == NULL)
+    target->keys = calloc(target->opts.loops, TARGET_KEY_CHAINS * sizeof(*target->keys));
+    if (target->lists == NULL || target->books == NULL || target->keys == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    for (uint32_t i = 0; i < target->opts.loops; i++)
+    for (uint32_t i = 0; i < target->opts.loops; i++) {
+        list_init(&target->lists[i].parked);
         if (trace_book_init(&target->books[i]) != ICMS_OK)
             return err_set(why, ICMS_NO_MEMORY, "no memory for traces of commands");
-    target->keys = calloc(target->opts.loops, TARGET_KEY_CHAINS * sizeof(*target->keys));
-    if (target->keys == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    }
     for (uint32_t i = 0; i < target->opts.loops * TARGET_KEY_CHAINS; i++)
         list_init(&target->keys[i]);
     return target_drives_open(target, why);
@@ -144,10 +140,10 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
         target->drive_opts[i] = opts->drives[i];
     target->opts.drives = target->drive_opts;
     check(opts->tenant_count <= LIMIT_TENANTS);
-    check(pthread_mutex_init(&target->volumes_lock, NULL) == 0);
-    check(pthread_mutex_init(&target->drives_lock, NULL) == 0);
+    check(pthread_mutex_init(&target->lock, NULL) == 0);
     err = target_make(target, why);
     target->opts.volumes = NULL; /* they were copied */
+    target->opts.volume_count = 0;
     target->opts.tenants = NULL;
     target->opts.pod = NULL;
     if (err != ICMS_OK) {
@@ -220,7 +216,7 @@ void target_free(struct target **target_ref)
     free(target->keys);
     free(target->lists);
     target_volumes_fini(target);
-    pthread_mutex_destroy(&target->drives_lock);
+    pthread_mutex_destroy(&target->lock);
     free(target);
 }
 
@@ -231,7 +227,6 @@ static bool target_quota_fine(const struct target *target, struct err_why *why)
     double limit = target->opts.ready_quota_percent_max;
     bool fine = true;
 
-    target_volumes_lock(target);
     for (uint32_t v = 0; v < target->volume_count && fine; v++) {
         const struct volume_spec *volume = &target->volumes[v].spec;
         double used;
@@ -244,7 +239,6 @@ static bool target_quota_fine(const struct target *target, struct err_why *why)
             err_set(why, ICMS_LIMIT, "volume %s uses %.1f %% of its quota, the limit is %.1f %%",
                     volume->name, used * 100 / (double)volume->quota_bytes, limit);
     }
-    target_volumes_unlock(target);
     return fine;
 }
 
@@ -335,9 +329,9 @@ bool target_ready(const struct target *target, struct err_why *why)
 {
     bool ready;
 
-    target_drives_lock(target);
+    target_lock(target);
     ready = ready_look(target, why);
-    target_drives_unlock(target);
+    target_unlock(target);
     return ready;
 }
 
@@ -382,45 +376,29 @@ static void target_stats_volume(const struct target *target, uint32_t v,
     }
 }
 
-static const char *const state_names[TARGET_REQ_STATES] = {
-    [TARGET_REQ_NEW] = "new",
-    [TARGET_REQ_LOOK] = "look",
-    [TARGET_REQ_READ] = "read",
-    [TARGET_REQ_KEY] = "key",
-    [TARGET_REQ_KEY_WAIT] = "key_wait",
-    [TARGET_REQ_PROBE] = "probe",
-    [TARGET_REQ_FETCH] = "fetch",
-    [TARGET_REQ_FETCH_END] = "fetch_end",
-    [TARGET_REQ_APPEND] = "append",
-    [TARGET_REQ_WRITE] = "write",
-    [TARGET_REQ_KILL] = "kill",
-    [TARGET_REQ_VALUE_SYNC] = "value_sync",
-    [TARGET_REQ_VALUE_FLUSH] = "value_flush",
-    [TARGET_REQ_KILL_END] = "kill_end",
-    [TARGET_REQ_UNDO] = "undo",
-    [TARGET_REQ_NOTE] = "note",
-    [TARGET_REQ_SCAN] = "scan",
-    [TARGET_REQ_LIST_WAIT] = "list_wait",
-    [TARGET_REQ_LIST] = "list",
-    [TARGET_REQ_SYNC] = "sync",
-    [TARGET_REQ_FLUSH] = "flush",
-    [TARGET_REQ_KEY_END] = "key_end",
-    [TARGET_REQ_REPLY] = "reply",
-};
+static void state_names(const char *out_names[TARGET_REQ_STATES])
+{
+    for (uint32_t i = 0; i < TARGET_REQ_STATES; i++)
+        out_names[i] = target_states[i].name;
+}
+
 _Static_assert(TARGET_REQ_STATES <= TARGET_STATS_STATES && TARGET_REQ_STATES <= TRACE_STATES,
                "room for every state");
 
 void target_stats(const struct target *target, struct target_stats *out_stats)
 {
+    const char *names[TARGET_REQ_STATES];
+
     memset(out_stats, 0, sizeof(*out_stats));
+    state_names(names);
     out_stats->name = target->opts.name;
     out_stats->nqn = target->opts.nvmf.nqn;
     out_stats->uuid = target->opts.nvmf.enclosure;
     for (uint32_t i = 0; i < target->opts.loops; i++)
-        trace_stats_add(&target->books[i], state_names, TARGET_REQ_STATES, out_stats->states);
+        trace_stats_add(&target->books[i], names, TARGET_REQ_STATES, out_stats->states);
     nvmf_target_stats(target->nvmf, &out_stats->nvmf);
     out_stats->quota_errors = atomic_load_explicit(&target->quota_errors, memory_order_relaxed);
-    target_drives_lock(target);
+    target_lock(target);
     for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
         const struct target_drive *drive = &target->drives[i];
         const struct store *store = drive->store; /* it may leave meanwhile; freed with the lock */
@@ -455,7 +433,6 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     }
     out_stats->up_ns = loop_env_now_ns(target->opts.env) - target->started_ns;
     out_stats->loaded_age_ns = UINT64_MAX;
-    target_volumes_lock(target);
     target_tenants_stats(target, out_stats);
     for (uint32_t v = 0; v < target->volume_count; v++) {
         uint64_t age_ns = loaded_age_ns(target, v);
@@ -466,8 +443,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         target_stats_volume(target, v, &out_stats->volumes[out_stats->volume_count]);
         out_stats->volumes[out_stats->volume_count++].loaded_age_ns = age_ns;
     }
-    target_volumes_unlock(target);
-    target_drives_unlock(target);
+    target_unlock(target);
 }
 
 uint32_t target_connected(const struct target *target,
@@ -491,18 +467,18 @@ static const char *target_trace_drive(void *arg, uint32_t drive)
     static _Thread_local char path[LIMIT_PATH_BYTES];
     const struct target *target = arg;
 
-    target_drives_lock(target);
+    target_lock(target);
     memcpy(path, target->drives[drive].path, sizeof(path));
-    target_drives_unlock(target);
+    target_unlock(target);
     return path;
 }
 
 char *target_trace(struct target *target, const struct key *key)
 {
-    const char *ops[NVMF_TARGET_OP_COUNT];
+    const char *ops[NVMF_TARGET_OP_COUNT], *states[TARGET_REQ_STATES];
     const struct trace_names names = {.ops = ops,
                                       .op_count = NVMF_TARGET_OP_COUNT,
-                                      .states = state_names,
+                                      .states = states,
                                       .state_count = TARGET_REQ_STATES,
                                       .volume = target_trace_volume,
                                       .place = target_trace_drive,
@@ -511,6 +487,7 @@ char *target_trace(struct target *target, const struct key *key)
                                       .arg = target};
     struct trace_book *books[LIMIT_LOOPS];
 
+    state_names(states);
     for (int i = 0; i < NVMF_TARGET_OP_COUNT; i++)
         ops[i] = nvmf_target_op_name((enum nvmf_target_op)i);
     for (uint32_t i = 0; i < target->opts.loops; i++)
@@ -525,10 +502,10 @@ bool target_error_take(struct target *target, uint32_t drive, struct store_error
     bool is_taken;
 
     check(drive < LIMIT_DRIVES);
-    target_drives_lock(target);
+    target_lock(target);
     store = target->drives[drive].store;
     is_taken = store != NULL && store_error_take(store, out_error, out_missed);
-    target_drives_unlock(target);
+    target_unlock(target);
     return is_taken;
 }
 

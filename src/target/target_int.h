@@ -309,9 +309,10 @@ struct target {
     struct loop *loops[LIMIT_LOOPS];
     struct nvmf_target *nvmf;
     struct target_drive drives[LIMIT_DRIVES];
-    struct store_quota quotas[LIMIT_VOLUMES];    /* of volumes that have one                  */
-    bool sealed[LIMIT_VOLUMES];                  /* of each volume; never changes              */
-    pthread_mutex_t volumes_lock;                /* of the next four, to read them elsewhere    */
+    struct store_quota quotas[LIMIT_VOLUMES]; /* of volumes that have one                  */
+    bool sealed[LIMIT_VOLUMES];               /* of each volume; never changes              */
+    pthread_mutex_t lock; /* of the next four, to read them elsewhere, and of drives: stores that
+                             others than loops read are not freed meanwhile */
     struct target_volume volumes[LIMIT_VOLUMES]; /* by number; the control thread writes     */
     uint32_t volume_count;                       /* numbers below it were used; likewise     */
     struct target_tenants tenants;               /* likewise                                 */
@@ -320,7 +321,6 @@ struct target {
     struct target_generations generations; /* likewise; on all drives in service           */
     struct target_change *change; /* the control thread's: not over                        */
     struct target_drives_change *drives_change; /* likewise                                */
-    pthread_mutex_t drives_lock; /* stores that others than loops read are not freed meanwhile */
     _Atomic(struct place_map *) map; /* order of drives; each is immutable                  */
     uint8_t home[PLACE_SLOTS]; /* the loop at which mutations of a slot's keys wait for each other:
                                   that of the drive which was first at the start. Never changes */
@@ -365,26 +365,16 @@ static inline uint32_t target_loop_index(const struct target *target, const stru
     return i;
 }
 
-/* To read volumes and tenants on another thread than the one that changes them. */
-static inline void target_volumes_lock(const struct target *target)
+/* To read volumes, tenants and the drives' stores, paths and numbers on another thread than the one
+ * that changes them, or their loop. */
+static inline void target_lock(const struct target *target)
 {
-    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&target->volumes_lock);
+    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&target->lock);
 }
 
-static inline void target_volumes_unlock(const struct target *target)
+static inline void target_unlock(const struct target *target)
 {
-    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&target->volumes_lock);
-}
-
-/* To read the drives' stores, paths and numbers on another thread than a loop. */
-static inline void target_drives_lock(const struct target *target)
-{
-    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&target->drives_lock);
-}
-
-static inline void target_drives_unlock(const struct target *target)
-{
-    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&target->drives_lock);
+    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&target->lock);
 }
 
 /* Every state but FREE is noted with its time (/trace). */
@@ -397,7 +387,8 @@ static inline void target_req_state_set(struct target_req *req, enum target_req_
 /* ---- check.c -------------------------------------------------------------------------------- */
 
 /* What the store of a drive is opened with: all but volumes and seed. */
-void target_store_opts(const struct target_opts *opts, uint32_t drive, struct store_opts *out);
+void target_store_opts(const struct target_opts *opts, const struct target_drive_opts *given,
+                       struct store_opts *out);
 
 /* CONFIG when a quota is larger than the drives together: it limits nothing, so it is a mistake. */
 icms_err target_quota_check(const struct volume_spec *volume, uint64_t drives_bytes,
@@ -407,9 +398,10 @@ icms_err target_quota_check(const struct volume_spec *volume, uint64_t drives_by
 icms_err target_drive_unformatted(uint32_t drive, icms_err err, struct err_why *why);
 
 /* What is on a drive that shall not be overwritten, and whether it can be opened or formatted;
- * *out_note: what is not as the options say, and yet goes; untouched when there is nothing. */
-icms_err target_drive_look(const struct target_opts *opts, uint32_t drive, struct err_why *why,
-                           struct store_contents *out_found,
+ * drive: its number, for sentences; *out_note: what is not as the options say, and yet goes;
+ * untouched when there is nothing. */
+icms_err target_drive_look(const struct target_opts *opts, const struct target_drive_opts *given,
+                           uint32_t drive, struct err_why *why, struct store_contents *out_found,
                            struct err_why *out_note) ICMS_MUST_CHECK;
 
 /* ---- tenant.c ------------------------------------------------------------------------------- */
@@ -481,10 +473,6 @@ static inline bool target_drive_slow(const struct target *target, uint32_t drive
     return (atomic_load_explicit(&target->slow, memory_order_acquire) >> drive & 1) != 0;
 }
 
-/* Whether a volume's quota can be reached. CONFIG. */
-icms_err target_volume_quota_check(const struct target *target, const struct volume_spec *volume,
-                                   struct err_why *why) ICMS_MUST_CHECK;
-
 /* The quota of a volume is this from now on, for drives that count in it. */
 void target_volume_quota(struct target *target, uint32_t volume, uint64_t quota_bytes);
 
@@ -544,6 +532,13 @@ bool target_slow_clogged(const struct target_drive *drive, bool store);
 /* ---- request.c ------------------------------------------------------------------------------ */
 
 extern const struct nvmf_target_ops target_nvmf_ops;
+
+/* What a state is called in /trace, and what it does. */
+struct target_state {
+    const char *name;
+    enum target_step (*run)(struct target_req *req);
+};
+extern const struct target_state target_states[TARGET_REQ_STATES];
 void target_req_run(struct target_req *req);
 
 /* True on that loop; else the request is on its way there, and target_req_run is called on it. */

@@ -202,7 +202,7 @@ static icms_err change_check(const struct target *target, const struct target_op
                               "buffers were made for %llu; restart icms-target, or lower it",
                               spec->name, (unsigned long long)volume_stored_bytes_max(spec),
                               (unsigned long long)target->value_bytes_max));
-    err = target_volume_quota_check(target, spec, why);
+    err = target_drives_quota_check(target, target_drives_after(target), spec, why);
     return err == ICMS_OK ? ICMS_OK : refuse(out, i, "quota", err);
 }
 
@@ -463,7 +463,7 @@ static void change_free(struct target_change **change)
  * may speak of them before it is over. */
 static void change_numbers(struct target *target, const struct target_change *change)
 {
-    target_volumes_lock(target);
+    target_lock(target);
     for (uint32_t n = 0; n < change->count; n++) {
         if (!change->volumes[n].begins || target->volumes[n].was_served)
             continue;
@@ -472,7 +472,7 @@ static void change_numbers(struct target *target, const struct target_change *ch
         target->volumes[n].spec.host_nqn = NULL;
         target->sealed[n] = volume_has_runs(&change->volumes[n].spec);
     }
-    target_volumes_unlock(target);
+    target_unlock(target);
     for (uint32_t n = 0; n < change->count; n++)
         if (change->volumes[n].begins)
             target_volume_quota(target, n, change->volumes[n].spec.quota_bytes);
@@ -513,7 +513,7 @@ static void change_publish(struct target *target, struct target_change *change)
         target->generations = change->generations;
     if (change->is_map)
         target_epoch_tell(target);
-    target_volumes_lock(target);
+    target_lock(target);
     target->volume_count = change->count;
     for (uint32_t n = 0; n < change->count && change->err == ICMS_OK; n++) {
         struct target_volume *volume = &target->volumes[n];
@@ -528,7 +528,7 @@ static void change_publish(struct target *target, struct target_change *change)
     }
     if (change->err == ICMS_OK)
         target->tenants = change->tenants;
-    target_volumes_unlock(target);
+    target_unlock(target);
 }
 
 bool target_volumes_changed(struct target *target, icms_err *out_err,
@@ -551,13 +551,12 @@ void target_volume_name(const struct target *target, uint32_t number, char out[L
     out[0] = '\0';
     if (number >= LIMIT_VOLUMES)
         return;
-    target_volumes_lock(target);
+    target_lock(target);
     memcpy(out, target->volumes[number].spec.name, LIMIT_NAME_BYTES);
-    target_volumes_unlock(target);
+    target_unlock(target);
 }
 
 void target_volumes_fini(struct target *target)
 {
     change_free(&target->change);
-    pthread_mutex_destroy(&target->volumes_lock);
 }
