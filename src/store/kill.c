@@ -104,7 +104,7 @@ static void kill_batch_make(struct store *store, struct list *moot)
         struct store_segment *segment = &store->segments[mutation->target.segment];
         struct store_kill_map *map;
 
-        if (!kill_needed(mutation)) {
+        if (store->down || !kill_needed(mutation)) {
             list_push(moot, link);
             continue;
         }
@@ -127,12 +127,7 @@ void store_kill_run(struct store *store)
     kill->busy = true;
     kill->replaces = false;
     kill->count = 0;
-    if (store->down) {
-        while ((link = list_pop(&kill->waiting)) != NULL)
-            list_push(&moot, link);
-    } else {
-        kill_batch_make(store, &moot);
-    }
+    kill_batch_make(store, &moot);
     kill->busy = kill->count > 0;
     for (uint32_t i = 0; i < kill->count; i++)
         kill_map_make(store, i);

@@ -57,13 +57,14 @@ static uint64_t quota_more(const struct store_volume *volume, uint64_t waiting)
     return waiting > 0 ? waiting + volume->quota_bytes / 16 : 0;
 }
 
-bool store_quota_has_space(const struct store_volume *volume, uint64_t evicting_bytes)
+static bool quota_has_space(const struct store_volume *volume, uint64_t evicting_bytes)
 {
     return atomic_load(&volume->quota->bytes) + quota_more(volume, quota_waiting(volume)) <=
            volume->quota->bytes_max + evicting_bytes;
 }
 
-bool store_quota_gives(const struct store_volume *volume, uint64_t evicting_bytes)
+/* This drive is one that evicts while there is no space. */
+static bool quota_gives(const struct store_volume *volume, uint64_t evicting_bytes)
 {
     const struct store_quota *quota = volume->quota;
     uint64_t held = volume->bytes + volume->flight_bytes;
@@ -74,13 +75,17 @@ bool store_quota_gives(const struct store_volume *volume, uint64_t evicting_byte
            held - evicting_bytes + quota_more(volume, volume->need_bytes) > part;
 }
 
+bool store_quota_is_fine(const struct store_volume *volume, uint64_t evicting_bytes)
+{
+    return quota_has_space(volume, evicting_bytes) || !quota_gives(volume, evicting_bytes);
+}
+
 /* This drive evicts when it has to. */
 static void quota_look(struct store *store, struct store_volume *volume)
 {
     volume->gives_all =
         volume->need_bytes > 0 && loop_now_ns(store->loop) >= volume->need_ns + QUOTA_PATIENCE_NS;
-    if (list_empty(&volume->over_link) && !store_quota_has_space(volume, 0) &&
-        store_quota_gives(volume, 0))
+    if (list_empty(&volume->over_link) && !store_quota_is_fine(volume, 0))
         list_push(&store->over, &volume->over_link);
 }
 
@@ -92,8 +97,7 @@ void store_quota_look(struct store *store)
     for (uint32_t i = 0; i < store->volume_count; i++) {
         struct store_volume *volume = &store->volumes[i];
 
-        if (volume->quota != NULL &&
-            (quota_waiting(volume) > 0 || !store_quota_has_space(volume, 0)))
+        if (volume->quota != NULL && (quota_waiting(volume) > 0 || !quota_has_space(volume, 0)))
             quota_look(store, volume);
     }
     store->run(store);

@@ -116,13 +116,6 @@ static bool reclaim_is_whole(const struct store *store)
     return store->reclaim.volume == STORE_ALL_VOLUMES;
 }
 
-/* Whether nothing of a volume has to be evicted for its quota, or another drive does that. bytes:
- * what is being evicted. */
-static bool quota_is_fine(const struct store_volume *volume, uint64_t bytes)
-{
-    return store_quota_has_space(volume, bytes) || !store_quota_gives(volume, bytes);
-}
-
 static uint64_t quota_evicting_bytes(const struct store_reclaim *reclaim)
 {
     uint64_t bytes = 0;
@@ -145,7 +138,7 @@ static bool quota_evict(struct store *store, const struct store_block *block)
 
     if (block->volume != reclaim->volume || block->location.damaged)
         return true;
-    if (store->down || quota_is_fine(volume, quota_evicting_bytes(reclaim)))
+    if (store->down || store_quota_is_fine(volume, quota_evicting_bytes(reclaim)))
         return false;
     for (uint32_t i = 0; i < STORE_QUOTA_EVICTIONS; i++) {
         if (reclaim->mutations[i].magic == STORE_MUTATION_MAGIC)
@@ -159,15 +152,6 @@ static bool quota_evict(struct store *store, const struct store_block *block)
         return true;
     }
     return false;
-}
-
-/* Evicts a block that was found in the segment; false: the job waits, or has enough. */
-static bool reclaim_block(struct store *store, const struct store_block *block)
-{
-    if (!reclaim_is_whole(store))
-        return quota_evict(store, block);
-    store_segment_evict(store, block);
-    return true;
 }
 
 /* ---- entries ----------------------------------------------------------------------------------
@@ -316,7 +300,11 @@ static void reclaim_entries_run(struct store *store)
             store_defer(store, &reclaim->deferred, store_reclaim_go_on);
             return;
         }
-        if (reclaim_find(store, df, rows[df->volume], &block) && !reclaim_block(store, &block)) {
+        if (!reclaim_find(store, df, rows[df->volume], &block))
+            continue;
+        if (reclaim_is_whole(store)) {
+            store_segment_evict(store, &block);
+        } else if (!quota_evict(store, &block)) {
             if (reclaim->evicting == 0)
                 reclaim_end(store);
             return;
@@ -570,7 +558,7 @@ void store_reclaim_run(struct store *store)
         struct store_volume *volume = container_of(link, struct store_volume, over_link);
 
         list_remove(link);
-        if (quota_is_fine(volume, 0)) {
+        if (store_quota_is_fine(volume, 0)) {
             store->run_again = true;
             continue;
         }

@@ -58,8 +58,6 @@ struct recover {
     uint8_t *pages;                /* RECOVER_SCAN_PAGES aligned pages                         */
     uint8_t *page;                 /* one aligned page: for records and new lives              */
     void *map;                     /* dead map of the segment, as it is on flash               */
-    struct store_found *found;     /* records of the segment that was scanned                  */
-    uint32_t found_count;          /* of them                                                  */
     struct store_segment *segment; /* that is being loaded                                     */
     uint32_t scan_end;             /* pages behind the last record that a scan found           */
     bool scan_lost;                /* a record was left out: the summary would not be whole    */
@@ -331,29 +329,23 @@ static bool recover_summary(struct recover *recover)
 /* ---- an open segment, or one whose summary is damaged -----------------------------------------
  */
 
-static void recover_found(struct store_scan *scan, const struct store_found *found)
+/* Loads one record of a segment that is scanned. */
+static void recover_scanned(struct store_scan *scan, const struct store_found *found)
 {
     struct recover *recover = scan->arg;
-
-    recover->found[recover->found_count++] = *found;
-}
-
-/* Loads one record of a scanned segment. */
-static void recover_scanned(struct recover *recover, struct store_found *found)
-{
     struct store *store = recover->store;
-    struct store_record *record = &found->record;
+    struct store_record record = found->record;
 
-    recover->scan_end = found->page + store_record_pages(record->value_bytes);
+    recover->scan_end = found->page + store_record_pages(record.value_bytes);
     if (!found->good || !found->whole)
         store_damage_add(store, "value", store_segment_offset(store, recover->segment, found->page),
                          1);
-    record->damaged = !found->good;
-    if (!store_summary_add(recover->segment->summary, record, found->page))
+    record.damaged = !found->good;
+    if (!store_summary_add(recover->segment->summary, &record, found->page))
         recover->scan_lost = true;
-    if (store_volume_find(store, &record->volume) < 0)
-        store_stranger_add(store, &record->volume);
-    recover_record(recover, record, found->page, store_volume_find(store, &record->volume));
+    if (store_volume_find(store, &record.volume) < 0)
+        store_stranger_add(store, &record.volume);
+    recover_record(recover, &record, found->page, store_volume_find(store, &record.volume));
 }
 
 /* Writes the summary and the footer that a crash did not let happen. */
@@ -403,15 +395,12 @@ static void recover_scan(struct recover *recover)
                               .memory = recover->pages,
                               .arg = recover,
                               .read = recover_scan_read,
-                              .found = recover_found};
+                              .found = recover_scanned};
 
-    recover->found_count = 0;
     recover->scan_end = store_first_page(store->segment_pages);
     recover->scan_lost = false;
     (void)store_summary_take(store, segment);
     check(store_scan_run(&scan) == ICMS_OK);
-    for (uint32_t i = 0; i < recover->found_count; i++)
-        recover_scanned(recover, &recover->found[i]);
     if (recover->scan_unread)
         recover_drop(recover);
     segment->summary_pages = STORE_NO_SUMMARY;
@@ -676,7 +665,6 @@ static void recover_free(struct recover *recover)
     free(recover->pages);
     free(recover->page);
     free(recover->map);
-    free(recover->found);
     store_ahead_free(&recover->ahead);
     free(recover);
 }
@@ -693,9 +681,8 @@ static struct recover *recover_new(struct store *store, struct err_why *why)
     recover->pages = aligned_alloc(STORE_PAGE_BYTES, RECOVER_SCAN_PAGES * STORE_PAGE_BYTES);
     recover->page = aligned_alloc(STORE_PAGE_BYTES, STORE_PAGE_BYTES);
     recover->map = aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
-    recover->found = calloc(store->segment_pages, sizeof(recover->found[0]));
     if (recover->order != NULL && recover->pages != NULL && recover->page != NULL &&
-        recover->map != NULL && recover->found != NULL)
+        recover->map != NULL)
         return recover;
     recover_free(recover);
     return NULL;

@@ -240,14 +240,21 @@ void store_close(struct store **store)
 /* ---- questions --------------------------------------------------------------------------------
  */
 
+/* Where the record of a key is, damaged or not. */
+static bool store_find(const struct store *store, uint32_t volume, const struct key *key,
+                       struct store_location *out_location)
+{
+    check(store->magic == STORE_MAGIC);
+    return volume < store->volume_count && !store->down &&
+           store_index_find(store->index, volume, key, out_location);
+}
+
 bool store_exists(struct store *store, uint32_t volume, const struct key *key,
                   uint64_t *out_bytes_max)
 {
     struct store_location location;
 
-    check(store->magic == STORE_MAGIC);
-    if (volume >= store->volume_count || store->down ||
-        !store_index_find(store->index, volume, key, &location) || location.damaged)
+    if (!store_find(store, volume, key, &location) || location.damaged)
         return false;
     if (out_bytes_max != NULL) { /* its record has no more pages than this one */
         uint32_t bytes = location.pages * STORE_PAGE_BYTES;
@@ -261,19 +268,14 @@ uint64_t store_record_now(struct store *store, uint32_t volume, const struct key
 {
     struct store_location location;
 
-    check(store->magic == STORE_MAGIC);
-    if (volume >= store->volume_count || store->down ||
-        !store_index_find(store->index, volume, key, &location))
-        return 0;
-    return store_record_id(store, &location);
+    return store_find(store, volume, key, &location) ? store_record_id(store, &location) : 0;
 }
 
 void store_touch(struct store *store, uint32_t volume, const struct key *key)
 {
     struct store_location location;
 
-    check(store->magic == STORE_MAGIC);
-    if (volume < store->volume_count && store_index_find(store->index, volume, key, &location))
+    if (store_find(store, volume, key, &location))
         store_accessed(store, &store->segments[location.segment], volume, key);
 }
 

@@ -602,11 +602,8 @@ void store_quota_give(struct store *store, struct store_volume *volume, uint64_t
 void store_quota_wait_end(struct store_volume *volume);
 
 /* Whether the quota has space for all that waits, and a little more, so that not each write has to
- * wait; evicting_bytes: about to come free. */
-bool store_quota_has_space(const struct store_volume *volume, uint64_t evicting_bytes);
-
-/* Whether this drive is one that evicts while there is none. */
-bool store_quota_gives(const struct store_volume *volume, uint64_t evicting_bytes);
+ * wait, or other drives evict for that; evicting_bytes: about to come free. */
+bool store_quota_is_fine(const struct store_volume *volume, uint64_t evicting_bytes);
 
 /* The drive went out of service: what it holds is nobody's, and what it writes is given back when
  * it ends. */

@@ -68,24 +68,20 @@ icms_err store_volumes_new(struct store *store, const struct store_opts *opts, s
     return ICMS_OK;
 }
 
-void store_stranger_add(struct store *store, const struct uuid *uuid)
-{
-    for (uint32_t i = 0; i < store->stranger_count; i++) {
-        if (uuid_equal(&store->strangers[i], uuid))
-            return;
-    }
-    if (store->stranger_count < STORE_STRANGERS_MAX)
-        store->strangers[store->stranger_count++] = *uuid;
-}
-
-/* Whether the drive may have records of a volume that are not in the index. */
+/* Whether the open may have met records of a volume that has no number. */
 static bool volume_is_stranger(const struct store *store, const struct uuid *uuid)
 {
     bool found = store->stranger_count == STORE_STRANGERS_MAX;
 
     for (uint32_t i = 0; i < store->stranger_count && !found; i++)
         found = uuid_equal(&store->strangers[i], uuid);
-    return found && store->stranger_segments > 0;
+    return found;
+}
+
+void store_stranger_add(struct store *store, const struct uuid *uuid)
+{
+    if (!volume_is_stranger(store, uuid))
+        store->strangers[store->stranger_count++] = *uuid;
 }
 
 icms_err store_volume_begin(struct store *store, uint32_t number, const struct uuid *uuid,
@@ -98,7 +94,7 @@ icms_err store_volume_begin(struct store *store, uint32_t number, const struct u
     (void)uuid_format(uuid, text);
     if (found >= 0 ? (uint32_t)found != number : store->volumes[number].used)
         return err_set(why, ICMS_EXISTS, "volume %s: number %u is another volume's", text, number);
-    if (found < 0 && volume_is_stranger(store, uuid))
+    if (found < 0 && store->stranger_segments > 0 && volume_is_stranger(store, uuid))
         return err_set(why, ICMS_BUSY,
                        "volume %s: the drive has blocks of it from before the start, which only a "
                        "start reads",
