@@ -257,6 +257,29 @@ static void target_read_more(struct store_read *read)
         loop_send(req->nvmf->loop, &req->more_msg, target_more_arrived);
 }
 
+/* Reads the value of the key at a drive, to state. */
+static enum target_step target_read(struct target_req *req, struct target_drive *drive,
+                                    enum target_req_state state)
+{
+    const struct nvmf_target_req *nvmf = req->nvmf;
+    icms_err err;
+
+    req->op.read = (struct store_read){
+        .volume = nvmf->ns,
+        .key = nvmf->key,
+        .memory = nvmf->memory,
+        .memory_bytes = nvmf->memory_bytes,
+        .more = req->call == NULL ? target_read_more : NULL,
+        .done = target_read_done,
+    };
+    target_req_state_set(req, state);
+    err = store_read(drive->store, &req->op.read);
+    if (err == ICMS_OK) /* its own err may be set already */
+        return TARGET_WAIT;
+    req->op.read.err = err;
+    return TARGET_NEXT;
+}
+
 static enum target_step target_run_look(struct target_req *req)
 {
     struct target_drive *drive = target_req_quick_drive(req);
@@ -285,18 +308,8 @@ static enum target_step target_run_look(struct target_req *req)
         target_req_asked(req, drive);
         return TARGET_NEXT;
     }
-    req->op.read = (struct store_read){
-        .volume = nvmf->ns,
-        .key = nvmf->key,
-        .memory = nvmf->memory,
-        .memory_bytes = nvmf->memory_bytes,
-        .more = req->call == NULL ? target_read_more : NULL,
-        .done = target_read_done,
-    };
-    target_req_state_set(req, TARGET_REQ_READ);
     target_slow_begin(drive, req);
-    req->op.read.err = store_read(drive->store, &req->op.read);
-    return req->op.read.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+    return target_read(req, drive, TARGET_REQ_READ);
 }
 
 /* On the drive's loop. That the enclosure was read lately counts only loads that got all
@@ -384,26 +397,11 @@ static enum target_step target_run_probe(struct target_req *req)
 /* The value that moves; the host's command is the mover's own. */
 static enum target_step target_run_fetch(struct target_req *req)
 {
-    struct nvmf_target_req *nvmf = req->nvmf;
-    icms_err err;
-
     if (!target_drive_in(req->target, req->from->index))
         return target_req_answer(req, ICMS_MISS, ICMS_MISS_DRIVE_DOWN);
     if (!target_req_at(req, req->from->loop))
         return TARGET_WAIT;
-    req->op.read = (struct store_read){
-        .volume = nvmf->ns,
-        .key = nvmf->key,
-        .memory = nvmf->memory,
-        .memory_bytes = nvmf->memory_bytes,
-        .done = target_read_done,
-    };
-    target_req_state_set(req, TARGET_REQ_FETCH_END);
-    err = store_read(req->from->store, &req->op.read);
-    if (err == ICMS_OK) /* its own err is set already when nothing is there */
-        return TARGET_WAIT;
-    req->op.read.err = err;
-    return TARGET_NEXT;
+    return target_read(req, req->from, TARGET_REQ_FETCH_END);
 }
 
 static enum target_step target_run_fetch_end(struct target_req *req)
@@ -474,6 +472,15 @@ static void target_flush_done(struct store_flush *flush)
     target_req_run(container_of(flush, struct target_req, op.flush));
 }
 
+static enum target_step target_flush(struct target_req *req, struct target_drive *drive,
+                                     enum target_req_state state)
+{
+    req->op.flush = (struct store_flush){.done = target_flush_done};
+    target_req_state_set(req, state);
+    req->op.flush.err = store_flush(drive->store, &req->op.flush);
+    return req->op.flush.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+}
+
 /* A deletion is durable at once, a write after a flush: a value that moves or is replaced would be
  * nowhere if the power failed between the two. */
 static enum target_step target_run_value_sync(struct target_req *req)
@@ -482,10 +489,7 @@ static enum target_step target_run_value_sync(struct target_req *req)
 
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
-    req->op.flush = (struct store_flush){.done = target_flush_done};
-    target_req_state_set(req, TARGET_REQ_VALUE_FLUSH);
-    req->op.flush.err = store_flush(drive->store, &req->op.flush);
-    return req->op.flush.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+    return target_flush(req, drive, TARGET_REQ_VALUE_FLUSH);
 }
 
 static enum target_step target_run_write(struct target_req *req)
@@ -718,10 +722,7 @@ static enum target_step target_run_sync(struct target_req *req)
     drive = &target->drives[req->index];
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
-    req->op.flush = (struct store_flush){.done = target_flush_done};
-    target_req_state_set(req, TARGET_REQ_FLUSH);
-    req->op.flush.err = store_flush(drive->store, &req->op.flush);
-    return req->op.flush.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+    return target_flush(req, drive, TARGET_REQ_FLUSH);
 }
 
 static enum target_step target_run_flush(struct target_req *req)

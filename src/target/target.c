@@ -52,16 +52,17 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
 {
     const struct target_opts *opts = &target->opts;
     struct nvmf_target_ns *namespaces = calloc(u64_max(opts->volume_count, 1), sizeof(*namespaces));
-    struct nvmf_target_tenant *tenants = calloc(TARGET_TENANTS, sizeof(*tenants));
     struct nvmf_target_opts nvmf = opts->nvmf;
+    struct nvmf_target_tenant *tenants;
     icms_err err;
 
+    target_volumes_init(target);
+    tenants = target_tenants_nvmf(&target->tenants);
     if (namespaces == NULL || tenants == NULL) {
         free(namespaces);
         free(tenants);
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     }
-    target_volumes_init(target);
     for (uint32_t i = 0; i < opts->volume_count; i++)
         target_volume_nvmf(target, &opts->volumes[i], target->volumes[i].tenant, &namespaces[i]);
     nvmf.serial = uuid_serial(&nvmf.enclosure, target->serial);
@@ -69,7 +70,6 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     nvmf.loop_count = opts->loops;
     nvmf.namespaces = namespaces;
     nvmf.namespace_count = opts->volume_count;
-    target_tenants_nvmf(&target->tenants, tenants);
     nvmf.tenants = tenants;
     nvmf.tenant_count = target->tenants_max;
     nvmf.host_connections_max = (uint32_t)u64_max(nvmf.connections_max / 2, 2);

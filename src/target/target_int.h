@@ -415,8 +415,9 @@ void target_tenants_list(const struct tenant_spec *listed, uint32_t count,
  * there is no place. */
 uint32_t target_tenant_of(struct target_tenants *tenants, const struct volume_spec *volume);
 
-/* All of them, as nvmf/target takes them: TARGET_TENANTS places. */
-void target_tenants_nvmf(const struct target_tenants *tenants, struct nvmf_target_tenant *out);
+/* All of them, as nvmf/target takes them: TARGET_TENANTS places, which the caller frees; NULL: no
+ * memory. */
+struct nvmf_target_tenant *target_tenants_nvmf(const struct target_tenants *tenants);
 void target_tenants_stats(const struct target *target, struct target_stats *out_stats);
 
 /* ---- volumes.c ------------------------------------------------------------------------------ */

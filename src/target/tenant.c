@@ -7,23 +7,17 @@
  * made here. Whose turn it is decides nvmf/target (buffers.c).
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "target/target_int.h"
 
-static uint32_t tenant_find(const struct target_tenants *tenants, const char *name)
+/* The number of a name; makes it, with weight 1 and no limit. TARGET_TENANTS: there is no place. */
+static uint32_t tenant_named(struct target_tenants *tenants, const char *name)
 {
     uint32_t i = 0;
 
     while (i < tenants->count && strcmp(tenants->spec[i].name, name) != 0)
         i++;
-    return i;
-}
-
-/* The number of a name; makes it, with weight 1 and no limit. TARGET_TENANTS: there is no place. */
-static uint32_t tenant_named(struct target_tenants *tenants, const char *name)
-{
-    uint32_t i = tenant_find(tenants, name);
-
     if (i < tenants->count || i == TARGET_TENANTS)
         return i;
     tenants->is_listed[i] = false;
@@ -54,9 +48,11 @@ uint32_t target_tenant_of(struct target_tenants *tenants, const struct volume_sp
     return tenant_named(tenants, volume->tenant[0] != '\0' ? volume->tenant : volume->name);
 }
 
-void target_tenants_nvmf(const struct target_tenants *tenants, struct nvmf_target_tenant *out)
+struct nvmf_target_tenant *target_tenants_nvmf(const struct target_tenants *tenants)
 {
-    for (uint32_t i = 0; i < TARGET_TENANTS; i++) {
+    struct nvmf_target_tenant *out = calloc(TARGET_TENANTS, sizeof(*out));
+
+    for (uint32_t i = 0; i < TARGET_TENANTS && out != NULL; i++) {
         static const struct tenant_spec spare = {.weight = 1};
         const struct tenant_spec *spec = i < tenants->count ? &tenants->spec[i] : &spare;
 
@@ -68,6 +64,7 @@ void target_tenants_nvmf(const struct target_tenants *tenants, struct nvmf_targe
                           [NVMF_TARGET_STORES] = spec->store_ops_per_s},
         };
     }
+    return out;
 }
 
 void target_tenants_stats(const struct target *target, struct target_stats *out_stats)

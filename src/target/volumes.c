@@ -265,7 +265,7 @@ static icms_err change_nvmf(struct target_change *change, struct err_why *why)
 {
     const struct target *target = change->target;
     struct nvmf_target_ns *namespaces = calloc(change->count + 1, sizeof(*namespaces));
-    struct nvmf_target_tenant *tenants = calloc(TARGET_TENANTS, sizeof(*tenants));
+    struct nvmf_target_tenant *tenants = target_tenants_nvmf(&change->tenants);
     icms_err err;
 
     if (namespaces == NULL || tenants == NULL) {
@@ -285,7 +285,6 @@ static icms_err change_nvmf(struct target_change *change, struct err_why *why)
             namespaces[n].host_count = 0;
         }
     }
-    target_tenants_nvmf(&change->tenants, tenants);
     err = nvmf_target_change_new(target->nvmf, namespaces, change->count, tenants, why,
                                  &change->nvmf);
     free(namespaces);
