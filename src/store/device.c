@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store and its device: memory for I/O, what an outcome means, out of service, calls that the
- * loop makes later.
+ * A store and its device: memory for I/O, what an outcome means, out of service.
  *
  * Loop's thread, but for what open does before it runs.
  */
@@ -22,37 +21,6 @@ void *store_pages_new(struct store *store, uint64_t pages)
     store->buffers[store->buffer_count++] = memory;
     return memory;
 }
-
-static void store_deferred_run(struct loop_msg *msg)
-{
-    struct store *store = container_of(msg, struct store, deferred_msg);
-    struct list batch;
-
-    /* what is added from here on runs in a later iteration */
-    list_init(&batch);
-    while (!list_empty(&store->deferred))
-        list_push(&batch, list_pop(&store->deferred));
-    store->deferred_sent = false;
-    while (!list_empty(&batch)) {
-        struct store_deferred *deferred =
-            container_of(list_pop(&batch), struct store_deferred, link);
-
-        deferred->run(deferred);
-    }
-}
-
-void store_defer(struct store *store, struct store_deferred *deferred,
-                 void (*run)(struct store_deferred *))
-{
-    deferred->run = run;
-    list_push(&store->deferred, &deferred->link);
-    if (!store->deferred_sent) {
-        store->deferred_sent = true;
-        loop_send(store->loop, &store->deferred_msg, store_deferred_run);
-    }
-}
-
-/* ---- outcomes ----------------------------------------------------------------------------- */
 
 void store_down(struct store *store)
 {

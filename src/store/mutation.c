@@ -157,9 +157,9 @@ static void mutation_end(struct store_mutation *mutation)
     store->run(store);
 }
 
-static void store_mutation_answer(struct store_deferred *deferred)
+static void store_mutation_answer(struct loop_msg *msg)
 {
-    struct store_mutation *mutation = container_of(deferred, struct store_mutation, deferred);
+    struct store_mutation *mutation = container_of(msg, struct store_mutation, msg);
 
     check(mutation->magic == STORE_MUTATION_MAGIC && mutation->state == MUTATION_ANSWER);
     mutation_end(mutation);
@@ -179,7 +179,7 @@ static void mutation_answer(struct store_mutation *mutation, icms_err err)
     mutation_refund(mutation);
     mutation->err = err;
     mutation->state = MUTATION_ANSWER;
-    store_defer(mutation->store, &mutation->deferred, store_mutation_answer);
+    loop_send(mutation->store->loop, &mutation->msg, store_mutation_answer);
 }
 
 /* ---- the end of a write -----------------------------------------------------------------------

@@ -50,9 +50,9 @@ static void read_end(struct store_reading *reading, icms_err err, enum icms_miss
     read->done(read);
 }
 
-static void store_read_answer(struct store_deferred *deferred)
+static void store_read_answer(struct loop_msg *msg)
 {
-    struct store_reading *reading = container_of(deferred, struct store_reading, deferred);
+    struct store_reading *reading = container_of(msg, struct store_reading, msg);
     struct store_read *read = read_of(reading);
 
     read_end(reading, read->err, read->reason);
@@ -65,7 +65,7 @@ static void read_answer(struct store_reading *reading, icms_err err, enum icms_m
 
     read->err = err;
     read->reason = reason;
-    store_defer(reading->store, &reading->deferred, store_read_answer);
+    loop_send(reading->store->loop, &reading->msg, store_read_answer);
 }
 
 /* The record in memory by its header or, when that is damaged, by the copy at the end. */

@@ -187,9 +187,9 @@ static void reclaim_entries_end(struct store *store)
 }
 
 /* Makes entries of a part of the blocks that are in the index and lie in the segment. */
-static void store_reclaim_sweep(struct store_deferred *deferred)
+static void store_reclaim_sweep(struct loop_msg *msg)
 {
-    struct store *store = container_of(deferred, struct store, reclaim.deferred);
+    struct store *store = container_of(msg, struct store, reclaim.msg);
     struct store_reclaim *reclaim = &store->reclaim;
     uint32_t number = store_segment_number(store, reclaim->segment);
     uint32_t end = reclaim->sweep_cursor + STORE_SWEEP_STEPS;
@@ -205,7 +205,7 @@ static void store_reclaim_sweep(struct store_deferred *deferred)
             (void)store_summary_add(reclaim->summary, &record, block.location.page);
     }
     if (reclaim->sweep_cursor < store_index_end(store->index))
-        store_defer(store, &reclaim->deferred, store_reclaim_sweep);
+        loop_send(store->loop, &reclaim->msg, store_reclaim_sweep);
     else
         reclaim_entries_run(store);
 }
@@ -216,7 +216,7 @@ static void reclaim_sweep(struct store *store)
 
     reclaim->summary->count = reclaim->summary->volume_count = 0;
     reclaim->entry = reclaim->sweep_cursor = 0;
-    store_defer(store, &reclaim->deferred, store_reclaim_sweep);
+    loop_send(store->loop, &reclaim->msg, store_reclaim_sweep);
 }
 
 static void store_reclaim_read_done(struct loop_op *op)
@@ -274,9 +274,9 @@ static bool reclaim_find(const struct store *store, const struct store_entry_df 
            out_block->location.page == page;
 }
 
-static void store_reclaim_go_on(struct store_deferred *deferred)
+static void store_reclaim_go_on(struct loop_msg *msg)
 {
-    reclaim_entries_run(container_of(deferred, struct store, reclaim.deferred));
+    reclaim_entries_run(container_of(msg, struct store, reclaim.msg));
 }
 
 /* Evicts the blocks of the entries, from the one on where it was: in slices, or until evictions for
@@ -297,7 +297,7 @@ static void reclaim_entries_run(struct store *store)
         struct store_block block;
 
         if (reclaim->entry == end && reclaim_is_whole(store)) {
-            store_defer(store, &reclaim->deferred, store_reclaim_go_on);
+            loop_send(store->loop, &reclaim->msg, store_reclaim_go_on);
             return;
         }
         if (!reclaim_find(store, df, rows[df->volume], &block))

@@ -126,7 +126,6 @@ static void store_init(struct store *store, struct loop *loop, const struct stor
     list_init(&store->parked);
     list_init(&store->over);
     list_init(&store->summaries);
-    list_init(&store->deferred);
     list_init(&store->kill.waiting);
     for (uint32_t i = 0; i < STORE_KILL_SEGMENTS; i++)
         list_init(&store->kill.map[i].mutations);
@@ -151,9 +150,12 @@ static void store_limits_set(struct store *store)
                                   STORE_PAGE_BYTES;
 }
 
-static void store_first_run(struct store_deferred *deferred)
+static void store_first_run(struct loop_msg *msg)
 {
-    store_run(container_of(deferred, struct store, first_run));
+    struct store *store = container_of(msg, struct store, first_run);
+
+    store->running = false;
+    store_run(store);
 }
 
 icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err_why *why,
@@ -192,21 +194,23 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     store->since_ns = loop_env_now_ns(loop_env(loop));
     store_budget_note(store);
     /* a full drive makes room as soon as its loop runs */
-    store_defer(store, &store->first_run, store_first_run);
+    store->running = true;
+    loop_send(loop, &store->first_run, store_first_run);
     *out_store = store;
     return ICMS_OK;
 }
 
 bool store_rest(struct store *store)
 {
-    bool rests = !store->running && store->relocate.segment == NULL;
+    bool rests;
 
     check(store->magic == STORE_MAGIC);
     store_down(store);
-    rests = rests && store->metas == 0;
+    rests = !store->running && store->relocate.segment == NULL && store->reclaim.segment == NULL &&
+            store->metas == 0;
     for (uint32_t i = 0; i < STORE_KEY_CHAINS && rests; i++)
         rests = list_empty(&store->keys[i]);
-    return rests && !store->deferred_sent && !loop_file_busy(store->file);
+    return rests && !loop_file_busy(store->file);
 }
 
 void store_close(struct store **store)

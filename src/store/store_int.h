@@ -82,12 +82,6 @@
 
 struct store_summary;
 
-/* Something to be called from the loop, not from inside the call that found it. */
-struct store_deferred {
-    struct list link;                             /* store.deferred */
-    void (*run)(struct store_deferred *deferred); /* what to call   */
-};
-
 enum store_segment_state {
     SEGMENT_FREE,       /* no record in it counts; waits in store.free for a new life            */
     SEGMENT_RENEWING,   /* gets a new life; until its header is durable, blocks of the life before
@@ -200,16 +194,16 @@ struct store_mutation {
     bool admitted;  /* the write budget was charged                               */
     uint32_t volume;
     struct key key;
-    icms_err err;                   /* the answer                                   */
-    struct store *store;            /* where to                                     */
-    struct store_segment *segment;  /* placed: where its record goes                */
-    struct list link;               /* PARKED: volume.parked; KILL: of kill         */
-    struct list key_link;           /* store.keys: the first of its key has it      */
-    struct store_location target;   /* KILL: the record to kill                     */
-    uint32_t page;                  /* of its record                                */
-    uint32_t pages;                 /* of its record                                */
-    struct store_deferred deferred; /* ANSWER                                       */
-    struct loop_op op;              /* DEVICE: the write                           */
+    icms_err err;                  /* the answer                                   */
+    struct store *store;           /* where to                                     */
+    struct store_segment *segment; /* placed: where its record goes                */
+    struct list link;              /* PARKED: volume.parked; KILL: of kill         */
+    struct list key_link;          /* store.keys: the first of its key has it      */
+    struct store_location target;  /* KILL: the record to kill                     */
+    uint32_t page;                 /* of its record                                */
+    uint32_t pages;                /* of its record                                */
+    struct loop_msg msg;           /* ANSWER: to its own loop                      */
+    struct loop_op op;             /* DEVICE: the write                           */
     /* KILL: the record is dead, durably, or in a life that is over; or the drive is out of service
      */
     void (*killed)(struct store_mutation *mutation, icms_err err);
@@ -240,7 +234,7 @@ struct store_reading {
     struct store *store;            /* where from */
     uint64_t nonce;                 /* of the record's segment when the read began */
     struct store_location location; /* of the record */
-    struct store_deferred deferred; /* an answer without the device */
+    struct loop_msg msg;            /* an answer without the device */
     icms_err err;                   /* what the read ends with; once set no part is begun */
     icms_err device_err;            /* of the first part that the device refused */
     struct store_record record;     /* its header; value_bytes 0: not known yet */
@@ -358,7 +352,7 @@ struct store_reclaim {
     bool evicted;                     /* a block was evicted for the quota               */
     uint32_t evicting;                /* mutations below in flight                       */
     struct store_mutation *mutations; /* STORE_QUOTA_EVICTIONS of them                 */
-    struct store_deferred deferred;   /* the next slice                                  */
+    struct loop_msg msg;              /* the next slice                                  */
     struct loop_op op;                /* the read of the summary                         */
     struct store_meta meta;           /* writes the new life                             */
     struct store_meta_write write;    /* of it                                           */
@@ -381,7 +375,7 @@ struct store {
     bool tight;     /* a mutation waits for an index entry                 */
     /* store_run: called when something ended that others may wait for */
     void (*run)(struct store *store);
-    bool running;                   /* inside store_run                                    */
+    bool running;                   /* inside store_run, or before the first one           */
     bool run_again;                 /* store_run was called from inside itself             */
     struct loop *loop;              /* whose thread all of this is on */
     struct loop_file *file;         /* the drive */
@@ -435,10 +429,7 @@ struct store {
     struct store_errors errors;         /* for its log */
     struct policy *policy;              /* says which, and what is written at all */
     struct policy_opts policy_opts;     /* what it was made of */
-    struct store_deferred first_run;    /* the first store_run, when the loop runs     */
-    struct list deferred;               /* store_deferred.link                         */
-    struct loop_msg deferred_msg;       /* runs them                                   */
-    bool deferred_sent;                 /* deferred_msg was sent */
+    struct loop_msg first_run;          /* the first store_run, when the loop runs     */
     void (*on_index)(void *arg, uint32_t volume, const struct key *key,
                      bool is_there);      /* or NULL */
     void *on_index_arg;                   /* its argument */
@@ -515,10 +506,6 @@ void store_overhead_written(struct store *store, uint64_t bytes);
 
 /* Notes what is left of the write budget, for other threads: whenever it was charged. */
 void store_budget_note(struct store *store);
-
-/* Runs deferred->run from the loop. */
-void store_defer(struct store *store, struct store_deferred *deferred,
-                 void (*run)(struct store_deferred *));
 
 /* What the device answered, or IO at a fault point (NULL: there is none): nobody knows what a write
  * that failed left on flash. */
