@@ -96,11 +96,6 @@ static uint32_t target_quick(const struct target *target)
     return target_in(target) & ~atomic_load_explicit(&target->slow, memory_order_acquire);
 }
 
-static struct target_drive *target_req_quick_drive(struct target_req *req)
-{
-    return target_req_next(req, target_quick(req->target));
-}
-
 /* The next one for a value: none that drains. */
 static struct target_drive *target_req_store_drive(struct target_req *req)
 {
@@ -282,7 +277,7 @@ static enum target_step target_read(struct target_req *req, struct target_drive 
 
 static enum target_step target_run_look(struct target_req *req)
 {
-    struct target_drive *drive = target_req_quick_drive(req);
+    struct target_drive *drive = target_req_next(req, target_quick(req->target));
     struct nvmf_target_req *nvmf = req->nvmf;
     uint64_t bytes_max;
 

@@ -4,11 +4,11 @@
  *
  *   control thread        target_volumes_change: what shall be is compared with what is; refused,
  * or a struct target_change with all its memory each drive's loop     CHANGE_BEGIN: volumes begin
- * on it. One that cannot: CHANGE_UNDO on all, and nothing has changed CHANGE_KNOWN: it keeps their
- * generations (generations.c) CHANGE_LIMIT: quotas loop 0
- * CHANGE_NAMES: nvmf/target changes namespaces, on every loop; from then on no command begins that
- * the change forbids each drive's loop     CHANGE_RETIRE: volumes that are gone control thread
- * target_volumes_changed: what others read of volumes and tenants
+ * on it. One that cannot: CHANGE_RETIRE on all, and nothing has changed CHANGE_KNOWN: it keeps
+ * their generations (generations.c) CHANGE_LIMIT: quotas loop 0 CHANGE_NAMES: nvmf/target changes
+ * namespaces, on every loop; from then on no command begins that the change forbids each drive's
+ * loop     CHANGE_RETIRE: volumes that are gone control thread target_volumes_changed: what others
+ * read of volumes and tenants
  *
  * A command keeps the number that it began with; a number is one volume's for ever. So no command
  * in flight has to be waited for, and none can meet another volume.
@@ -23,7 +23,6 @@
 
 enum change_step {
     CHANGE_BEGIN,
-    CHANGE_UNDO,
     CHANGE_KNOWN,
     CHANGE_LIMIT,
     CHANGE_NAMES,
@@ -329,20 +328,12 @@ static void drive_begin(struct target_change *change, struct target_drive *drive
     }
 }
 
-/* Those that began, or may have, end again. */
-static void drive_undo(const struct target_change *change, const struct target_drive *drive)
-{
-    for (uint32_t n = 0; n < change->count; n++)
-        if (change->volumes[n].begins)
-            store_volume_retire(drive->store, n);
-}
-
 static void change_fire(struct loop_timer *timer)
 {
     change_run(&container_of(timer, struct target_change, timer)->msg);
 }
 
-/* The drive knows the generations afterwards; false: it is looked at again. */
+/* False: the drive writes them, and is looked at again. */
 static bool drive_known(struct target_change *change, struct target_drive *drive)
 {
     if (!target_drive_in(change->target, drive->index) ||
@@ -365,10 +356,13 @@ static void drive_limit(const struct target_change *change, struct target_drive 
     store_quota_look(drive->store);
 }
 
+/* Those that are gone, or of a change that is refused those that began, or may have. */
 static void drive_retire(const struct target_change *change, const struct target_drive *drive)
 {
-    for (uint32_t n = 0; n < change->target->volume_count; n++)
-        if (change->target->volumes[n].is_live && !change->volumes[n].is_listed)
+    for (uint32_t n = 0; n < change->count; n++)
+        if (change->err != ICMS_OK
+                ? change->volumes[n].begins
+                : change->target->volumes[n].is_live && !change->volumes[n].is_listed)
             store_volume_retire(drive->store, n);
 }
 
@@ -380,7 +374,7 @@ static bool change_next(struct target_change *change)
     change->drive = 0;
     switch (change->step) {
     case CHANGE_BEGIN:
-        change->step = change->err == ICMS_OK ? CHANGE_KNOWN : CHANGE_UNDO;
+        change->step = change->err == ICMS_OK ? CHANGE_KNOWN : CHANGE_RETIRE;
         return true;
     case CHANGE_KNOWN:
         change->step = CHANGE_LIMIT;
@@ -392,7 +386,6 @@ static bool change_next(struct target_change *change)
         change->step = CHANGE_NAMES;
         nvmf_target_change_start(target->nvmf, change->nvmf, change_named, change);
         return true;
-    case CHANGE_UNDO:
     case CHANGE_NAMES:
     case CHANGE_RETIRE:
         break;
@@ -436,8 +429,6 @@ static void change_run(struct loop_msg *msg)
                 return;
         } else if (change->step == CHANGE_BEGIN) {
             drive_begin(change, drive);
-        } else if (change->step == CHANGE_UNDO) {
-            drive_undo(change, drive);
         } else if (change->step == CHANGE_LIMIT) {
             drive_limit(change, drive);
         } else {
