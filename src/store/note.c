@@ -44,48 +44,41 @@ static uint32_t note_read(struct loop_file *file, const struct uuid *drive, uint
     return failed;
 }
 
-/* A drive whose notes are read without its store. */
-struct note_reader {
-    struct loop_file *file;
-    struct store_super super;
-    struct store_note_df *df; /* [2]: for note_read() */
-};
-
-/* reader_close, whatever this returns. */
-static icms_err reader_open(struct note_reader *reader, struct loop_env *env,
-                            const struct loop_file_opts *open, struct err_why *why)
+/* The first pages of a drive whose store is not open, and of the last of them how many copies could
+ * not be read, and whether none counts. */
+static icms_err notes_read(struct loop_env *env, const struct loop_file_opts *open, uint32_t pages,
+                           struct err_why *why, struct uuid *out_drive, uint8_t *out_bytes,
+                           uint32_t *out_unread, bool *out_lost)
 {
-    icms_err err;
+    struct store_note_df *df = aligned_alloc(STORE_PAGE_BYTES, 2 * sizeof(*df));
+    struct store_super super = {.segments = 0};
+    struct loop_file *file = NULL;
+    icms_err err = df == NULL ? err_set(why, ICMS_NO_MEMORY, "no memory for a note")
+                              : loop_file_open(env, open, why, &file);
 
-    *reader = (struct note_reader){
-        .df = aligned_alloc(STORE_PAGE_BYTES, 2 * sizeof(struct store_note_df))};
-    if (reader->df == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
-    err = loop_file_open(env, open, why, &reader->file);
-    return err == ICMS_OK ? store_super_read(reader->file, open->path, why, &reader->super) : err;
-}
-
-static void reader_close(struct note_reader *reader)
-{
-    loop_file_close(&reader->file);
-    free(reader->df);
+    if (err == ICMS_OK)
+        err = store_super_read(file, open->path, why, &super);
+    for (uint32_t page = 0; page < pages && err == ICMS_OK; page++) {
+        *out_unread = note_read(file, &super.drive, page, df);
+        *out_lost = le64_get(df[1].sequence) == 0;
+        memcpy(out_bytes + (size_t)page * STORE_NOTE_BYTES, df[1].bytes, STORE_NOTE_BYTES);
+    }
+    if (err == ICMS_OK)
+        *out_drive = super.drive;
+    loop_file_close(&file);
+    free(df);
+    return err;
 }
 
 icms_err store_note_read(struct loop_env *env, const char *path, struct err_why *why,
                          struct uuid *out_drive, void *out_bytes, bool *out_lost)
 {
     struct loop_file_opts open = {.path = path, .write = true, .direct = true, .exclusive = true};
-    struct note_reader reader;
-    icms_err err = reader_open(&reader, env, &open, why);
+    uint32_t unread;
+    icms_err err = notes_read(env, &open, 1, why, out_drive, out_bytes, &unread, out_lost);
 
-    if (err == ICMS_OK && note_read(reader.file, &reader.super.drive, 0, reader.df) == 2)
+    if (err == ICMS_OK && unread == 2)
         err = err_set(why, ICMS_IO, "%s: cannot read which drives belong together", path);
-    if (err == ICMS_OK) {
-        *out_drive = reader.super.drive;
-        *out_lost = le64_get(reader.df[1].sequence) == 0;
-        memcpy(out_bytes, reader.df[1].bytes, STORE_NOTE_BYTES);
-    }
-    reader_close(&reader);
     return err;
 }
 
@@ -93,17 +86,11 @@ icms_err store_notes_look(struct loop_env *env, const char *path, struct err_why
                           void *out_pages)
 {
     struct loop_file_opts open = {.path = path, .direct = true};
-    struct note_reader reader;
-    icms_err err = reader_open(&reader, env, &open, why);
+    struct uuid drive;
+    uint32_t unread; /* zeros then */
+    bool lost;
 
-    for (uint32_t page = 0; page < STORE_NOTE_PAGES && err == ICMS_OK; page++) {
-        /* what cannot be read is zeros */
-        (void)note_read(reader.file, &reader.super.drive, page, reader.df);
-        memcpy((uint8_t *)out_pages + (size_t)page * STORE_NOTE_BYTES, reader.df[1].bytes,
-               STORE_NOTE_BYTES);
-    }
-    reader_close(&reader);
-    return err;
+    return notes_read(env, &open, STORE_NOTE_PAGES, why, &drive, out_pages, &unread, &lost);
 }
 
 icms_err store_note_open(struct store *store, struct err_why *why)
