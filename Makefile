@@ -21,8 +21,10 @@ deps:
 deps-check:
 	@tools/deps.sh build check bench demo
 
+# Two more than there are cores: some tests only wait.
 test: all
-	@meson test -C $(BUILD) --no-rebuild --suite unit --print-errorlogs
+	@meson test -C $(BUILD) --no-rebuild --suite unit --no-suite slow --print-errorlogs \
+		--num-processes $$(($$(nproc) + 2))
 
 check: deps-check
 	@tools/check.sh
@@ -110,7 +112,7 @@ clean:
 
 help:
 	@echo 'make           compile into $(BUILD)/, with gcc'
-	@echo 'make test      the tests for every edit, under a minute'
+	@echo 'make test      the tests for every edit, under a minute on two cores: suite unit without slow'
 	@echo 'make check     all tests that fit in 25 minutes: gcc, clang with sanitizers, a Linux guest'
 	@echo '               in QEMU, the demo in short form; ends with N passed, N failed, N skipped'
 	@echo 'make check-deep  the long forms: ThreadSanitizer, long campaigns, fuzzing'

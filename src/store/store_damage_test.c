@@ -648,12 +648,13 @@ static void a_mark_of_damage_goes_when_the_block_comes_back(void **state)
 #backend ": " #test, test, rig_##backend##_setup, rig_##backend##_teardown, NULL           \
     }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         STORE_TESTS(uring),
         STORE_TESTS(sim),
     };
 
+    rig_choose(argc, argv);
     return cmocka_run_group_tests_name("store-damage", tests, NULL, NULL);
 }

@@ -79,7 +79,7 @@ struct run {
 };
 
 static uint64_t first = 1;      /* seed                                       */
-static uint32_t cuts_all = 100; /* to make                                    */
+static uint32_t cuts_all = 100; /* to make; other cases have as many seeds, or twice */
 static uint64_t hits;           /* after cuts                                 */
 static uint64_t counted;        /* that the counters said after cuts          */
 static uint64_t discarded;      /* bytes                                      */
@@ -565,7 +565,7 @@ static bool overwritten_is_there(uint64_t seed)
 
 static void an_overwritten_block_is_there_in_one_version(void **state)
 {
-    for (uint64_t seed = 1; seed <= 400; seed++)
+    for (uint64_t seed = 1; seed <= cuts_all; seed++)
         if (!overwritten_is_there(seed))
             fail_msg("seed %llu", (unsigned long long)seed);
 }
@@ -609,7 +609,7 @@ static bool replaced_is_there(uint64_t seed)
 
 static void a_value_that_is_replaced_is_there_in_one_version(void **state)
 {
-    for (uint64_t seed = 1; seed <= 800; seed++)
+    for (uint64_t seed = 1; seed <= 2 * cuts_all; seed++)
         if (!replaced_is_there(seed))
             fail_msg("seed %llu", (unsigned long long)seed);
 }

@@ -71,6 +71,10 @@ int rig_uring_teardown(void **state);
 int rig_sim_setup(void **state);
 int rig_sim_teardown(void **state);
 
+/* For main(): the argument "uring" chooses the cases whose names begin with it, "sim" all others;
+ * without one all run. */
+void rig_choose(int argc, char **argv);
+
 /* A simulated machine of one's own. */
 void rig_sim_init(struct rig *rig, const struct sim_opts *opts);
 

@@ -968,7 +968,7 @@ static void random_operations_agree_with_the_model(void **state)
 #backend ": " #test, test, rig_##backend##_setup, rig_##backend##_teardown, NULL           \
     }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         STORE_TESTS(uring),
@@ -976,5 +976,6 @@ int main(void)
         cmocka_unit_test(volumes_have_write_streams_of_the_device),
     };
 
+    rig_choose(argc, argv);
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);
 }

@@ -329,11 +329,14 @@ static void a_write_that_waits_is_too_large_by_now(void **state)
     rig_verify(rig);
 }
 
-int main(void)
+#define VOLUME_TEST(test, backend)                                                                 \
+    {                                                                                              \
+#backend ": " #test, test, rig_##backend##_setup, rig_##backend##_teardown, NULL           \
+    }
+#define BOTH(test) VOLUME_TEST(test, sim), VOLUME_TEST(test, uring)
+
+int main(int argc, char **argv)
 {
-#define BOTH(test)                                                                                 \
-    cmocka_unit_test_setup_teardown(test, rig_sim_setup, rig_sim_teardown),                        \
-        cmocka_unit_test_setup_teardown(test, rig_uring_setup, rig_uring_teardown)
     const struct CMUnitTest tests[] = {
         BOTH(a_volume_begins),
         BOTH(numbers_may_be_left_free),
@@ -346,5 +349,6 @@ int main(void)
         BOTH(a_write_that_waits_is_too_large_by_now),
     };
 
+    rig_choose(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
