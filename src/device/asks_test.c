@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -249,17 +248,8 @@ static void a_pin_that_the_driver_lost_is_gone(void **state)
  * engine's is stuck: the copier is left behind, in a process of its own. */
 static void a_driver_that_waits_for_the_engine_is_left_behind(void **state)
 {
-    int status = 0;
-    pid_t child = fork();
-
     (void)state;
-    if (child == 0) {
-        (void)execl("/proc/self/exe", "asks_test", "sync", (char *)NULL);
-        _exit(9);
-    }
-    assert_true(waitpid(child, &status, 0) == child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    child_run("sync", NULL);
 }
 
 static int sync_main(void)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -132,4 +133,20 @@ void wait_users(struct fixture *f, uint32_t users)
         assert_true(now_ms() - begin < WAIT_MS);
         (void)usleep(100);
     }
+}
+
+void child_run(const char *what, const char *libraries)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        if (libraries != NULL)
+            (void)setenv("LD_LIBRARY_PATH", libraries, 1);
+        (void)execl("/proc/self/exe", "test", what, (char *)NULL);
+        _exit(9);
+    }
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
 }

@@ -45,4 +45,9 @@ struct device_copy *start(struct fixture *f, enum device_direction direction, ui
 enum device_copy_over wait_over(const struct device_copy *copy);
 void wait_users(struct fixture *f, uint32_t users);
 
+/* Runs the program again, in a process and with a driver of its own, which may stay behind: main
+ * is given what as its argument, and has to return 0. libraries: where that driver is, as in
+ * LD_LIBRARY_PATH; "" is nowhere, NULL where this one is. */
+void child_run(const char *what, const char *libraries);
+
 #endif

@@ -651,31 +651,14 @@ static void a_context_that_was_destroyed_is_an_error(void **state)
     assert_non_null(strstr(why.text, "ERROR_CONTEXT_IS_DESTROYED"));
 }
 
-/* In a process of its own, with a driver of its own: what stays behind stays for ever. */
-static void child_run(const char *what)
-{
-    int status = 0;
-    pid_t child = fork();
-
-    if (child == 0) {
-        if (strcmp(what, "old") == 0)
-            (void)setenv("LD_LIBRARY_PATH", getenv("ICMS_TEST_LIBRARIES"), 1);
-        (void)execl("/proc/self/exe", "device_test", what, (char *)NULL);
-        _exit(9);
-    }
-    assert_true(waitpid(child, &status, 0) == child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-}
-
 static void a_driver_that_does_not_return_is_left_behind(void **state)
 {
-    child_run("hang");
+    child_run("hang", NULL);
 }
 
 static void a_driver_that_fails_while_copies_run_is_left_behind(void **state)
 {
-    child_run("stuck");
+    child_run("stuck", NULL);
 }
 
 static int hang_main(void)
@@ -708,7 +691,7 @@ static void a_driver_that_hangs_while_it_pins_is_left_behind(void **state)
 {
     if (!IS_CUDA)
         skip(); /* the fake hangs at mappings that may not be written to */
-    child_run("pin");
+    child_run("pin", NULL);
 }
 
 static int pin_main(void)
@@ -826,17 +809,7 @@ static void a_child_of_fork_is_told(void **state)
 /* No library: in a process that the loader leaves alone. */
 static void a_machine_without_a_driver_says_so(void **state)
 {
-    int status = 0;
-    pid_t child = fork();
-
-    if (child == 0) {
-        (void)unsetenv("LD_LIBRARY_PATH");
-        (void)execl("/proc/self/exe", "device_test", "none", (char *)NULL);
-        _exit(9);
-    }
-    assert_true(waitpid(child, &status, 0) == child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    child_run("none", "");
 }
 
 /* Another library has its name, as one of an old driver would: functions are missing. */
@@ -853,8 +826,7 @@ static void a_library_that_lacks_functions_is_too_old(void **state)
     assert_non_null(mkdtemp(folder));
     (void)snprintf(path, sizeof(path), "%s/%s", folder, LIBRARY);
     assert_int_equal(symlink(real, path), 0);
-    assert_int_equal(setenv("ICMS_TEST_LIBRARIES", folder, 1), 0);
-    child_run("old");
+    child_run("old", folder);
     (void)unlink(path);
     (void)rmdir(folder);
 }
