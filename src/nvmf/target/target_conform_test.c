@@ -44,17 +44,6 @@ static uint16_t feature_set(struct peer *peer, uint8_t fid, uint32_t value)
     return cqe.status;
 }
 
-static uint16_t cc_set(struct peer *admin, uint32_t cc)
-{
-    struct nvme_property property = {.set = true, .offset = NVME_REG_CC, .value = cc};
-    struct nvme_sqe_wf sqe;
-    struct nvme_cqe cqe;
-
-    nvme_property_encode(&property, &sqe);
-    assert_true(peer_plain(admin, &sqe, &cqe));
-    return cqe.status;
-}
-
 static uint32_t csts(struct peer *admin)
 {
     struct nvme_property property = {.offset = NVME_REG_CSTS};
@@ -65,14 +54,6 @@ static uint32_t csts(struct peer *admin)
     assert_true(peer_plain(admin, &sqe, &cqe));
     assert_int_equal(cqe.status, NVME_SC_SUCCESS);
     return cqe.dw0;
-}
-
-static struct peer *discovery_peer(struct rig *rig)
-{
-    struct peer *peer = rig_peer(rig);
-
-    memcpy(peer->subsys, NVME_DISCOVERY, sizeof(NVME_DISCOVERY));
-    return peer;
 }
 
 static void expect_closed(struct peer *peer)
@@ -102,7 +83,7 @@ static void a_reset_ends_the_io_queues_and_frees_their_ids(void **state)
     (void)peer_submit(busy, &sqe, 0);
     rig_run(rig, 10);
     assert_int_equal(rig->held_count, 1);
-    assert_int_equal(cc_set(admin, NVME_CC_START & ~NVME_CC_ENABLE), NVME_SC_SUCCESS);
+    assert_int_equal(rig_cc_set(admin, NVME_CC_START & ~NVME_CC_ENABLE), NVME_SC_SUCCESS);
     expect_closed(idle);
     expect_closed(busy);
     assert_int_equal(csts(admin), NVME_CSTS_READY);
@@ -111,7 +92,7 @@ static void a_reset_ends_the_io_queues_and_frees_their_ids(void **state)
     rig_stats(rig, &stats);
     assert_int_equal(stats.connections, 1);
     assert_int_equal(stats.timeouts, 0);
-    assert_int_equal(cc_set(admin, NVME_CC_START), NVME_SC_SUCCESS);
+    assert_int_equal(rig_cc_set(admin, NVME_CC_START), NVME_SC_SUCCESS);
     assert_int_equal(csts(admin), NVME_CSTS_READY);
     again = rig_io(rig, admin, 2, 0);
     assert_int_equal(peer_exist(again, 1, "k", &cqe), NVME_SC_KV_NO_KEY);
@@ -130,14 +111,14 @@ static void a_shutdown_ends_with_a_reset(void **state)
     struct rig *rig = rig_new(1, NULL);
     struct peer *admin = rig_admin(rig, 0), *io;
 
-    assert_int_equal(cc_set(admin, NVME_CC_START | NVME_CC_SHN_NORMAL), NVME_SC_SUCCESS);
+    assert_int_equal(rig_cc_set(admin, NVME_CC_START | NVME_CC_SHN_NORMAL), NVME_SC_SUCCESS);
     assert_int_equal(NVME_CSTS_SHST(csts(admin)), 2);
-    assert_int_equal(cc_set(admin, NVME_CC_START), NVME_SC_SUCCESS);
+    assert_int_equal(rig_cc_set(admin, NVME_CC_START), NVME_SC_SUCCESS);
     assert_int_equal(NVME_CSTS_SHST(csts(admin)), 2);
-    assert_int_equal(cc_set(admin, NVME_CC_SHN_NORMAL), NVME_SC_SUCCESS);
+    assert_int_equal(rig_cc_set(admin, NVME_CC_SHN_NORMAL), NVME_SC_SUCCESS);
     rig_run(rig, 10);
     assert_int_equal(csts(admin), NVME_CSTS_SHUTDOWN);
-    assert_int_equal(cc_set(admin, NVME_CC_START), NVME_SC_SUCCESS);
+    assert_int_equal(rig_cc_set(admin, NVME_CC_START), NVME_SC_SUCCESS);
     assert_int_equal(csts(admin), NVME_CSTS_READY);
     io = rig_io(rig, admin, 1, 0);
     peer_free(&io);
@@ -159,21 +140,22 @@ static void what_cannot_be_enabled_is_refused(void **state)
     };
     struct rig *rig = rig_new(1, NULL);
     struct peer *admin = rig_peer(rig);
-    struct peer *discovery = discovery_peer(rig);
+    struct peer *discovery = rig_discovery_peer(rig);
     struct nvme_cqe cqe;
 
     assert_true(peer_hello(admin, 0) && peer_connect(admin, 0, &cqe));
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        assert_int_equal(cc_set(admin, bad[i]), NVME_SC_FIELD);
+        assert_int_equal(rig_cc_set(admin, bad[i]), NVME_SC_FIELD);
         assert_int_equal(csts(admin), 0);
     }
-    assert_int_equal(cc_set(admin, NVME_CC_START), NVME_SC_SUCCESS);
+    assert_int_equal(rig_cc_set(admin, NVME_CC_START), NVME_SC_SUCCESS);
     assert_int_equal(csts(admin), NVME_CSTS_READY);
-    assert_int_equal(cc_set(admin, NVME_CC_START ^ 0x60), NVME_SC_FIELD); /* while it is enabled */
+    assert_int_equal(rig_cc_set(admin, NVME_CC_START ^ 0x60),
+                     NVME_SC_FIELD); /* while it is enabled */
     assert_int_equal(csts(admin), NVME_CSTS_READY);
     /* Without I/O queues their entries need no sizes. */
     assert_true(peer_hello(discovery, 0) && peer_connect(discovery, 0, &cqe));
-    assert_int_equal(cc_set(discovery, NVME_CC_ENABLE), NVME_SC_SUCCESS);
+    assert_int_equal(rig_cc_set(discovery, NVME_CC_ENABLE), NVME_SC_SUCCESS);
     assert_int_equal(csts(discovery), NVME_CSTS_READY);
     peer_free(&discovery);
     peer_free(&admin);
@@ -216,7 +198,7 @@ static void queues_are_granted_only_before_any_is_made(void **state)
     peer_free(&io);
     rig_run(rig, 10);
     assert_int_equal(feature_set(admin, NVME_FEATURE_QUEUES, 3 | 3 << 16), NVME_SC_SEQUENCE);
-    assert_int_equal(cc_set(admin, 0), NVME_SC_SUCCESS);
+    assert_int_equal(rig_cc_set(admin, 0), NVME_SC_SUCCESS);
     rig_run(rig, 10);
     assert_int_equal(feature_set(admin, NVME_FEATURE_QUEUES, 3 | 3 << 16), NVME_SC_SUCCESS);
     peer_free(&admin);
@@ -240,7 +222,7 @@ static void settings_of_hosts_are_compared(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
     struct peer *first = rig_admin(rig, 0), *second = rig_admin(rig, 0);
-    struct peer *discovery = discovery_peer(rig);
+    struct peer *discovery = rig_discovery_peer(rig);
     const uint64_t refused = (uint64_t)NVME_SC_NAMESPACE << 32;
     struct nvmf_target_differs differs;
     struct nvmf_target_stats stats;
@@ -298,7 +280,7 @@ static void the_epoch_that_a_host_tells_is_shown(void **state)
     static struct nvmf_target_connected hosts[NVMF_TARGET_CONNECTED];
     struct rig *rig = rig_new(1, NULL);
     struct peer *first = rig_admin(rig, 0), *second = rig_admin(rig, 0);
-    struct peer *discovery = discovery_peer(rig);
+    struct peer *discovery = rig_discovery_peer(rig);
     struct nvmf_target_stats stats;
     uint64_t now_ns;
     uint32_t more;
@@ -462,7 +444,7 @@ static void only_events_that_exist_can_be_asked_for(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
     struct peer *admin = rig_admin(rig, 0);
-    struct peer *discovery = discovery_peer(rig);
+    struct peer *discovery = rig_discovery_peer(rig);
     const uint32_t common = NVME_ASYNC_CRITICAL_WARNINGS;
 
     assert_true(peer_admin(discovery, 0));
@@ -627,7 +609,7 @@ static void access_is_reported_as_identify_says(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
     struct peer *admin = rig_admin(rig, 0);
-    struct peer *discovery = discovery_peer(rig);
+    struct peer *discovery = rig_discovery_peer(rig);
     uint8_t page[NVME_PAGE_BYTES], log[16 + 32 + 4 * LIMIT_VOLUMES];
     uint32_t bytes = sizeof(log);
     struct nvme_log groups = {
@@ -685,7 +667,7 @@ static void offsets_past_the_end_of_a_log_are_refused(void **state)
                 {NVME_LOG_EFFECTS, 4096}, {NVME_LOG_ANA, 16 + 32 + 4 * LIMIT_VOLUMES}};
     struct rig *rig = rig_new(1, NULL);
     struct peer *admin = rig_admin(rig, 0);
-    struct peer *discovery = discovery_peer(rig);
+    struct peer *discovery = rig_discovery_peer(rig);
     uint8_t data[64];
 
     for (size_t i = 0; i < sizeof(logs) / sizeof(logs[0]); i++) {
@@ -708,7 +690,7 @@ static void offsets_past_the_end_of_a_log_are_refused(void **state)
 static void discovery_claims_only_the_logs_that_it_has(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
-    struct peer *discovery = discovery_peer(rig);
+    struct peer *discovery = rig_discovery_peer(rig);
     struct peer *admin = rig_admin(rig, 0);
     uint8_t page[NVME_PAGE_BYTES];
     bool claimed;
@@ -736,7 +718,7 @@ static void discovery_lists_itself_first(void **state)
     uint8_t data[3072];
 
     for (int i = 0; i < 2; i++) {
-        struct peer *discovery = discovery_peer(rig);
+        struct peer *discovery = rig_discovery_peer(rig);
 
         assert_true(peer_admin(discovery, 0));
         assert_int_equal(log_read(discovery, NVME_LOG_DISCOVERY, 0, data, sizeof(data)), 0);
@@ -850,124 +832,6 @@ static void a_critical_warning_is_an_event(void **state)
     rig_free(&rig);
 }
 
-/* ---- lost controllers ----------------------------------------------------------------------- */
-
-static void expect_loss(struct rig *rig, uint16_t qid, bool keep_alive, icms_err why)
-{
-    struct nvmf_target_loss loss;
-    uint64_t missed;
-
-    rig_run(rig, 20);
-    assert_true(nvmf_target_loss_take(rig->target, &loss, &missed));
-    assert_int_equal(missed, 0);
-    assert_string_equal(loss.hostnqn, "nqn.2026-01.io.icms:test-host");
-    assert_int_equal(loss.qid, qid);
-    assert_int_equal(loss.keep_alive, keep_alive);
-    if (!keep_alive)
-        assert_int_equal(loss.why, why);
-    assert_false(nvmf_target_loss_take(rig->target, &loss, &missed));
-}
-
-static void expect_no_loss(struct rig *rig)
-{
-    struct nvmf_target_loss loss;
-    uint64_t missed;
-
-    rig_run(rig, 20);
-    assert_false(nvmf_target_loss_take(rig->target, &loss, &missed));
-}
-
-static void a_lost_controller_is_told_once_with_its_cause(void **state)
-{
-    struct rig *rig = rig_new(2, NULL);
-    struct peer *admin, *io[3];
-    union nvme_tcp_pdu pdu;
-
-    for (int round = 0; round < 3; round++) {
-        admin = rig_peer(rig);
-        admin->kato_ms = round == 0 ? 1000 : 0;
-        assert_true(peer_admin(admin, 0));
-        for (int i = 0; i < 3; i++)
-            io[i] = rig_io(rig, admin, (uint16_t)(i + 1), 0);
-        if (round == 0) {
-            rig_run(rig, 3000);
-            expect_loss(rig, 0, true, ICMS_DEADLINE);
-        } else if (round == 1) {
-            peer_free(&admin);
-            expect_loss(rig, 0, false, ICMS_RESET);
-        } else {
-            /* A queue breaks first; the host gives up the rest because of that. */
-            nvme_tcp_data_encode(&pdu, NVME_TCP_H2C_DATA, 0, 1, 1, 0, 4);
-            assert_true(peer_send_pdu(io[1], &pdu, "abcd", 4));
-            rig_run(rig, 1000);
-            expect_no_loss(rig);
-            peer_free(&io[0]);
-            peer_free(&admin);
-            expect_loss(rig, 2, false, ICMS_PROTOCOL);
-        }
-        for (int i = 0; i < 3; i++)
-            peer_free(&io[i]);
-        peer_free(&admin);
-        expect_no_loss(rig);
-    }
-    rig_expect_clean(rig);
-    rig_free(&rig);
-}
-
-static void an_end_that_a_host_announced_is_no_loss(void **state)
-{
-    struct rig *rig = rig_new(2, NULL);
-    struct peer *admin, *io;
-
-    for (int round = 0; round < 4; round++) {
-        admin = round == 2 ? discovery_peer(rig) : rig_peer(rig);
-        assert_true(peer_admin(admin, 0));
-        io = round == 2 ? NULL : rig_io(rig, admin, 1, 0);
-        if (round == 0) {
-            peer_free(&io); /* as Linux does it: the I/O queues first */
-            assert_int_equal(cc_set(admin, NVME_CC_START | NVME_CC_SHN_NORMAL), NVME_SC_SUCCESS);
-        } else if (round == 1) {
-            assert_int_equal(cc_set(admin, 0), NVME_SC_SUCCESS);
-        } else if (round == 3) {
-            nvmf_target_drain(rig->target);
-            rig_run(rig, 500);
-        }
-        peer_free(&admin);
-        expect_no_loss(rig);
-        peer_free(&io);
-        expect_no_loss(rig);
-    }
-    rig_expect_clean(rig);
-    rig_free(&rig);
-}
-
-/* What is not taken in time is counted, not kept. */
-static void many_losses_are_bounded(void **state)
-{
-    struct rig *rig = rig_new(1, NULL);
-    struct nvmf_target_loss loss;
-    uint64_t missed, missed_all = 0;
-    int taken = 0;
-
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < 20; i++) {
-            struct peer *admin = rig_admin(rig, 0);
-
-            peer_free(&admin);
-            rig_run(rig, 5);
-        }
-        rig_run(rig, 100);
-        while (nvmf_target_loss_take(rig->target, &loss, &missed)) {
-            missed_all += missed;
-            taken++;
-        }
-    }
-    assert_int_equal(taken + missed_all, 40);
-    assert_int_equal(taken, 16);
-    rig_expect_clean(rig);
-    rig_free(&rig);
-}
-
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -992,9 +856,6 @@ int main(void)
         cmocka_unit_test(discovery_lists_itself_first),
         cmocka_unit_test(the_health_log_says_what_is_known),
         cmocka_unit_test(a_critical_warning_is_an_event),
-        cmocka_unit_test(a_lost_controller_is_told_once_with_its_cause),
-        cmocka_unit_test(an_end_that_a_host_announced_is_no_loss),
-        cmocka_unit_test(many_losses_are_bounded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,6 +76,12 @@ void rig_put(struct rig *rig, uint32_t ns, const char *key, uint32_t bytes);
 /* A connected peer; it must succeed. */
 struct peer *rig_peer(struct rig *rig);
 
+/* One that will connect to the discovery service. */
+struct peer *rig_discovery_peer(struct rig *rig);
+
+/* Writes the register CC of a controller: the status. */
+uint16_t rig_cc_set(struct peer *admin, uint32_t cc);
+
 /* A peer that is the admin queue of an enabled controller; an I/O queue of it. */
 struct peer *rig_admin(struct rig *rig, uint8_t digests);
 struct peer *rig_io(struct rig *rig, const struct peer *admin, uint16_t qid, uint8_t digests);

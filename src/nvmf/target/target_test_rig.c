@@ -345,6 +345,25 @@ struct peer *rig_peer(struct rig *rig)
     return peer;
 }
 
+struct peer *rig_discovery_peer(struct rig *rig)
+{
+    struct peer *peer = rig_peer(rig);
+
+    memcpy(peer->subsys, NVME_DISCOVERY, sizeof(NVME_DISCOVERY));
+    return peer;
+}
+
+uint16_t rig_cc_set(struct peer *admin, uint32_t cc)
+{
+    struct nvme_property property = {.set = true, .offset = NVME_REG_CC, .value = cc};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_property_encode(&property, &sqe);
+    assert_true(peer_plain(admin, &sqe, &cqe));
+    return cqe.status;
+}
+
 struct peer *rig_admin(struct rig *rig, uint8_t digests)
 {
     struct peer *peer = rig_peer(rig);
