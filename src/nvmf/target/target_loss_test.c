@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a target tells of controllers that it lost: once each, with the cause, and not of ends that a
- * host announced.
+ * What a target tells of controllers that it lost: once each, with the cause, and not of ends that
+ * a host announced.
  */
 #include "nvmf/target/target_test.h"
 
@@ -78,7 +78,8 @@ static void an_end_that_a_host_announced_is_no_loss(void **state)
         io = round == 2 ? NULL : rig_io(rig, admin, 1, 0);
         if (round == 0) {
             peer_free(&io); /* as Linux does it: the I/O queues first */
-            assert_int_equal(rig_cc_set(admin, NVME_CC_START | NVME_CC_SHN_NORMAL), NVME_SC_SUCCESS);
+            assert_int_equal(rig_cc_set(admin, NVME_CC_START | NVME_CC_SHN_NORMAL),
+                             NVME_SC_SUCCESS);
         } else if (round == 1) {
             assert_int_equal(rig_cc_set(admin, 0), NVME_SC_SUCCESS);
         } else if (round == 3) {
