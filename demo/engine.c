@@ -15,12 +15,12 @@
  * here: the tokens and logits are those of mode none, whatever the tier answers.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model.h"
+#include "options.h"
 #include "prefix_cache.h"
 
 enum {
@@ -265,51 +265,24 @@ static int usage(void)
 
 static bool parse(struct engine *engine, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"mode", required_argument, NULL, 'm'},
-        {"model", required_argument, NULL, 'f'},
-        {"prompt", required_argument, NULL, 'p'},
-        {"tier", required_argument, NULL, 'u'},
-        {"volume", required_argument, NULL, 'v'},
-        {"generate", required_argument, NULL, 'g'},
-        {"tokens-max", required_argument, NULL, 't'},
-        {"think", no_argument, NULL, 'w'},
-        {NULL, 0, NULL, 0},
+    const char *mode = "";
+    const struct options_row rows[] = {
+        {"mode", .text = &mode},
+        {"model", .text = &engine->model_path},
+        {"prompt", .text = &engine->prompt_path},
+        {"tier", .text = &engine->tier_path},
+        {"volume", .text = &engine->volume_name},
+        {"generate", .number = &engine->generate_count},
+        {"tokens-max", .number = &engine->tokens_max},
+        {"think", .flag = &engine->thinks},
+        {NULL},
     };
-    int option;
 
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (option) {
-        case 'm':
-            engine->mode = MODE_NONE;
-            while (engine->mode < MODE_COUNT && strcmp(optarg, mode_names[engine->mode]) != 0)
-                engine->mode++;
-            break;
-        case 'f':
-            engine->model_path = optarg;
-            break;
-        case 'p':
-            engine->prompt_path = optarg;
-            break;
-        case 'u':
-            engine->tier_path = optarg;
-            break;
-        case 'v':
-            engine->volume_name = optarg;
-            break;
-        case 'g':
-            engine->generate_count = atoi(optarg);
-            break;
-        case 't':
-            engine->tokens_max = atoi(optarg);
-            break;
-        case 'w':
-            engine->thinks = true;
-            break;
-        default:
-            return false;
-        }
-    }
+    if (!options_parse(rows, argc, argv))
+        return false;
+    engine->mode = MODE_NONE;
+    while (engine->mode < MODE_COUNT && strcmp(mode, mode_names[engine->mode]) != 0)
+        engine->mode++;
     if (engine->thinks && engine->mode != MODE_LOAD && engine->mode != MODE_SERVE)
         return false;
     return engine->mode != MODE_COUNT && engine->model_path != NULL &&
@@ -320,8 +293,7 @@ static bool parse(struct engine *engine, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    static struct engine engine = {
-        .mode = MODE_COUNT, .generate_count = 24, .tokens_max = MODEL_TOKENS_MAX};
+    static struct engine engine = {.generate_count = 24, .tokens_max = MODEL_TOKENS_MAX};
     bool ok;
 
     if (!parse(&engine, argc, argv))

@@ -13,12 +13,12 @@
  * the spare sequence is empty. The cache of load is never told how long computing takes, so it
  * loads all that is there; that of choice is told it of every prompt.
  */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model.h"
+#include "options.h"
 #include "prefix_cache.h"
 
 enum {
@@ -190,43 +190,19 @@ static int usage(void)
 
 static bool parse(struct server *server, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"volume", required_argument, NULL, 'v'},
-        {"stores", required_argument, NULL, 's'},
-        {"loads", required_argument, NULL, 'l'},
-        {"block-tokens", required_argument, NULL, 'b'},
-        {"tokens", required_argument, NULL, 't'},
-        {NULL, 0, NULL, 0},
+    const struct options_row rows[] = {
+        {"model", .text = &server->model_path},
+        {"volume", .text = &server->volume_name},
+        {"stores", .text = &server->stores_path},
+        {"loads", .text = &server->loads_path},
+        {"block-tokens", .number = &server->block_tokens},
+        {"tokens", .number = &server->prompt_tokens},
+        {NULL},
     };
-    int option;
 
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (option) {
-        case 'm':
-            server->model_path = optarg;
-            break;
-        case 'v':
-            server->volume_name = optarg;
-            break;
-        case 's':
-            server->stores_path = optarg;
-            break;
-        case 'l':
-            server->loads_path = optarg;
-            break;
-        case 'b':
-            server->block_tokens = atoi(optarg);
-            break;
-        case 't':
-            server->prompt_tokens = atoi(optarg);
-            break;
-        default:
-            return false;
-        }
-    }
-    return optind == argc && server->model_path != NULL && server->volume_name != NULL &&
-           server->stores_path != NULL && server->loads_path != NULL && server->block_tokens > 0 &&
+    return options_parse(rows, argc, argv) && server->model_path != NULL &&
+           server->volume_name != NULL && server->stores_path != NULL &&
+           server->loads_path != NULL && server->block_tokens > 0 &&
            server->prompt_tokens > server->block_tokens &&
            server->prompt_tokens <= MODEL_TOKENS_MAX - MODEL_BLOCK_TOKENS;
 }
