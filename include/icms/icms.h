@@ -28,9 +28,23 @@
  * When an agent dies or stops. Blocks that are under way get ICMS_PEER_DOWN when it died; when it
  * only stopped, loads are misses with reason deadline at most 20 ms after their deadline (where
  * threads get a core at once), and further ones at once, until it goes on. A unix: handle whose
- * agent died answers ICMS_PEER_DOWN, and looks in calls, every 250 ms at most, for one that took
- * its place at the same socket: volumes, leases and buffers stay valid, what was stored there alone
- * is a miss.
+ * agent died answers ICMS_PEER_DOWN at once, icms_match and gets are misses then, and a thread of
+ * the handle attaches to the one that takes its place at the same socket: it tries at once, after
+ * 100 ms, and up to a second after each further attempt. Volumes, leases and buffers stay valid, what was stored there
+ * alone is a miss. An agent that is there and cannot be used gives its error to calls in the place
+ * of PEER_DOWN, until one comes that can be: VERSION (another release), PERMISSION, PROTOCOL, ...
+ * `log` gets a line when an agent is gone, or another reason keeps it from being used, and one when
+ * the handle is attached again.
+ *
+ * When there is no agent yet. With `agent_optional`, icms_open of "unix:" gives a handle also while
+ * nobody answers at the socket: one whose agent died, as above, and icms_volume_open gives volumes
+ * that are not known yet. The handle attaches by itself when the agent comes. Until then every
+ * call answers PEER_DOWN, as does icms_volume_state, by which an engine finds out whether there is
+ * anything to ask. icms_volume_info says a uuid of zeros and value_bytes_max 0 until the volume is
+ * known; chains that are begun before it have keys of length 0. Memory of devices may be registered. What is wrong whatever agent comes is an error at once: options, the list of keys,
+ * the name of a volume; so is an agent that is there and cannot be used. When the agent comes and
+ * does not have the volume, calls on it answer NO_VOLUME, and NO_KEY or CONFIG where keys and
+ * volume do not agree; `log` gets the sentence that icms_volume_open would have given.
  *
  * When icms itself fails. A unix: handle never ends its process. If libicms finds that a rule of
  * its own is broken, it closes the handle: `log` of its options gets one line, which begins with
@@ -91,7 +105,9 @@ struct icms_options {
     uint64_t directory_bytes; /* dir: size of the cache, whole MiB; 0: as it is, a new one 1 GiB  */
     uint64_t value_bytes_max; /* dir: largest value of volumes made there; 0: 8 MiB               */
     void (*log)(void *log_arg, const char *line); /* gets one line when a handle is closed after
-                                an internal error (unix:, see above), one for each context of a
+                                an internal error, when its agent is gone or not there yet, and
+                                when it is attached to one that came (unix:, see above), one for
+                                each context of a
                                 device whose driver fails or does not pin the agent's memory, and
                                 one for each pod map that the agent of pod: does not use, or not
                                 all of; on the thread that found out. It may use icms, but for
@@ -99,6 +115,8 @@ struct icms_options {
     void *log_arg;    /* for log                                                             */
     const char *keys; /* path of the list of keys of encrypted volumes, icms-keys.yaml(5);
                          NULL: $ICMS_KEYS; "" or neither: no keys                          */
+    uint32_t agent_optional; /* unix: 1: the agent may come later, see above; 0: icms_open fails
+                                without one                                                   */
 };
 
 ICMS_API void icms_options_init(struct icms_options *options);
@@ -108,7 +126,8 @@ ICMS_API void icms_options_init(struct icms_options *options);
  *   "pod:/etc/icms/agent.yaml"   the agent inside this process, speaking to the enclosures itself
  *   "dir:/var/cache/kv"          one process, one directory, no daemon; made when it is missing
  *   "unix:" alone takes $ICMS_SOCKET or the default socket.
- * options may be NULL. PEER_DOWN, REFUSED, LOCKED (why names the holder's pid), CONFIG, ... */
+ * options may be NULL. PEER_DOWN, REFUSED, LOCKED (why names the holder's pid), CONFIG, ... An
+ * agent has 2 s to answer. */
 ICMS_API icms_err icms_open(const char *where, const struct icms_options *options, char *why,
                             size_t why_bytes, struct icms **out_icms) ICMS_MUST_CHECK;
 
@@ -126,13 +145,15 @@ ICMS_API const char *icms_version(void);
  * it, and when no enclosure has it. NO_KEY: it is encrypted, and the list of keys does not have it;
  * CONFIG: the list has it, and it is not encrypted. dir: makes the volume when it is missing (its
  * name of letters, digits, '.', '_' and '-'); for that it waits until requests under way are over,
- * and is BUSY while leases or buffers are out. */
+ * and is BUSY while leases or buffers are out. With `agent_optional` it succeeds while the agent is
+ * not there. */
 ICMS_API icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t why_bytes,
                                    struct icms_volume **out_volume) ICMS_MUST_CHECK;
 
 /* Only when no request on it is under way. Sets *volume to NULL; *volume may be NULL. */
 ICMS_API void icms_volume_close(struct icms_volume **volume);
 
+/* Of a volume that is not known yet (`agent_optional`): the name, and else zeros. */
 struct icms_volume_info {
     char name[ICMS_NAME_BYTES];
     uint8_t uuid[16];
@@ -151,6 +172,11 @@ struct icms_volume_info {
  * when they were begun. Leases stay valid until they are given back. Puts that were not flushed
  * fail the next flush, once. A volume that leaves the map answers NO_VOLUME until it comes back. */
 ICMS_API void icms_volume_info(const struct icms_volume *volume, struct icms_volume_info *out_info);
+
+/* What a call on the volume would answer now, as far as that is known without asking the agent: OK,
+ * and then the volume is known; PEER_DOWN, NO_VOLUME, NO_KEY, CONFIG, VERSION, ...: no call can do
+ * anything now. Does not wait for the agent. */
+ICMS_API icms_err icms_volume_state(struct icms_volume *volume) ICMS_MUST_CHECK;
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
@@ -172,7 +198,8 @@ struct icms_key {
                                           for raw volumes                                        */
     uint8_t bytes[ICMS_KEY_BYTES];     /* on the wire; the ones past length must be zero         */
     uint8_t length;                    /* 1 .. 16; 0: a key that could not be made: no memory for
-                                          its hash. Blocks with it get KEY_SIZE, and so do all that
+                                          its hash, or its chain was begun before its volume was
+                                          known. Blocks with it get KEY_SIZE, and so do all that
                                           follow in its chain                                    */
 };
 
@@ -199,7 +226,7 @@ struct icms_chain {
 };
 
 /* Begins a chain. The derivation is written down in src/client/key.c, so that others can do the
- * same. */
+ * same. Of a volume that is not known yet all keys have length 0. */
 ICMS_API void icms_chain_init(struct icms_chain *chain, const struct icms_volume *volume,
                               const struct icms_layout *layout);
 

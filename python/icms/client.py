@@ -13,7 +13,7 @@ import json
 import mmap
 import operator
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, overload
 import uuid as uuids
@@ -393,21 +393,40 @@ class Volume:
     arguments raise TypeError, ValueError or BufferError.
     """
 
-    __slots__ = ("client", "_volume", "name", "uuid", "value_bytes_max", "run_blocks", "sealed")
+    __slots__ = ("client", "_volume", "name")
 
     def __init__(self, client: Client, volume: _icms.Volume) -> None:
-        name, uuid, value_bytes_max, run_blocks, sealed = volume.info()
         #: The client it was opened from.
         self.client = client
         self._volume = volume
-        self.name = name
-        self.uuid = uuids.UUID(bytes=uuid)
-        #: Largest value that can be put.
-        self.value_bytes_max = value_bytes_max
-        #: Blocks of a chain that are placed together.
-        self.run_blocks = run_blocks
-        #: True when values carry a trailer that is checked at each get.
-        self.sealed = sealed
+        self.name = volume.info()[0]
+
+    @property
+    def uuid(self) -> uuids.UUID:
+        """Changes when the volume is reset. All zeros: it is not known yet, see `Client`."""
+        return uuids.UUID(bytes=self._volume.info()[1])
+
+    @property
+    def value_bytes_max(self) -> int:
+        """Largest value that can be put; 0: the volume is not known yet."""
+        return self._volume.info()[2]
+
+    @property
+    def run_blocks(self) -> int:
+        """Blocks of a chain that are placed together."""
+        return self._volume.info()[3]
+
+    @property
+    def sealed(self) -> bool:
+        """True when values carry a trailer that is checked at each get."""
+        return self._volume.info()[4]
+
+    @property
+    def state(self) -> Status:
+        """What a call would end with now, as far as that is known without asking the agent: OK, and
+        then the volume is known; PEER_DOWN, NO_VOLUME, NO_KEY, VERSION, ...: no call can do anything
+        now. Of a client that is closed it raises."""
+        return Status(self._volume.state())
 
     def __repr__(self) -> str:
         return f"<icms.Volume {self.name} of {self.client.where}>"
@@ -730,6 +749,11 @@ class Client:
     a new "dir:" (0: 1 GiB and 8 MiB); keys is the path of the list of keys of encrypted volumes,
     icms-keys.yaml(5) (None: $ICMS_KEYS; "": none).
 
+    With agent_optional a client of "unix:" is made and its volumes are opened also while there is no
+    agent. It attaches by itself when one comes; until then calls raise PeerDownError, and a volume's
+    uuid and value_bytes_max are zero. log gets lines that say when the agent is gone, or not there yet,
+    when there is one again, and a few others (icms_open(3)), on any thread; None: standard error.
+
     Raises PeerDownError, RefusedError, NotFoundError, LockedError (with the holder's pid),
     ConfigError, InvalidError, ... whose text says what to do.
     """
@@ -738,11 +762,12 @@ class Client:
 
     def __init__(self, where: str = "unix:", *, load_deadline_ms: int = 0,
                  store_deadline_ms: int = 0, buffer_bytes: int = 0, directory_bytes: int = 0,
-                 value_bytes_max: int = 0, keys: str | None = None) -> None:
+                 value_bytes_max: int = 0, keys: str | None = None, agent_optional: bool = False,
+                 log: Callable[[str], object] | None = None) -> None:
         #: What it was opened on.
         self.where = where
         self._handle = _icms.open(where, load_deadline_ms, store_deadline_ms, buffer_bytes,
-                                  directory_bytes, value_bytes_max, keys)
+                                  directory_bytes, value_bytes_max, keys, agent_optional, log)
         self._bridges: dict[Any, Any] = {}  # of icms.aio: by event loop
         self._parked: list[Request] = []  # over, found by icms.aio, not its own
 

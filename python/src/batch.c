@@ -100,7 +100,10 @@ static bool key_wrong(Py_ssize_t bytes, Py_ssize_t index)
 static void key_name(const struct volume *volume, const void *name, Py_ssize_t bytes,
                      struct icms_key *out_key)
 {
-    if (volume->info.sealed || icms_key_raw(name, (size_t)bytes, out_key) != ICMS_OK)
+    struct icms_volume_info info;
+
+    volume_info_look(volume, &info);
+    if (info.sealed || icms_key_raw(name, (size_t)bytes, out_key) != ICMS_OK)
         icms_key_from_name(name, (size_t)bytes, out_key);
 }
 

@@ -90,25 +90,50 @@ static void handle_shut(struct handle *handle)
     Py_END_ALLOW_THREADS;
 }
 
+/* A line of libicms to the program; on any thread, with or without the GIL. */
+static void handle_log(void *arg, const char *line)
+{
+    const struct handle *handle = arg;
+    PyGILState_STATE state;
+    PyObject *result;
+
+    if (handle_forked(handle))
+        return;
+    state = PyGILState_Ensure();
+    result = PyObject_CallFunction(handle->log, "s", line);
+    if (result == NULL)
+        PyErr_WriteUnraisable(handle->log);
+    Py_XDECREF(result);
+    PyGILState_Release(state);
+}
+
 PyObject *handle_open(PyObject *module, PyObject *args)
 {
     struct icms_options options;
     struct icms *icms = NULL;
     struct handle *handle;
+    PyObject *log;
     const char *where;
     char why[512] = "";
+    int agent_optional;
     icms_err err;
 
     icms_options_init(&options);
-    if (!PyArg_ParseTuple(args, "sO&O&O&O&O&z", &where, module_number_u32,
+    if (!PyArg_ParseTuple(args, "sO&O&O&O&O&zpO", &where, module_number_u32,
                           &options.load_deadline_ms, module_number_u32, &options.store_deadline_ms,
                           module_number_u64, &options.buffer_bytes, module_number_u64,
                           &options.directory_bytes, module_number_u64, &options.value_bytes_max,
-                          &options.keys))
+                          &options.keys, &agent_optional, &log))
         return NULL;
+    options.agent_optional = (uint32_t)agent_optional;
     handle = PyObject_New(struct handle, handle_type);
     if (handle == NULL)
         return NULL;
+    if (log != Py_None) {
+        options.log = handle_log;
+        options.log_arg = handle;
+    }
+    handle->log = Py_NewRef(log);
     handle->icms = NULL;
     handle->requests = NULL;
     handle->kept = NULL;
@@ -202,6 +227,7 @@ static void handle_dealloc(PyObject *self)
         (void)pthread_cond_destroy(&handle->idle);
         (void)pthread_mutex_destroy(&handle->poll_lock);
     }
+    Py_DECREF(handle->log);
     module_object_free(self);
 }
 

@@ -68,6 +68,7 @@ struct request;
 struct handle {
     PyObject head;                /* of every object */
     struct icms *icms;            /* NULL: closed; GIL                                     */
+    PyObject *log;                /* takes the lines of libicms; None: standard error      */
     struct request *requests;     /* those under way, each held; GIL */
     struct memory_kept *kept;     /* memory that devices may still use; GIL */
     struct handle *next, *before; /* of the open handles of this process; GIL              */
@@ -86,7 +87,7 @@ extern PyTypeObject *handle_type;
 bool handle_types_make(void);
 
 /* open(where, load_deadline_ms, store_deadline_ms, buffer_bytes, directory_bytes, value_bytes_max,
- * keys or None) */
+ * keys or None, agent_optional, log or None) */
 PyObject *handle_open(PyObject *module, PyObject *args);
 
 /* close_all(): for the end of the interpreter. */
@@ -109,8 +110,11 @@ struct volume {
     PyObject head;                /* of every object */
     struct handle *handle;        /* a reference                 */
     struct icms_volume *volume;   /* freed with the handle       */
-    struct icms_volume_info info; /* as it was when it was opened */
+    struct icms_volume_info info; /* as info() saw it last        */
 };
+
+/* What the volume is now; of a handle that is closed, as it was. GIL. */
+void volume_info_look(const struct volume *volume, struct icms_volume_info *out_info);
 
 extern PyTypeObject *volume_type;
 bool volume_types_make(void);

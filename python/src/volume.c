@@ -39,6 +39,14 @@ PyObject *volume_open(PyObject *self, PyObject *args)
     return err == ICMS_OK ? (PyObject *)object : module_raise(err, why);
 }
 
+void volume_info_look(const struct volume *volume, struct icms_volume_info *out_info)
+{
+    if (handle_alive(volume->handle))
+        icms_volume_info(volume->volume, out_info);
+    else
+        *out_info = volume->info;
+}
+
 static void volume_dealloc(PyObject *self)
 {
     struct volume *volume = (struct volume *)self;
@@ -286,7 +294,6 @@ static PyObject *volume_flush(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* info() -> (name, uuid, value_bytes_max, run_blocks, sealed); also when it is closed. */
 static PyObject *volume_trace(PyObject *self, PyObject *object)
 {
     struct volume *volume = (struct volume *)self;
@@ -295,13 +302,32 @@ static PyObject *volume_trace(PyObject *self, PyObject *object)
     return batch_key(volume, object, -1, &key) ? handle_trace(volume->handle, &key) : NULL;
 }
 
+/* info() -> (name, uuid, value_bytes_max, run_blocks, sealed); also when it is closed. */
 static PyObject *volume_info(PyObject *self, PyObject *none)
 {
-    const struct icms_volume_info *info = &((struct volume *)self)->info;
+    struct volume *volume = (struct volume *)self;
+    struct icms_volume_info info;
 
-    return Py_BuildValue("(sy#KIN)", info->name, (const char *)info->uuid,
-                         (Py_ssize_t)sizeof(info->uuid), (unsigned long long)info->value_bytes_max,
-                         (unsigned)info->run_blocks, PyBool_FromLong(info->sealed != 0));
+    volume_info_look(volume, &info);
+    volume->info = info;
+    return Py_BuildValue("(sy#KIN)", info.name, (const char *)info.uuid,
+                         (Py_ssize_t)sizeof(info.uuid), (unsigned long long)info.value_bytes_max,
+                         (unsigned)info.run_blocks, PyBool_FromLong(info.sealed != 0));
+}
+
+/* state() -> number of the status that a call would answer now; */
+static PyObject *volume_state(PyObject *self, PyObject *none)
+{
+    struct volume *volume = (struct volume *)self;
+    icms_err err;
+
+    if (!handle_enter(volume->handle))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_volume_state(volume->volume);
+    handle_leave(volume->handle);
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromLong((long)err);
 }
 
 static PyMethodDef volume_methods[] = {
@@ -316,6 +342,7 @@ static PyMethodDef volume_methods[] = {
     {"chain", chain_begin, METH_VARARGS, "The keys of a chain of blocks."},
     {"trace", volume_trace, METH_O, "JSON about the requests of a key."},
     {"info", volume_info, METH_NOARGS, "What the volume is."},
+    {"state", volume_state, METH_NOARGS, "What a call would answer now."},
     {0},
 };
 

@@ -155,10 +155,12 @@ static icms_err calls_begin(struct icms_volume *volume, const struct calls_order
 {
     icms_err err = client_call_begin(volume->icms);
 
-    if (err == ICMS_OK && !client_volume_look(volume)) {
-        client_call_look(volume->icms);
-        client_call_end(volume->icms);
-        err = ICMS_NO_VOLUME;
+    if (err == ICMS_OK) {
+        err = client_volume_look(volume);
+        if (err != ICMS_OK) {
+            client_call_look(volume->icms);
+            client_call_end(volume->icms);
+        }
     }
     return err == ICMS_OK ? ICMS_OK : calls_fail(order, err);
 }

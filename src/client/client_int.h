@@ -63,11 +63,13 @@
 /* A deadline of hints; agents take none that is further away. */
 #define CLIENT_PRESTAGE_MS_MAX 600000
 
-/* icms_open gives an agent this long to answer; a call that finds its agent gone gives the next one
- * less, since it has a deadline, and not more often than every CLIENT_RETRY_NS. */
-#define CLIENT_ATTACH_MS   2000
-#define CLIENT_REATTACH_MS 100
-#define CLIENT_RETRY_NS    ((uint64_t)250 * 1000 * 1000)
+/* icms_open gives an agent this long to answer; the thread that looks for another one gives it less,
+ * since icms_close waits for that. Between two of its attempts are CLIENT_RETRY_NS, and with each
+ * that fails twice as long, up to the most. */
+#define CLIENT_ATTACH_MS      2000
+#define CLIENT_REATTACH_MS    500
+#define CLIENT_RETRY_NS       ((uint64_t)100 * 1000 * 1000)
+#define CLIENT_RETRY_NS_MAX   ((uint64_t)1000 * 1000 * 1000)
 
 /* Touches lie in the ring until the agent looks; so many wake it: half of the room they may take.
  */
@@ -119,9 +121,25 @@ bool client_lease_back(struct client_link *link, uint32_t lease);
 icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t timeout_ms,
                             struct err_why *why, struct client_link **out_link) ICMS_MUST_CHECK;
 
-/* link.c: replaces the link of a unix: handle whose agent is gone, when there is one again. The
+/* link.c: the handle has icms.attaching from now on, in the place of the link it had, if any. The
  * handle's state is RESTART; no lock held. */
-void client_reattach(struct icms *icms);
+void client_link_replace(struct icms *icms);
+
+/* ---- watch.c: the thread of a unix: handle that finds the next agent --------------------------- */
+
+/* Whether an agent may come where this error was the answer to a hello; else one is there, or can
+ * never be. */
+bool client_agent_may_come(icms_err err);
+
+/* The handle may have no link. NO_MEMORY. */
+icms_err client_watch_start(struct icms *icms) ICMS_MUST_CHECK;
+
+/* Ends the thread, if there is one, and waits for it: for CLIENT_REATTACH_MS and what requests take
+ * that it ends. No lock held. */
+void client_watch_stop(struct icms *icms);
+
+/* Lock: the link is down. */
+void client_watch_wake(struct icms *icms);
 
 /* What an agent is asked for a text about. */
 struct client_question {
@@ -312,8 +330,7 @@ struct icms_request {
 /* What a handle put into a volume and has not flushed: lost, perhaps, when its agent dies, and the
  * one that takes its place knows nothing of it. */
 struct client_account {
-    struct uuid uuid;         /* of the volume                              */
-    bool used;                /* lock                                       */
+    char name[ICMS_NAME_BYTES]; /* of the volume; "": the entry is free; lock */
     _Atomic uint64_t puts;    /* acknowledged                               */
     _Atomic uint64_t flushed; /* of them, before a flush that succeeded     */
     _Atomic bool lost;        /* the next flush says so, once               */
@@ -323,7 +340,8 @@ struct client_account {
  * another one; requests keep the one that they began with. */
 struct volume_view {
     struct icms_volume_info info; /* gone: as it was before                                    */
-    bool gone;                    /* the agent, or the pod, does not have the volume            */
+    icms_err gone;                /* OK; NO_VOLUME: the agent, or the pod, does not have it; else
+                                     why it cannot be used                                      */
     struct shm_arena arena;       /* the first shard                                            */
     struct volume_view *before;   /* the one before: all live as long as the volume             */
     uint32_t shard_count;         /* reactors of the agent; 0: it does not have the volume      */
@@ -344,6 +362,7 @@ struct icms_volume {
                                   check here, 0: none; NULL: no memory for it, all are checked.
                                   Changes only while no call is under way                        */
     bool staged;               /* it was said that its values are not read past the host; lock   */
+    bool unsaid;               /* why it cannot be used at the agent that came is to be said; lock */
     struct list link;          /* in icms.volumes; lock                                          */
 };
 
@@ -389,8 +408,12 @@ struct icms {
     _Atomic uint32_t inside;  /* guarded: threads in calls, and whether it failed       */
     pthread_mutex_t lock;
     pthread_cond_t changed;        /* something a waiting thread may want; with the lock     */
-    struct client_link *link;      /* NULL until the agent of a dir: starts                  */
-    struct client_link *attaching; /* by client_reattach; else NULL                       */
+    struct client_link *link;      /* NULL until the agent of a dir: starts, or an optional one came */
+    struct client_link *attaching; /* by the thread of watch.c, or while it replaces link; else NULL */
+    icms_err absent;               /* what calls answer while there is no link, or it is down; lock */
+    pthread_t watcher;             /* the thread of watch.c, where watch_fd >= 0              */
+    int watch_fd;                  /* wakes it                                               */
+    _Atomic bool watch_over;       /* it ends                                                */
     struct client_local *local;    /* pod:, dir:; NULL for unix:                             */
     char socket[108];              /* unix:                                                  */
     struct icms_options options;
@@ -417,7 +440,6 @@ struct icms {
     struct list volumes;
     struct client_account accounts[LIMIT_AGENT_VOLUMES]; /* one a volume that was opened */
     struct list retired; /* links of agents that are gone, with leases or buffers  */
-    uint64_t retry_ns;   /* no attempt to reattach before; lock                    */
     struct client_device devices[ICMS_DEVICES_MAX]; /* lock                        */
     struct icms_memory *
         *memories; /* [ICMS_MEMORIES_MAX] by address; NULL: there never was one; lock */
@@ -755,12 +777,20 @@ void client_accounts_lose(struct icms *icms);
 /* Volumes move to the link that replaced theirs. Lock. */
 void client_volumes_refresh(struct icms *icms);
 
-/* Takes the identity that the volume has now, if it has another one than is known here. False: the
- * agent or the pod does not have the volume now. In a call. */
-bool client_volume_look(struct icms_volume *volume);
+/* A volume that cannot be used at the agent that came, and of which that was not said: the sentence.
+ * False: there is none. Lock. */
+bool client_volumes_unsaid(struct icms *icms, struct err_why *why);
+
+/* Takes the identity that the volume has now, if it has another one than is known here. NO_VOLUME:
+ * the agent or the pod does not have the volume now; NO_KEY, CONFIG, PROTOCOL: it cannot be used. In
+ * a call. */
+icms_err client_volume_look(struct icms_volume *volume) ICMS_MUST_CHECK;
 
 /* volume.c: frees a volume that is in no list. */
 void client_volume_free(struct icms_volume *volume);
+
+/* Gives a line to the program, or to standard error. No lock held, outside of client_guarded. */
+void client_log(const struct icms *icms, const char *line);
 
 /* Copies a sentence into the caller's memory. */
 void client_why(const struct err_why *from, char *why, size_t why_bytes);

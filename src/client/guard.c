@@ -11,8 +11,8 @@
  * - It leaves frames of libicms only: nothing in there calls back into the program.
  * - setjmp() stands in guard_run() alone, which has no variable of its own that changes.
  * - The handle's lock is the only lock that is held across a check, and its holder is known
- *   (client_guard.locked). libicms makes no thread for a unix: handle, but for those that copy to
- *   devices (src/device), which come here as any thread does, to say that copies are over.
+ *   (client_guard.locked). Threads that libicms makes for a unix: handle, that of watch.c and those
+ *   that copy to devices (src/device), come here as any thread does.
  * - What the frames held lies in the handle: a link that is being made (icms.attaching), the socket
  *   of a status. What they left half changed is not looked at again: who finds the handle failed
  *   uses none of its lists, operations, rings or staging memory.

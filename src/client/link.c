@@ -164,22 +164,18 @@ void client_link_rele(struct client_link *link)
     client_link_free(&link);
 }
 
-void client_reattach(struct icms *icms)
+void client_link_replace(struct icms *icms)
 {
-    struct client_link *link;
-
     client_quiesce(icms);
-    if (client_attach_unix(icms->socket, icms->options.buffer_bytes, CLIENT_REATTACH_MS, NULL,
-                           &icms->attaching) != ICMS_OK)
-        return;
     client_ops_reset(icms);
     client_lock(icms);
-    client_link_retire(icms);
+    if (icms->link != NULL)
+        client_link_retire(icms);
     client_accounts_lose(icms);
-    link = icms->link = icms->attaching;
+    icms->link = icms->attaching;
     icms->attaching = NULL;
     if (client_link_watch(icms) != ICMS_OK)
-        link->down = true; /* tried again later */
+        icms->link->down = true; /* tried again later */
     client_volumes_refresh(icms);
     client_arenas_pin_again(icms);
     client_unlock(icms);

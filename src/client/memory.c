@@ -183,12 +183,7 @@ static void device_landed(void *arg)
 
 static void device_failed(void *arg, const char *line)
 {
-    const struct icms *icms = arg;
-
-    if (icms->options.log != NULL)
-        icms->options.log(icms->options.log_arg, line);
-    else
-        (void)fprintf(stderr, "icms: %s\n", line);
+    client_log(arg, line);
 }
 
 /* The entry of a place, which may be changing; one whose driver failed is none. NULL. Lock. */
@@ -358,7 +353,7 @@ static void arena_refused(struct icms *icms, struct client_device *device,
                    "%d: %s; loads are copied to pinned memory of this process first",
                    map->bytes >> 20, device_ops(device->driver)->name, device->place.ordinal,
                    why->text);
-    device_failed(icms, line);
+    client_log(icms, line);
 }
 
 /* Pins the arenas of a device, which is held. */
@@ -427,7 +422,7 @@ static void staged_say(struct icms *icms)
                        "host and copied to the GPU from there; cuFile (GDS) never reads them",
                        name);
         if (said)
-            device_failed(icms, line);
+            client_log(icms, line);
     } while (said);
 }
 

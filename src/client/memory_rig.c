@@ -23,6 +23,8 @@ static void on_log(void *arg, const char *line)
 {
     struct fixture *f = arg;
 
+    if (strncmp(line, "unix:", 5) == 0)
+        return; /* its agent is gone, or there is another one */
     (void)snprintf(f->line, sizeof(f->line), "%s", line);
     f->lines++;
 }

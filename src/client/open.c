@@ -23,6 +23,14 @@ void client_why(const struct err_why *from, char *why, size_t why_bytes)
         (void)snprintf(why, why_bytes, "%s", from->text);
 }
 
+void client_log(const struct icms *icms, const char *line)
+{
+    if (icms->options.log != NULL)
+        icms->options.log(icms->options.log_arg, line);
+    else
+        (void)fprintf(stderr, "icms: %s\n", line);
+}
+
 const char *icms_version(void)
 {
     return CLIENT_VERSION;
@@ -137,6 +145,8 @@ static icms_err open_new(struct icms **out_icms)
         return ICMS_NO_MEMORY;
     icms->magic = CLIENT_ICMS_MAGIC;
     icms->epoll_fd = icms->notify_fd = icms->wake_fd = icms->timer_fd = -1;
+    icms->watch_fd = -1;
+    icms->absent = ICMS_PEER_DOWN;
     icms->expiry_ns = UINT64_MAX;
     /* With these attributes they do not fail here: they take no memory. */
     (void)pthread_mutex_init(&icms->lock, NULL);
@@ -161,6 +171,7 @@ static icms_err open_new(struct icms **out_icms)
 static icms_err open_unix(struct icms *icms, const char *path, struct err_why *why)
 {
     char socket[104];
+    icms_err err;
 
     if (path[0] == 0)
         path = secure_getenv("ICMS_SOCKET");
@@ -171,7 +182,8 @@ static icms_err open_unix(struct icms *icms, const char *path, struct err_why *w
     if (strlen(path) >= sizeof(icms->socket))
         return err_set(why, ICMS_INVALID, "the socket's path is too long: %s", path);
     memcpy(icms->socket, path, strlen(path) + 1);
-    return client_attach_unix(path, icms->options.buffer_bytes, CLIENT_ATTACH_MS, why, &icms->link);
+    err = client_attach_unix(path, icms->options.buffer_bytes, CLIENT_ATTACH_MS, why, &icms->link);
+    return icms->options.agent_optional != 0 && client_agent_may_come(err) ? ICMS_OK : err;
 }
 
 static icms_err open_where(struct icms *icms, const char *where, struct err_why *why)
@@ -200,7 +212,8 @@ static icms_err open_where(struct icms *icms, const char *where, struct err_why 
         return err;
     client_ops_reset(icms);
     client_lock(icms);
-    err = client_link_watch(icms);
+    if (icms->link != NULL)
+        err = client_link_watch(icms);
     client_unlock(icms);
     return err;
 }
@@ -279,6 +292,8 @@ icms_err icms_open(const char *where, const struct icms_options *options, char *
                           "report it",
                           where);
     }
+    if (err == ICMS_OK && icms->guarded)
+        err = client_watch_start(icms);
     if (err != ICMS_OK) {
         if (sentence.text[0] == 0)
             (void)err_set(&sentence, err, "cannot open %s: %s", where, icms_err_text(err));
@@ -296,7 +311,7 @@ static void close_inside(void *arg)
     struct icms *icms = arg;
 
     client_lock(icms);
-    while (icms->state == ICMS_STATE_RESTART) /* a call replaces the link; then it counts as one */
+    while (icms->state == ICMS_STATE_RESTART) /* icms_volume_open makes a volume */
         client_wait(icms);
     icms->state = ICMS_STATE_CLOSING;
     client_unlock(icms);
@@ -317,6 +332,7 @@ void icms_close(struct icms **icms)
      * is left alone. */
     if (client_forked(i))
         return;
+    client_watch_stop(i);
     (void)!client_guarded(i, close_inside, i);
     (void)client_idle_wait(i,
                            UINT64_MAX); /* who has no request any more, or left a failed handle */

@@ -231,6 +231,8 @@ static void reap_link_lost(struct icms *icms)
     list_for_each (link, &icms->under_way)
         client_request_ready(container_of(link, struct icms_request, all));
     client_wake(icms);
+    icms->absent = ICMS_PEER_DOWN;
+    client_watch_wake(icms);
 }
 
 /* Takes what a reactor's ring holds; how many answers came. sleep: until there is nothing left and
@@ -774,22 +776,6 @@ static void call_listen(struct icms *icms)
     }
 }
 
-/* Another agent may have taken the place of one that is gone. Lock; not held meanwhile. */
-static void call_reattach(struct icms *icms)
-{
-    uint64_t now = client_now_ns();
-
-    if (icms->local != NULL || now < icms->retry_ns)
-        return;
-    icms->retry_ns = now + CLIENT_RETRY_NS;
-    icms->state = ICMS_STATE_RESTART;
-    client_unlock(icms);
-    client_reattach(icms);
-    client_lock(icms);
-    icms->state = ICMS_STATE_OPEN;
-    check(pthread_cond_broadcast(&icms->changed) == 0);
-}
-
 icms_err client_call_begin(struct icms *icms)
 {
     icms_err err = ICMS_OK;
@@ -801,12 +787,10 @@ icms_err client_call_begin(struct icms *icms)
         client_wait(icms);
     if (icms->link != NULL && icms->link->silent)
         call_listen(icms);
-    if (icms->state == ICMS_STATE_OPEN && icms->link != NULL && icms->link->down)
-        call_reattach(icms);
     if (icms->state == ICMS_STATE_CLOSING)
         err = ICMS_CLOSED;
     else if (icms->link == NULL || icms->link->down)
-        err = ICMS_PEER_DOWN;
+        err = icms->absent;
     else
         icms->calls++;
     client_unlock(icms);

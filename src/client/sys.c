@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -46,6 +47,23 @@ void sys_sleep(uint64_t ns)
 void sys_random(void *out, size_t bytes)
 {
     secret_random(out, bytes);
+}
+
+bool sys_thread_new(pthread_t *out_thread, void *(*run)(void *arg), void *arg)
+{
+    sigset_t all, before;
+    int error;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(out_thread, NULL, run, arg);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error == 0;
+}
+
+void sys_thread_join(pthread_t thread)
+{
+    (void)pthread_join(thread, NULL);
 }
 
 /* ---- events of the handle ------------------------------------------------------------------- */

@@ -13,6 +13,7 @@
 #ifndef CLIENT_SYS_H
 #define CLIENT_SYS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -26,6 +27,10 @@ void sys_sleep(uint64_t ns);
 
 /* Bytes that nobody can predict. */
 void sys_random(void *out, size_t bytes);
+
+/* A thread that gets no signals of the process; it is joined. False: there is none. */
+bool sys_thread_new(pthread_t *out_thread, void *(*run)(void *arg), void *arg) ICMS_MUST_CHECK;
+void sys_thread_join(pthread_t thread);
 
 /* ---- events of the handle ------------------------------------------------------------------- */
 

@@ -54,6 +54,47 @@ static void volume_names(const struct client_link *link, char *out, size_t bytes
                                link->shards[i * link->reactor_count].name);
 }
 
+/* An encrypted volume needs keys, and keys an encrypted volume: what an agent says of it never
+ * turns into plain text. */
+static icms_err volume_keys_check(const struct icms *icms, const struct shm_arena *arena,
+                                  const struct client_keys *keys, struct err_why *why)
+{
+    if (arena->encrypted && keys == NULL)
+        return err_set(why, ICMS_NO_KEY,
+                       "cannot open volume %s: it is encrypted, and %s; list its keys in the file "
+                       "that the option keys or ICMS_KEYS names",
+                       arena->name,
+                       icms->keys_path[0] == 0 ? "no list of keys was given"
+                                               : "the list of keys does not have it");
+    if (!arena->encrypted && keys != NULL)
+        return err_set(why, ICMS_CONFIG,
+                       "cannot open volume %s: %s has keys of it, and it is not encrypted; write "
+                       "'encrypted: true' in the configuration of agent and targets, or take it "
+                       "out of the list of keys",
+                       arena->name, icms->keys_path);
+    if (keys != NULL && sealed_plain_bytes(arena->value_bytes_max) == 0)
+        return err_set(why, ICMS_PROTOCOL,
+                       "cannot open volume %s: its largest value makes no sense", arena->name);
+    return ICMS_OK;
+}
+
+/* Why a volume of this name cannot be used with the keys that there are, at the agent of a link. Lock.
+ */
+static icms_err volume_refuse(const struct icms *icms, const char *name,
+                              const struct shm_arena *arena, const struct client_keys *keys,
+                              struct err_why *why)
+{
+    char names[256];
+
+    if (arena != NULL)
+        return volume_keys_check(icms, arena, keys, why);
+    volume_names(icms->link, names, sizeof(names));
+    return err_set(why, ICMS_NO_VOLUME,
+                   "cannot open volume %s: no such volume, or not allowed for this host (known: "
+                   "%s); volumes are listed in the agent's configuration",
+                   name, names);
+}
+
 /* ---- what it is known by -------------------------------------------------------------------- */
 
 /* A view of shards; NULL: none. NULL when there is no memory, or there were too many. Lock. */
@@ -70,7 +111,7 @@ static struct volume_view *view_new(struct icms_volume *volume, const struct shm
     volume->view_count++;
     view->shard_count = count;
     view->before = atomic_load(&volume->view);
-    view->gone = true;
+    view->gone = ICMS_NO_VOLUME;
     if (view->before != NULL) {
         view->info = view->before->info;
         view->arena = view->before->arena;
@@ -89,7 +130,8 @@ static bool view_identify(struct volume_view *view)
         if (!shm_arena_identify(&view->shards[r]) ||
             !uuid_equal(&view->shards[r].uuid, &view->shards[0].uuid))
             return false;
-    view->arena = view->shards[0];
+    if (view->shard_count > 0)
+        view->arena = view->shards[0];
     return true;
 }
 
@@ -101,23 +143,15 @@ static bool view_is_current(const struct volume_view *view)
     return true;
 }
 
-/* The volume of a view can be used with the keys that there are. */
-static bool view_fits(const struct volume_view *view, const struct client_keys *keys)
-{
-    const struct shm_arena *arena = &view->arena;
-
-    return view->shard_count > 0 && !uuid_is_nil(&arena->uuid) &&
-           arena->encrypted == (keys != NULL) &&
-           (!arena->encrypted || sealed_plain_bytes(arena->value_bytes_max) != 0);
-}
-
 /* The view is what the volume is known by from now on. Lock. */
 static void view_set(struct icms_volume *volume, struct volume_view *view)
 {
     const struct shm_arena *arena = &view->arena;
 
-    view->gone = !view_fits(view, volume->keys);
-    if (!view->gone) {
+    view->gone = view->shard_count == 0 || uuid_is_nil(&arena->uuid)
+                     ? ICMS_NO_VOLUME
+                     : volume_keys_check(volume->icms, arena, volume->keys, NULL);
+    if (view->gone == ICMS_OK) {
         memcpy(view->info.name, arena->name, sizeof(view->info.name));
         memcpy(view->info.uuid, arena->uuid.bytes, sizeof(view->info.uuid));
         view->info.value_bytes_max = volume->keys == NULL
@@ -126,7 +160,6 @@ static void view_set(struct icms_volume *volume, struct volume_view *view)
         view->info.run_blocks = arena->run_blocks;
         view->info.sealed = arena->sealed;
         view->info.encrypted = arena->encrypted;
-        volume->account->uuid = arena->uuid;
     }
     atomic_store_explicit(&volume->view, view, memory_order_release);
 }
@@ -150,9 +183,11 @@ void client_volumes_refresh(struct icms *icms)
 
         if (view == NULL) { /* shards of the link before are not there any more */
             atomic_load(&volume->view)->shard_count = 0;
-            atomic_load(&volume->view)->gone = true;
+            atomic_load(&volume->view)->gone = ICMS_NO_VOLUME;
             continue;
         }
+        volume->unsaid =
+            volume_refuse(icms, view->info.name, shards, volume->keys, NULL) != ICMS_OK;
         if (shards != NULL)
             volume_checked_reset(volume, icms->link, shards);
         (void)view_identify(view); /* changing: it is gone until client_volume_look finds it */
@@ -160,13 +195,28 @@ void client_volumes_refresh(struct icms *icms)
     }
 }
 
-bool client_volume_look(struct icms_volume *volume)
+bool client_volumes_unsaid(struct icms *icms, struct err_why *why)
+{
+    list_for_each (at, &icms->volumes) {
+        struct icms_volume *volume = container_of(at, struct icms_volume, link);
+        const char *name = client_view(volume)->info.name;
+
+        if (!volume->unsaid)
+            continue;
+        volume->unsaid = false;
+        if (volume_refuse(icms, name, volume_find(icms->link, name), volume->keys, why) != ICMS_OK)
+            return true;
+    }
+    return false;
+}
+
+icms_err client_volume_look(struct icms_volume *volume)
 {
     const struct volume_view *now = client_view(volume);
     struct volume_view *view;
 
     if (view_is_current(now))
-        return !now->gone;
+        return now->gone;
     client_lock(volume->icms);
     now = client_view(volume); /* another thread may have looked */
     view = view_is_current(now) ? NULL : view_new(volume, now->shards, now->shard_count);
@@ -178,7 +228,7 @@ bool client_volume_look(struct icms_volume *volume)
         free(view);
     }
     client_unlock(volume->icms);
-    return view_is_current(now) && !now->gone;
+    return view_is_current(now) ? now->gone : ICMS_NO_VOLUME;
 }
 
 void client_accounts_lose(struct icms *icms)
@@ -194,18 +244,15 @@ void client_accounts_lose(struct icms *icms)
 
 /* The account of a volume, which stays as long as the handle; NULL when there are too many. Lock.
  */
-static struct client_account *volume_account(struct icms *icms, const struct uuid *uuid)
+static struct client_account *volume_account(struct icms *icms, const char *name)
 {
     for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
         struct client_account *account = &icms->accounts[i];
 
-        if (account->used && uuid_equal(&account->uuid, uuid))
+        if (account->name[0] == 0)
+            (void)snprintf(account->name, sizeof(account->name), "%s", name);
+        if (strcmp(account->name, name) == 0)
             return account;
-        if (!account->used) {
-            account->used = true;
-            account->uuid = *uuid;
-            return account;
-        }
     }
     return NULL;
 }
@@ -310,44 +357,21 @@ static icms_err volume_make_once(struct icms *icms, const char *name, bool encry
     return err;
 }
 
-/* An encrypted volume needs keys, and keys an encrypted volume: what an agent says of it never
- * turns into plain text. */
-static icms_err volume_keys_check(const struct icms *icms, const struct shm_arena *arena,
-                                  const struct client_keys *keys, struct err_why *why)
-{
-    if (arena->encrypted && keys == NULL)
-        return err_set(why, ICMS_NO_KEY,
-                       "cannot open volume %s: it is encrypted, and %s; list its keys in the file "
-                       "that the option keys or ICMS_KEYS names",
-                       arena->name,
-                       icms->keys_path[0] == 0 ? "no list of keys was given"
-                                               : "the list of keys does not have it");
-    if (!arena->encrypted && keys != NULL)
-        return err_set(why, ICMS_CONFIG,
-                       "cannot open volume %s: %s has keys of it, and it is not encrypted; write "
-                       "'encrypted: true' in the configuration of agent and targets, or take it "
-                       "out of the list of keys",
-                       arena->name, icms->keys_path);
-    if (keys != NULL && sealed_plain_bytes(arena->value_bytes_max) == 0)
-        return err_set(why, ICMS_PROTOCOL,
-                       "cannot open volume %s: its largest value makes no sense", arena->name);
-    return ICMS_OK;
-}
-
-/* With OK the volume has the keys. Lock. */
-static icms_err volume_new(struct icms *icms, const struct shm_arena *shards,
+/* shards NULL: the agent is not there. With OK the volume has the keys. Lock. */
+static icms_err volume_new(struct icms *icms, const char *name, const struct shm_arena *shards,
                            struct client_keys *keys, struct icms_volume **out_volume)
 {
     struct icms_volume *volume = calloc(1, sizeof(*volume));
     struct volume_view *view =
-        volume == NULL ? NULL : view_new(volume, shards, icms->link->reactor_count);
+        volume == NULL ? NULL
+                       : view_new(volume, shards, shards == NULL ? 0 : icms->link->reactor_count);
     icms_err err = ICMS_OK;
 
     if (view == NULL)
         err = ICMS_NO_MEMORY;
-    else if (!view_identify(view) || uuid_is_nil(&view->arena.uuid))
+    else if (shards != NULL && (!view_identify(view) || uuid_is_nil(&view->arena.uuid)))
         err = ICMS_NO_VOLUME;
-    else if ((volume->account = volume_account(icms, &view->arena.uuid)) == NULL)
+    else if ((volume->account = volume_account(icms, name)) == NULL)
         err = ICMS_LIMIT;
     if (err != ICMS_OK) {
         free(view);
@@ -357,18 +381,37 @@ static icms_err volume_new(struct icms *icms, const struct shm_arena *shards,
     volume->magic = CLIENT_VOLUME_MAGIC;
     volume->icms = icms;
     volume->keys = keys;
-    volume_checked_reset(volume, icms->link, shards);
+    (void)snprintf(view->info.name, sizeof(view->info.name), "%s", name);
+    if (shards != NULL)
+        volume_checked_reset(volume, icms->link, shards);
     view_set(volume, view);
     list_push(&icms->volumes, &volume->link);
     *out_volume = volume;
     return ICMS_OK;
 }
 
+/* Begins a call; *out_volume is set where the agent is optional and not there: no call has begun. */
+static icms_err volume_begin(struct icms *icms, const char *name, struct client_keys *keys,
+                             struct icms_volume **out_volume)
+{
+    icms_err err;
+
+    do {
+        err = client_call_begin(icms);
+        if (err != ICMS_PEER_DOWN || icms->options.agent_optional == 0)
+            return err;
+        client_lock(icms);
+        if (icms->link == NULL || icms->link->down)
+            err = volume_new(icms, name, NULL, keys, out_volume);
+        client_unlock(icms);
+    } while (err == ICMS_PEER_DOWN); /* it came between the two */
+    return err;
+}
+
 static icms_err volume_open(struct icms *icms, const char *name, struct client_keys *keys,
                             struct err_why *why, struct icms_volume **out_volume)
 {
     const struct shm_arena *arena;
-    char names[256];
     icms_err err;
 
     if (name[0] == 0 || strlen(name) >= ICMS_NAME_BYTES)
@@ -378,33 +421,29 @@ static icms_err volume_open(struct icms *icms, const char *name, struct client_k
         if (err != ICMS_OK)
             return err;
     }
-    err = client_call_begin(icms);
+    err = volume_begin(icms, name, keys, out_volume);
     if (err != ICMS_OK)
         return err_set(why, err, "cannot open the volume %s: %s", name, icms_err_text(err));
+    if (*out_volume != NULL)
+        return ICMS_OK;
     client_lock(icms);
     arena = volume_find(icms->link, name);
-    if (arena != NULL && volume_is_missing(icms->link, arena)) {
+    if (arena != NULL && volume_is_missing(icms->link, arena))
         err =
             err_set(why, ICMS_NO_VOLUME,
                     "no enclosure of the pod has the volume %s, or lets this host use it: name it "
                     "in the configuration of the targets, with this host's NQN among its hosts, "
                     "and with `generation` and `encrypted` as the agent has them",
                     name);
-    } else if (arena != NULL) {
-        err = volume_keys_check(icms, arena, keys, why);
-        if (err == ICMS_OK)
-            err = volume_new(icms, arena, keys, out_volume);
+    else
+        err = volume_refuse(icms, name, arena, keys, why);
+    if (err == ICMS_OK) {
+        err = volume_new(icms, name, arena, keys, out_volume);
         if (err == ICMS_NO_VOLUME)
             err = err_set(why, err,
                           "cannot open volume %s: the pod does not have it now, or it is being "
                           "reset; look at `icms pod volume list`, and try again",
                           name);
-    } else {
-        volume_names(icms->link, names, sizeof(names));
-        err = err_set(why, ICMS_NO_VOLUME,
-                      "cannot open volume %s: no such volume, or not allowed for this host (known: "
-                      "%s); volumes are listed in the agent's configuration",
-                      name, names);
     }
     client_call_leave(icms);
     client_unlock(icms);
@@ -509,4 +548,29 @@ void icms_volume_close(struct icms_volume **volume)
 void icms_volume_info(const struct icms_volume *volume, struct icms_volume_info *out_info)
 {
     *out_info = client_view(volume)->info;
+}
+
+struct state_call {
+    struct icms_volume *volume;
+    icms_err err;
+};
+
+static void volume_state_inside(void *arg)
+{
+    struct state_call *call = arg;
+
+    call->err = client_call_begin(call->volume->icms);
+    if (call->err != ICMS_OK)
+        return;
+    call->err = client_volume_look(call->volume);
+    client_call_end(call->volume->icms);
+}
+
+icms_err icms_volume_state(struct icms_volume *volume)
+{
+    struct state_call call = {.volume = volume};
+
+    if (volume == NULL || volume->magic != CLIENT_VOLUME_MAGIC)
+        return ICMS_INVALID;
+    return client_guarded(volume->icms, volume_state_inside, &call) ? call.err : ICMS_CLOSED;
 }

@@ -31,7 +31,8 @@ enum lib_state {
     LIB_OVER,  /* its function returned                                  */
 };
 
-#define LIB_THREADS  4 /* of a process */
+#define LIB_CALLERS  4                 /* threads of a process that call libicms */
+#define LIB_THREADS  (LIB_CALLERS + 1) /* and the one that libicms makes         */
 #define LIB_WAIT_FDS 3
 #define LIB_EVER     UINT64_MAX
 #define LIB_STACK    ((size_t)256 << 10)
@@ -42,6 +43,8 @@ struct lib_thread {
     enum lib_state state;
     struct lib_process *process;
     void (*run)(struct lib_thread *thread);
+    void *(*own)(void *arg); /* of libicms: what `run` calls                            */
+    void *arg;               /* its argument                                            */
     uint32_t number;            /* of the process                                          */
     const void *on;             /* LOCK, COND: the mutex or the condition                  */
     int fds[LIB_WAIT_FDS];      /* WAIT: descriptors, -1: none                             */

@@ -93,6 +93,29 @@ void sys_random(void *out, size_t bytes)
         ((uint8_t *)out)[i] = (uint8_t)lib_chance(256);
 }
 
+static void sys_thread_run(struct lib_thread *thread)
+{
+    (void)thread->own(thread->arg);
+}
+
+bool sys_thread_new(pthread_t *out_thread, void *(*run)(void *arg), void *arg)
+{
+    struct lib_process *process = lib_current->process;
+    struct lib_thread *thread = &process->threads[LIB_CALLERS];
+
+    thread->own = run;
+    thread->arg = arg;
+    lib_thread_start(thread, process, sys_thread_run);
+    *out_thread = (pthread_t)LIB_CALLERS;
+    return true;
+}
+
+void sys_thread_join(pthread_t thread)
+{
+    while (lib_current->process->threads[thread].state != LIB_OVER)
+        lib_sleep(SYS_RETRY);
+}
+
 /* ---- descriptors ---------------------------------------------------------------------------- */
 
 static int sys_fd_new(enum sys_kind kind, struct lib_conn *conn)
@@ -257,7 +280,7 @@ uint32_t sys_wait(int signal, int sock, int wake, uint64_t until_ns)
         wake_ns = sim_now_ns(lib_world->sim) + lib_chance(MS); /* a signal of the process */
     if (until_ns != 0)
         (void)lib_wait_fds(fds, wake_ns);
-    ready |= lib_fd_readable(signal) ? SYS_SIGNAL : 0;
+    ready |= signal >= 0 && lib_fd_readable(signal) ? SYS_SIGNAL : 0;
     ready |= sock >= 0 && lib_fd_readable(sock) ? SYS_ENDED : 0;
     ready |= wake >= 0 && lib_fd_readable(wake) ? SYS_WOKEN : 0;
     lib_point();

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/watch.c: the thread of a unix: handle that notices the end of its agent, and attaches to
+ * the next one; to the first one, where `agent_optional` let the handle be opened before that came.
+ *
+ * client_watch_start -> turns of the thread -> client_watch_stop, by icms_close.
+ *
+ * A turn looks whether the agent ended and, where there is none, tries to attach; only then do calls
+ * wait, for as long as links are exchanged (client_link_replace). Between two turns the thread
+ * sleeps outside of client_guarded, on the socket of the agent or until the next attempt: a handle
+ * that failed does not wait for it. It alone replaces the link of a unix: handle, so the socket is
+ * not closed while it sleeps on it. Lines for people are given to the program between turns.
+ */
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "client/client_int.h"
+
+/* The thread's. */
+struct watch {
+    struct icms *icms;
+    int sock;         /* of the link; -1: there is none that is up                     */
+    uint64_t next_ns; /* no attempt before                                             */
+    uint64_t wait_ns; /* from the next attempt to the one after                        */
+    bool attached;    /* this turn did                                                 */
+    icms_err said;    /* why there is no agent, as far as it was said; OK: there is one */
+    char line[sizeof(((struct err_why *)0)->text) + 256]; /* to be said; "": nothing     */
+};
+
+bool client_agent_may_come(icms_err err)
+{
+    return err == ICMS_NOT_FOUND || icms_err_retry(err) != 0;
+}
+
+/* Said once: what calls answer has changed. */
+static void watch_refused(struct watch *w, icms_err absent, const struct err_why *why)
+{
+    if (absent == w->said)
+        return;
+    w->said = absent;
+    (void)snprintf(w->line, sizeof(w->line),
+                   "unix:%s: no agent: %s; requests miss until there is one, which is then used",
+                   w->icms->socket, why->text);
+}
+
+static void watch_attached(struct watch *w)
+{
+    struct icms *icms = w->icms;
+
+    client_lock(icms);
+    icms->state = ICMS_STATE_RESTART;
+    client_unlock(icms);
+    client_link_replace(icms);
+    client_lock(icms);
+    icms->state = ICMS_STATE_OPEN;
+    check(pthread_cond_broadcast(&icms->changed) == 0);
+    w->sock = icms->link->down ? -1 : icms->link->sock;
+    client_unlock(icms);
+    w->attached = true;
+    w->wait_ns = CLIENT_RETRY_NS;
+    w->said = ICMS_OK;
+    (void)snprintf(w->line, sizeof(w->line), "unix:%s: attached to the agent", icms->socket);
+}
+
+/* There is no agent, as far as is known. */
+static void watch_attach(struct watch *w)
+{
+    struct icms *icms = w->icms;
+    struct err_why why = {{0}};
+    icms_err err;
+
+    w->next_ns = client_now_ns() + w->wait_ns;
+    err = client_attach_unix(icms->socket, icms->options.buffer_bytes, CLIENT_REATTACH_MS, &why,
+                             &icms->attaching);
+    if (err == ICMS_OK) {
+        watch_attached(w);
+        return;
+    }
+    w->wait_ns = u64_min(2 * w->wait_ns, CLIENT_RETRY_NS_MAX);
+    if (client_agent_may_come(err))
+        err = ICMS_PEER_DOWN;
+    client_lock(icms);
+    icms->absent = err;
+    client_unlock(icms);
+    watch_refused(w, err, &why);
+}
+
+static void watch_turn(void *arg)
+{
+    struct watch *w = arg;
+    struct icms *icms = w->icms;
+    bool absent;
+
+    check(sys_event_drain(icms->watch_fd));
+    client_lock(icms);
+    if (icms->link != NULL)
+        client_reap(icms);
+    absent = icms->link == NULL || icms->link->down;
+    if (absent)
+        w->sock = -1;
+    client_unlock(icms);
+    if (absent && client_now_ns() >= w->next_ns && !atomic_load(&icms->watch_over))
+        watch_attach(w);
+}
+
+/* What the agent that came does not have. */
+static void watch_volume(void *arg)
+{
+    struct watch *w = arg;
+    struct err_why why;
+
+    client_lock(w->icms);
+    if (client_volumes_unsaid(w->icms, &why))
+        (void)snprintf(w->line, sizeof(w->line), "unix:%s: %s", w->icms->socket, why.text);
+    client_unlock(w->icms);
+}
+
+/* False: the handle failed. */
+static bool watch_say(struct watch *w)
+{
+    while (w->line[0] != 0) {
+        client_log(w->icms, w->line);
+        w->line[0] = 0;
+        if (w->attached && !client_guarded(w->icms, watch_volume, w))
+            return false;
+    }
+    w->attached = false;
+    return true;
+}
+
+static void *watch_run(void *arg)
+{
+    struct icms *icms = arg;
+    struct watch w = {.icms = icms, .sock = -1, .wait_ns = CLIENT_RETRY_NS};
+
+    if (icms->link != NULL)
+        w.sock = icms->link->sock;
+    while (client_guarded(icms, watch_turn, &w) && watch_say(&w) &&
+           !atomic_load(&icms->watch_over))
+        (void)sys_wait(-1, w.sock, icms->watch_fd, w.sock >= 0 ? UINT64_MAX : w.next_ns);
+    return NULL;
+}
+
+icms_err client_watch_start(struct icms *icms)
+{
+    icms->watch_fd = sys_event_new();
+    if (icms->watch_fd < 0)
+        return err_from_errno(errno);
+    if (sys_thread_new(&icms->watcher, watch_run, icms))
+        return ICMS_OK;
+    sys_close(icms->watch_fd);
+    icms->watch_fd = -1;
+    return ICMS_NO_MEMORY;
+}
+
+void client_watch_stop(struct icms *icms)
+{
+    if (icms->watch_fd < 0)
+        return;
+    atomic_store(&icms->watch_over, true);
+    sys_event_raise(icms->watch_fd);
+    sys_thread_join(icms->watcher);
+    sys_close(icms->watch_fd);
+    icms->watch_fd = -1;
+}
+
+void client_watch_wake(struct icms *icms)
+{
+    if (icms->watch_fd >= 0)
+        sys_event_raise(icms->watch_fd);
+}
