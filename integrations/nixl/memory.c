@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of GPUs that an application registers. Called by plugin.cpp on any thread, and by the
- * opener when an agent came later.
+ * Memory of GPUs that an application registers. Called by plugin.cpp on any thread.
  *
  * libicms takes a range once. NIXL's users register one twice, or parts of it: what lies in a range
  * that is there counts as a user of it. Ranges that are registered while there is no agent yet wait
@@ -93,8 +92,7 @@ icms_err nixl_memory_register(struct nixl_tier *tier, void *address, uint64_t by
         }
         memory->address = address;
         memory->bytes = bytes;
-        if (nixl_tier_absent(tier) == ICMS_OK)
-            err = memory_add(tier, memory, why, why_bytes);
+        err = memory_add(tier, memory, why, why_bytes);
         if (err == ICMS_OK)
             list_push(&tier->memories, &memory->link);
         else
@@ -131,20 +129,6 @@ icms_err nixl_memory_unregister(struct nixl_tier *tier, struct nixl_memory **mem
     }
     memories_unlock(tier);
     return err;
-}
-
-void nixl_memories_attach(struct nixl_tier *tier)
-{
-    memories_lock(tier);
-    list_for_each (at, &tier->memories) {
-        struct nixl_memory *memory = container_of(at, struct nixl_memory, link);
-        char why[512] = "";
-
-        if (memory->registered == NULL && memory_add(tier, memory, why, sizeof(why)) != ICMS_OK)
-            tier->say(NIXL_NEWS_MEMORY, why);
-    }
-    atomic_store_explicit(&tier->absent, ICMS_OK, memory_order_release);
-    memories_unlock(tier);
 }
 
 void nixl_memories_free(struct nixl_tier *tier)

@@ -82,20 +82,15 @@ icms_err nixl_key_make(enum nixl_key_form form, const char *name, size_t bytes, 
 
 struct nixl_tier;
 
-/* How an agent is spoken of that was not there when its tier was opened. */
-enum nixl_news {
-    NIXL_NEWS_ABSENT, /* by nixl_tier_open, once: it is waited for                           */
-    NIXL_NEWS_THERE,  /* by a thread, once: it is used from now on                           */
-    NIXL_NEWS_WRONG,  /* by a thread, once: it came, and can never be used                   */
-    NIXL_NEWS_MEMORY, /* by a thread: memory of a GPU that was registered before cannot be used */
-};
-typedef void (*nixl_say)(enum nixl_news news, const char *text);
+/* Takes a line for people, on any thread: what libicms says (`log` of its options), or that the volume
+ * has another UUID. */
+typedef void (*nixl_log)(void *arg, const char *line);
 
 /* Opens the connection and the volume and starts the thread. What icms_open and icms_volume_open
  * say; CONFIG when the volume has another UUID. OK as well when an agent (unix:) is not there: it
- * is waited for, on a thread that ends when it comes, and until then transfers and queries end at
- * once with PEER_DOWN. */
-icms_err nixl_tier_open(const struct nixl_settings *settings, nixl_say say, char *why,
+ * is used when it comes, and until then transfers and queries end at once with PEER_DOWN; with
+ * CONFIG when its volume has another UUID. */
+icms_err nixl_tier_open(const struct nixl_settings *settings, nixl_log log, char *why,
                         size_t why_bytes, struct nixl_tier **out_tier) ICMS_MUST_CHECK;
 
 /* Cancels what is under way and waits for it, then ends the thread and closes the connection. Sets
@@ -106,7 +101,7 @@ void nixl_tier_close(struct nixl_tier **tier);
 const struct nixl_settings *nixl_tier_settings(const struct nixl_tier *tier);
 
 /* Largest value that can be stored; UINT64_MAX as long as nobody can tell. */
-uint64_t nixl_tier_value_bytes_max(const struct nixl_tier *tier);
+uint64_t nixl_tier_value_bytes_max(struct nixl_tier *tier);
 
 /* out_found[i] is 1 when keys[i] is there at this moment. Waits, at most until the load deadline
  * and 100 ms. An error of the whole call leaves out_found as it was. */
@@ -120,7 +115,7 @@ icms_err nixl_tier_query(struct nixl_tier *tier, const struct icms_key *keys, si
 struct nixl_memory;
 
 /* What icms_memory_register says, CUDA, HIP or Gaudi. Ranges that lie in one that is registered are
- * fine. OK as well while the agent is not there; what is wrong then is told when it comes. */
+ * fine. */
 icms_err nixl_memory_register(struct nixl_tier *tier, void *address, uint64_t bytes, char *why,
                               size_t why_bytes, struct nixl_memory **out_memory) ICMS_MUST_CHECK;
 

@@ -23,13 +23,11 @@ struct nixl_tier {
     uint32_t magic;
     pid_t owner;                   /* the process that opened it                               */
     struct nixl_settings settings; /* does not change                                          */
-    _Atomic icms_err absent;       /* OK: these three are there and stay; else why they are not */
     struct icms *icms;             /* the connection                                           */
     struct icms_volume *volume;    /* on it                                                    */
-    struct icms_volume_info info;  /* of the volume                                            */
-    nixl_say say;                  /* what is told of an agent that comes later                */
-    pthread_t opener;              /* waits for that agent, where has_opener                   */
-    bool has_opener;               /* does not change once it is open                          */
+    atomic_bool is_checked;        /* the volume was known once, and had the UUID of settings  */
+    atomic_bool is_told;           /* it had another one                                       */
+    nixl_log log;                  /* takes lines for people                                   */
     pthread_t thread;              /* starts, polls and ends requests                          */
     int wake_fd;                   /* eventfd: readable when the thread has to look at lists   */
     pthread_mutex_t lock;          /* of what says lock here and in transfers                  */
@@ -46,13 +44,10 @@ struct nixl_tier {
 struct nixl_memory {
     void *address;
     uint64_t bytes;
-    struct icms_memory *registered; /* NULL: it waits for the agent                          */
+    struct icms_memory *registered;
     size_t users;                   /* registrations of NIXL that lie in it                  */
     struct list link;               /* in tier.memories                                      */
 };
-
-/* Registers what waits for an agent, which is there now, and says so in tier.absent. */
-void nixl_memories_attach(struct nixl_tier *tier);
 
 /* Forgets all of it; the connection is closed. */
 void nixl_memories_free(struct nixl_tier *tier);
@@ -90,11 +85,9 @@ struct nixl_xfer {
     struct list all;             /* in tier.under_way; lock                                   */
 };
 
-/* OK when connection and volume can be used. */
-static inline icms_err nixl_tier_absent(const struct nixl_tier *tier)
-{
-    return atomic_load_explicit(&tier->absent, memory_order_acquire);
-}
+/* What icms_volume_state says; CONFIG: the volume has another UUID than the settings, which is told
+ * once. */
+icms_err nixl_tier_state(struct nixl_tier *tier) ICMS_MUST_CHECK;
 
 /* The most blocks of a piece. */
 size_t nixl_piece_blocks_max(const struct nixl_tier *tier);

@@ -463,17 +463,10 @@ try {
 
 /* ---- the table that the core gets ----------------------------------------------------------- */
 
-/* Of an agent that was not there when the backend was created. */
-void news_say(nixl_news news, const char *text)
+/* What libicms says: of an agent that is not there, or has come, and of memory of a GPU. */
+void log_say(void *, const char *line)
 {
-    if (news == NIXL_NEWS_ABSENT)
-        say(level_warning, "%s; going on without it, and using it when it comes", text);
-    else if (news == NIXL_NEWS_THERE)
-        say(level_info, "%s is there", text);
-    else if (news == NIXL_NEWS_MEMORY)
-        say(level_error, "VRAM: %s; transfers there fail", text);
-    else
-        say(level_error, "%s; it is not used", text);
+    say(level_warning, "%s", line);
 }
 
 Engine *create(const Creation *creation)
@@ -488,7 +481,7 @@ try {
         params.push_back({name.c_str(), value.c_str()});
     err = nixl_settings_read(backend, params.data(), params.size(), why, sizeof(why), &settings);
     if (err == ICMS_OK)
-        err = nixl_tier_open(&settings, news_say, why, sizeof(why), &tier);
+        err = nixl_tier_open(&settings, log_say, why, sizeof(why), &tier);
     if (err != ICMS_OK) {
         say(level_error, "%s", why[0] != '\0' ? why : icms_err_text(err));
         return nullptr;

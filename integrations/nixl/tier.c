@@ -5,8 +5,8 @@
  *
  *   nixl_tier_open -> [nixl_tier_query, transfers] -> nixl_tier_close
  *
- * An agent that is not there is waited for by a second thread, the opener, because attaching may
- * take a moment; it publishes what it has opened with tier.absent, and ends.
+ * An agent may come later: libicms attaches to it (agent_optional). What it cannot know is looked at
+ * here, when the volume is known: whether it is the one that the settings name (nixl_tier_state).
  *
  * The thread sleeps in poll(2) on the connection's event and on wake_fd, which whoever posts or
  * cancels writes to. The lock guards lists and flags alone: nobody copies or sleeps with it.
@@ -26,9 +26,6 @@
 #include "base/err.h"
 #include "nixl/nixl_int.h"
 
-/* Between two attempts to reach an agent that is not there. */
-#define OPENER_SECONDS 1
-
 uint64_t nixl_now_ns(void)
 {
     struct timespec now;
@@ -47,9 +44,14 @@ const struct nixl_settings *nixl_tier_settings(const struct nixl_tier *tier)
     return &tier->settings;
 }
 
-uint64_t nixl_tier_value_bytes_max(const struct nixl_tier *tier)
+uint64_t nixl_tier_value_bytes_max(struct nixl_tier *tier)
 {
-    return nixl_tier_absent(tier) == ICMS_OK ? tier->info.value_bytes_max : UINT64_MAX;
+    struct icms_volume_info info;
+
+    if (nixl_tier_state(tier) != ICMS_OK)
+        return UINT64_MAX;
+    icms_volume_info(tier->volume, &info);
+    return info.value_bytes_max;
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
@@ -65,8 +67,7 @@ void nixl_tier_wake(struct nixl_tier *tier)
 /* Sleeps until something may have to be done, at most until until_ns. */
 static void tier_sleep(struct nixl_tier *tier, uint64_t until_ns)
 {
-    bool there = nixl_tier_absent(tier) == ICMS_OK;
-    struct pollfd fds[2] = {{.fd = there ? icms_event_fd(tier->icms) : -1, .events = POLLIN},
+    struct pollfd fds[2] = {{.fd = icms_event_fd(tier->icms), .events = POLLIN},
                             {.fd = tier->wake_fd, .events = POLLIN}};
     uint64_t now = nixl_now_ns(), wakes, left_ns = until_ns > now ? until_ns - now : 0;
     struct timespec timeout = {.tv_sec = (time_t)(left_ns / 1000000000u),
@@ -98,7 +99,7 @@ static void *tier_main(void *arg)
         struct icms_request *request;
         bool over = false;
 
-        while (nixl_tier_absent(tier) == ICMS_OK && (request = icms_poll(tier->icms)) != NULL) {
+        while ((request = icms_poll(tier->icms)) != NULL) {
             nixl_piece_over(icms_request_tag(request));
             over = true;
         }
@@ -109,25 +110,56 @@ static void *tier_main(void *arg)
     }
 }
 
-/* Starts a thread with all signals blocked: they are the application's. */
-static icms_err tier_start(struct nixl_tier *tier, void *(*run)(void *), pthread_t *out_thread)
+/* Starts the thread with all signals blocked: they are the application's. */
+static icms_err tier_start(struct nixl_tier *tier)
 {
     sigset_t all, before;
     int error;
 
     check(sigfillset(&all) == 0);
     check(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
-    error = pthread_create(out_thread, NULL, run, tier);
+    error = pthread_create(&tier->thread, NULL, tier_main, tier);
     check(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
     return error == 0 ? ICMS_OK : err_from_errno(error);
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
+/* Looks whether the volume, which is known, is the one of the settings. */
+static icms_err tier_check(struct nixl_tier *tier, char *why, size_t why_bytes)
+{
+    static const uint8_t any[sizeof(tier->settings.uuid)];
+    const struct nixl_settings *settings = &tier->settings;
+    struct icms_volume_info info;
+
+    icms_volume_info(tier->volume, &info);
+    if (memcmp(settings->uuid, any, sizeof(any)) != 0 &&
+        memcmp(settings->uuid, info.uuid, sizeof(any)) != 0) {
+        (void)snprintf(why, why_bytes,
+                       "the volume %s has another UUID than the configuration says: correct either",
+                       settings->volume);
+        return ICMS_CONFIG;
+    }
+    atomic_store(&tier->is_checked, true);
+    return ICMS_OK;
+}
+
+icms_err nixl_tier_state(struct nixl_tier *tier)
+{
+    icms_err err = icms_volume_state(tier->volume);
+    char why[256];
+
+    if (err != ICMS_OK || atomic_load(&tier->is_checked))
+        return err;
+    err = tier_check(tier, why, sizeof(why));
+    if (err != ICMS_OK && !atomic_exchange(&tier->is_told, true))
+        tier->log(NULL, why);
+    return err;
+}
+
 /* Connection and volume; *why has a sentence when it fails. */
 static icms_err tier_connect(struct nixl_tier *tier, char *why, size_t why_bytes)
 {
-    static const uint8_t any[sizeof(tier->info.uuid)];
     const struct nixl_settings *settings = &tier->settings;
     struct icms_options options;
     icms_err err;
@@ -136,82 +168,21 @@ static icms_err tier_connect(struct nixl_tier *tier, char *why, size_t why_bytes
     options.load_deadline_ms = settings->load_deadline_ms;
     options.store_deadline_ms = settings->store_deadline_ms;
     options.keys = settings->keys[0] != '\0' ? settings->keys : NULL;
+    options.agent_optional = 1;
+    options.log = tier->log;
     err = icms_open(settings->connection, &options, why, why_bytes, &tier->icms);
     if (err == ICMS_OK)
         err = icms_volume_open(tier->icms, settings->volume, why, why_bytes, &tier->volume);
-    if (err != ICMS_OK)
-        return err;
-    icms_volume_info(tier->volume, &tier->info);
-    if (memcmp(settings->uuid, any, sizeof(any)) != 0 &&
-        memcmp(settings->uuid, tier->info.uuid, sizeof(any)) != 0) {
-        (void)snprintf(why, why_bytes,
-                       "the volume %s has another UUID than the configuration says: correct either",
-                       settings->volume);
-        return ICMS_CONFIG;
-    }
-    return ICMS_OK;
-}
-
-static void tier_disconnect(struct nixl_tier *tier)
-{
-    icms_volume_close(&tier->volume);
-    icms_close(&tier->icms);
-}
-
-/* True for what an agent that starts later mends. */
-static bool tier_may_come(const struct nixl_tier *tier, icms_err err)
-{
-    if (strncmp(tier->settings.connection, "unix:", 5) != 0)
-        return false;
-    return err == ICMS_NOT_FOUND || err == ICMS_REFUSED || err == ICMS_PEER_DOWN ||
-           err == ICMS_RESET || err == ICMS_DEADLINE || err == ICMS_VERSION;
-}
-
-/* Sleeps between two attempts; false when the tier closes. */
-static bool opener_sleep(struct nixl_tier *tier)
-{
-    struct timespec until;
-    bool stop;
-
-    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
-    until.tv_sec += OPENER_SECONDS;
-    check(pthread_mutex_lock(&tier->lock) == 0);
-    while (!tier->stop &&
-           pthread_cond_timedwait(&tier->changed, &tier->lock, &until) != ETIMEDOUT) {
-    }
-    stop = tier->stop;
-    check(pthread_mutex_unlock(&tier->lock) == 0);
-    return !stop;
-}
-
-static void *opener_main(void *arg)
-{
-    struct nixl_tier *tier = arg;
-
-    check(tier->magic == NIXL_TIER_MAGIC);
-    while (opener_sleep(tier)) {
-        char why[512] = "";
-        icms_err err = tier_connect(tier, why, sizeof(why));
-
-        if (err == ICMS_OK) {
-            nixl_memories_attach(tier);
-            nixl_tier_wake(tier);
-            tier->say(NIXL_NEWS_THERE, tier->settings.connection);
-            return NULL;
-        }
-        tier_disconnect(tier);
-        if (!tier_may_come(tier, err)) {
-            tier->say(NIXL_NEWS_WRONG, why);
-            return NULL;
-        }
-    }
-    return NULL;
+    if (err == ICMS_OK && icms_volume_state(tier->volume) == ICMS_OK)
+        err = tier_check(tier, why, why_bytes);
+    return err;
 }
 
 /* Frees what there is; no thread runs. */
 static void tier_free(struct nixl_tier *tier)
 {
-    tier_disconnect(tier);
+    icms_volume_close(&tier->volume);
+    icms_close(&tier->icms);
     nixl_memories_free(tier);
     if (tier->wake_fd >= 0)
         (void)close(tier->wake_fd);
@@ -223,7 +194,7 @@ static void tier_free(struct nixl_tier *tier)
 }
 
 /* The tier without a connection and without threads. */
-static struct nixl_tier *tier_new(const struct nixl_settings *settings, nixl_say say)
+static struct nixl_tier *tier_new(const struct nixl_settings *settings, nixl_log log)
 {
     struct nixl_tier *tier = calloc(1, sizeof(*tier));
     pthread_condattr_t attributes;
@@ -233,8 +204,7 @@ static struct nixl_tier *tier_new(const struct nixl_settings *settings, nixl_say
     tier->magic = NIXL_TIER_MAGIC;
     tier->owner = getpid();
     tier->settings = *settings;
-    tier->say = say;
-    atomic_init(&tier->absent, ICMS_PEER_DOWN);
+    tier->log = log;
     check(pthread_mutex_init(&tier->lock, NULL) == 0);
     check(pthread_mutex_init(&tier->memory_lock, NULL) == 0);
     check(pthread_condattr_init(&attributes) == 0);
@@ -249,51 +219,30 @@ static struct nixl_tier *tier_new(const struct nixl_settings *settings, nixl_say
     return tier;
 }
 
-/* Connects; or starts the opener, when that is of use. */
-static icms_err tier_connect_or_wait(struct nixl_tier *tier, char *why, size_t why_bytes)
-{
-    icms_err err = tier_connect(tier, why, why_bytes);
-
-    if (err == ICMS_OK) {
-        atomic_store_explicit(&tier->absent, ICMS_OK, memory_order_release);
-        return ICMS_OK;
-    }
-    if (!tier_may_come(tier, err))
-        return err;
-    tier_disconnect(tier);
-    tier->say(NIXL_NEWS_ABSENT, why);
-    err = tier_start(tier, opener_main, &tier->opener);
-    tier->has_opener = err == ICMS_OK;
-    return err;
-}
-
-/* Tells both threads to end, and cancels what is under way; waits for the opener. */
+/* Tells the thread to end, and cancels what is under way. */
 static void tier_stop(struct nixl_tier *tier)
 {
     check(pthread_mutex_lock(&tier->lock) == 0);
     tier->stop = true;
     list_for_each (at, &tier->under_way)
         container_of(at, struct nixl_xfer, all)->cancel = true;
-    check(pthread_cond_broadcast(&tier->changed) == 0);
     check(pthread_mutex_unlock(&tier->lock) == 0);
-    if (tier->has_opener)
-        check(pthread_join(tier->opener, NULL) == 0);
+    nixl_tier_wake(tier);
 }
 
-icms_err nixl_tier_open(const struct nixl_settings *settings, nixl_say say, char *why,
+icms_err nixl_tier_open(const struct nixl_settings *settings, nixl_log log, char *why,
                         size_t why_bytes, struct nixl_tier **out_tier)
 {
-    struct nixl_tier *tier = tier_new(settings, say);
+    struct nixl_tier *tier = tier_new(settings, log);
     icms_err err;
 
     if (tier == NULL)
         return ICMS_NO_MEMORY;
     tier->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    err = tier->wake_fd < 0 ? err_from_errno(errno) : tier_connect_or_wait(tier, why, why_bytes);
+    err = tier->wake_fd < 0 ? err_from_errno(errno) : tier_connect(tier, why, why_bytes);
     if (err == ICMS_OK)
-        err = tier_start(tier, tier_main, &tier->thread);
+        err = tier_start(tier);
     if (err != ICMS_OK) {
-        tier_stop(tier);
         tier_free(tier);
         return err;
     }
@@ -310,7 +259,6 @@ void nixl_tier_close(struct nixl_tier **tier_pointer)
         return;
     check(tier->magic == NIXL_TIER_MAGIC);
     tier_stop(tier);
-    nixl_tier_wake(tier);
     check(pthread_join(tier->thread, NULL) == 0);
     tier_free(tier);
 }
@@ -353,8 +301,9 @@ icms_err nixl_tier_query(struct nixl_tier *tier, const struct icms_key *keys, si
     check(tier->magic == NIXL_TIER_MAGIC);
     if (count == 0)
         return ICMS_OK;
-    if (nixl_tier_absent(tier) != ICMS_OK)
-        return tier->owner == getpid() ? nixl_tier_absent(tier) : ICMS_FORKED;
+    err = nixl_tier_state(tier);
+    if (err != ICMS_OK)
+        return err;
     blocks = calloc(count < ICMS_BATCH_MAX ? count : ICMS_BATCH_MAX, sizeof(*blocks));
     found = malloc(count);
     if (blocks == NULL || found == NULL)

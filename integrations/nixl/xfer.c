@@ -224,7 +224,7 @@ static bool xfer_start_piece(struct nixl_xfer *xfer, uint64_t now)
     size_t count = xfer->count - xfer->next;
     struct nixl_piece *piece = &xfer->pieces[xfer->pieces_started];
     struct icms_request_options options;
-    icms_err err = nixl_tier_absent(tier);
+    icms_err err = nixl_tier_state(tier);
 
     if (err != ICMS_OK) {
         xfer_cut(xfer, err);

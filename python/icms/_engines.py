@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What adapters of engines share: a tier that may come later, log lines that do not repeat, options,
-values cut into parts."""
+"""What adapters of engines share: an open tier, log lines that do not repeat, options, values cut into
+parts."""
 from __future__ import annotations
 
 import collections
@@ -13,20 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar
 
-from . import _tables
 from .client import Client, Volume
-from .errors import Error
 from .statements import Watch
 
-#: Seconds between two log lines that say the same: of failures, and of what has to be mended by hand.
+#: Seconds between two log lines of failures that say the same.
 _REPEAT_SECONDS = 10.0
-_WRONG_SECONDS = 600.0
-#: Between two attempts to open a tier that is not there.
-_RETRY_SECONDS = 1.0
-#: What waiting does not mend.
-WRONG = (_tables.InvalidError, _tables.ConfigError, _tables.NoVolumeError, _tables.AuthError,
-         _tables.ForeignError, _tables.UnsupportedError, _tables.ValueSizeError,
-         _tables.NoKeyError, _tables.PermissionError, TypeError, ValueError)
 #: Parts begin at multiples of it in the memory of an engine, which is aligned so as a rule.
 _PART_ALIGN = 4096
 #: Names of variables that Kubernetes gives every pod for a service, such as one called "vllm".
@@ -42,12 +33,16 @@ def environment(variables: Mapping[str, str], prefixes: str | tuple[str, ...]) -
             if name.startswith(prefixes) and not _SERVICE.fullmatch(name)}
 
 
+def sayer(log: logging.Logger) -> Callable[[str], None]:
+    """Takes what libicms says, for `icms.Client`."""
+    return lambda line: log.warning("icms: %s", line)
+
+
 class Sayer:
     """Warns of what goes on and on once in a while. Any thread."""
 
-    def __init__(self, log: logging.Logger, repeat_seconds: float = _REPEAT_SECONDS) -> None:
+    def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._repeat_seconds = repeat_seconds
         self._lock = threading.Lock()
         self._said: dict[str, float] = {}  # when it was said last, by what
 
@@ -55,93 +50,10 @@ class Sayer:
         """Logs text, unless something of the same kind was said a moment ago."""
         now = time.monotonic()
         with self._lock:
-            if now - self._said.get(what, -self._repeat_seconds) < self._repeat_seconds:
+            if now - self._said.get(what, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
                 return
             self._said[what] = now
         self._log.warning("icms: %s", text)
-
-
-class Opener:
-    """A client and a volume, opened as soon as they can be: an engine starts and serves without a
-    tier that is not there, and uses it when it comes.
-
-    keys is the path of the list of keys of encrypted volumes; "": that of $ICMS_KEYS.
-    opened(client, volume) is called once, by the constructor or on a thread. What cannot get better by
-    waiting, there too, is raised by the constructor; later it is logged, and tried again. opened
-    returns what the thread compares with other processes from then on, or None; see `watch`.
-    Life cycle: Opener -> opened, some time -> close.
-    """
-
-    def __init__(self, where: str, volume: str, *, keys: str, load_ms: int, store_ms: int,
-                 opened: Callable[[Client, Volume], Watch | None], log: logging.Logger) -> None:
-        self._where = where
-        self._name = volume
-        self._keys = keys or None
-        self._deadlines = {"load_deadline_ms": load_ms, "store_deadline_ms": store_ms}
-        self._opened = opened
-        self._log = log
-        self._sayer = Sayer(log, _WRONG_SECONDS)
-        self._client: Client | None = None
-        self._watch: Watch | None = None
-        self._over = threading.Event()  # close() was called
-        self._changed = threading.Event()  # by watch() or close()
-        self._thread: threading.Thread | None = None
-        try:
-            self._open()
-        except WRONG:
-            raise
-        except (Error, OSError) as error:
-            log.warning("icms: no tier at %s, volume %s (%s); serving without it, and using it when "
-                        "it comes", where, volume, error)
-            self._start()
-
-    def watch(self, watch: Watch | None) -> None:
-        """From now on compares with other processes what watch has; None: nothing."""
-        self._watch = watch
-        self._changed.set()
-        if self._thread is None:
-            self._start()
-
-    def close(self) -> None:
-        """Waits for calls of the tier that are outstanding, which their deadlines bound, and closes
-        it. Again: does nothing."""
-        self._over.set()
-        self._changed.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._client is not None:
-            self._client.close()
-
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="icms-open", daemon=True)
-        self._thread.start()
-
-    def _open(self) -> None:
-        client = Client(self._where, keys=self._keys, **self._deadlines)
-        try:
-            watch = self._opened(client, client.volume(self._name))
-        except BaseException:
-            client.close()
-            raise
-        self._client = client
-        if watch is not None:
-            self.watch(watch)
-
-    def _run(self) -> None:
-        while self._client is None and not self._over.wait(_RETRY_SECONDS):
-            try:
-                self._open()
-            except WRONG as error:
-                self._sayer.warn("wrong", f"the volume {self._name} of {self._where} is not used: "
-                                          f"{error}")
-            except (Error, OSError):
-                pass  # not yet
-        while not self._over.is_set():
-            self._changed.clear()
-            watch = self._watch
-            if watch is not None and watch.is_due and not self._over.is_set():
-                watch.look()
-            self._changed.wait(watch.wait_seconds if watch is not None else None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,6 +72,53 @@ class TierOptions:
     #: defaults.
     load_ms: int = 0
     store_ms: int = 0
+
+
+class Tier:
+    """A client and a volume: an engine starts and serves without an agent that is not there, and uses
+    it when it comes. What no agent mends is raised.
+
+    Life cycle: Tier -> close.
+    """
+
+    def __init__(self, options: TierOptions, log: logging.Logger) -> None:
+        self.client = Client(options.where, keys=options.keys or None,
+                             load_deadline_ms=options.load_ms, store_deadline_ms=options.store_ms,
+                             agent_optional=True, log=sayer(log))
+        try:
+            self.volume: Volume = self.client.volume(options.volume)
+        except BaseException:
+            self.client.close()
+            raise
+        self._watch: Watch | None = None
+        self._over = False  # close() was called
+        self._changed = threading.Event()  # by watch() or close()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, watch: Watch | None) -> None:
+        """From now on compares with other processes what watch has, on a thread; None: nothing."""
+        self._watch = watch
+        self._changed.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="icms-watch", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Waits for calls of the tier that are outstanding, which their deadlines bound, and closes
+        it. Again: does nothing."""
+        self._over = True
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.client.close()
+
+    def _run(self) -> None:
+        while not self._over:
+            self._changed.clear()
+            watch = self._watch
+            if watch is not None and watch.is_due and not self._over:
+                watch.look()
+            self._changed.wait(watch.wait_seconds if watch is not None else None)
 
 
 @dataclasses.dataclass

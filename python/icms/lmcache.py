@@ -8,14 +8,14 @@
 LMCache hands over batches of names and memory and is told through a descriptor when one is over.
 Bytes go between the tier and LMCache's memory in place. Parameters are those of `Options`.
 
-A server starts without a tier that is not there: until it comes every batch is one of chunks that are
-not there, or not stored.
+A server starts without an agent that is not there: until it comes every batch is one of chunks that
+are not there, or not stored.
 
 LMCache calls submit_... from its controllers' threads and drain_completions from one that polls the
 descriptor. A batch is a generator that yields what the tier has to do and gets the answer;
-drain_completions steps those whose answers have come. The one thread here opens a tier that comes
-later, and compares this server's identity with those of others; another one gives hints. What the tier refuses is a chunk that
-is not there, or not stored; it is counted and logged.
+drain_completions steps those whose answers have come. The one thread here compares this server's
+identity with those of others; another one gives hints. What the tier refuses is a chunk that is not
+there, or not stored; it is counted and logged.
 
 A value larger than the volume's is cut into parts, beside each other, and a note under its own key
 says that they are there; it is written when all of them are. Life cycle: IcmsConnector ->
@@ -37,8 +37,8 @@ from typing import Any
 
 from . import _engines, errors, fingerprint, keys as _keys
 from ._icms import BATCH_MAX
-from ._tables import LimitError, Miss, PeerDownError, Status
-from .client import Block, Client, Layout, Request, Source, Volume
+from ._tables import CLASSES, LimitError, Miss, Status
+from .client import Block, Layout, Request, Source
 from .statements import Watch
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class IcmsConnector:
     """LMCache's native connector on a volume of icms."""
 
     def __init__(self, **params: Any) -> None:
-        """Opens the tier, now or when it comes. ValueError and icms.Error say what is wrong and what
+        """Opens the tier, which may have no agent yet. ValueError and icms.Error say what is wrong and what
         to do."""
         self.options = _engines.options(Options, params, '"adapter_params"')
         self._weights = self._named_weights()
@@ -146,23 +146,23 @@ class IcmsConnector:
         self._cut_bytes = 0     # of the last value that moved, if it is cut into parts
         self._hints = 0         # calls of _hinter that are not over
         self._hinter = concurrent.futures.ThreadPoolExecutor(1, "icms-hints")
-        self._is_open = False  # the tier has come; from then on there are
-        self.client: Client
-        self.volume: Volume
+        self._is_open = False  # the tier has come; from then on there is
         self._scheme: _keys.Scheme
         # One descriptor for two: the tier's, and ours for what is over without it.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._bell, select.EPOLLIN)
         try:
-            self._opener = _engines.Opener(
-                self.options.where, self.options.volume, keys=self.options.keys,
-                load_ms=self.options.load_ms, store_ms=self.options.store_ms, opened=self._opened, log=log)
+            self._tier = _engines.Tier(self.options, log)
         except BaseException:
             self._hinter.shutdown()
             self._epoll.close()
             os.close(self._bell)
             raise
+        self.client, self.volume = self._tier.client, self._tier.volume
+        self._epoll.register(self.client.fileno(), select.EPOLLIN)
+        with self._lock:
+            self._open()
 
     def _named_weights(self) -> bytes:
         """LMCache shows chunks by their names alone, so what they are of has to be told."""
@@ -175,17 +175,20 @@ class IcmsConnector:
             return fingerprint.of_files(self.options.weights, log=log)
         return b"text " + self.options.weights.encode()
 
-    def _opened(self, client: Client, volume: Volume) -> Watch:
-        scheme = _keys.Scheme(volume, Layout(tenant=self.options.tenant, model="lmcache",
-                                             weights=self._weights,
-                                             layout=f"lmcache {self.options.layout}"),
-                              hashes="lmcache object key", chained=False)
-        log.info("icms: volume %s of %s, scheme %s", volume.name, client.where, scheme.fingerprint)
-        with self._lock:
-            self._epoll.register(client.fileno(), select.EPOLLIN)
-            self.client, self.volume, self._scheme = client, volume, scheme
+    def _open(self) -> Status:
+        """OK when the tier can be used, as far as is known; from the first time on there is a scheme.
+        With the lock."""
+        state = self.volume.state
+        if state == Status.OK and not self._is_open:
+            self._scheme = _keys.Scheme(
+                self.volume, Layout(tenant=self.options.tenant, model="lmcache", weights=self._weights,
+                                    layout=f"lmcache {self.options.layout}"),
+                hashes="lmcache object key", chained=False)
+            log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
+                     self._scheme.fingerprint)
             self._is_open = True
-        return Watch(scheme, _WORDS, log)
+            self._tier.watch(Watch(self._scheme, _WORDS, log))
+        return state
 
     # ---- LMCache's interface
 
@@ -218,7 +221,7 @@ class IcmsConnector:
         """What is over: (number that submit_... returned, True when it is for all its names, why
         not, which). Never blocks."""
         try:
-            while (self._is_open and not self._closed
+            while (not self._closed
                    and (request := self.client.poll()) is not None):
                 with self._lock:  # which whoever starts a request holds: it is whole
                     self._call_over(request)
@@ -243,7 +246,7 @@ class IcmsConnector:
             self._calls.clear()
         log.info("icms: closed after %s", self.counters)
         self._hinter.shutdown(cancel_futures=True)
-        self._opener.close()
+        self._tier.close()
         self._epoll.close()
         os.close(self._bell)
 
@@ -369,9 +372,10 @@ class IcmsConnector:
             self._last += 1
             batch = _Batch(self._last, what, count, steps,
                            time.monotonic() + deadline_ms / 1000 if deadline_ms else 0)
-            if not self._is_open:
-                batch.error = f"there is no tier at {self.options.where} yet"
-                self._counters.failures[PeerDownError.__name__] += 1
+            state = Status.OK if self._is_open else self._open()
+            if state != Status.OK:
+                batch.error = f"there is no tier at {self.options.where} yet: {state.name}"
+                self._counters.failures[CLASSES[state].__name__] += 1
                 self._over(batch, None)
             else:
                 self._step(batch, None)

@@ -44,8 +44,8 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, PoolHitPolicy,
 
 from . import _engines, _sglang, errors, fingerprint, keys as _keys
 from ._icms import BATCH_MAX
-from ._tables import PeerDownError, Status
-from .client import Client, Layout, Results, Volume
+from ._tables import CLASSES, Status
+from .client import Layout, Results
 from .statements import Watch
 
 log = logging.getLogger(__name__)
@@ -196,27 +196,17 @@ class HiCacheIcms(HiCacheStorage):
         self._source: str | None = None  # else the files that they were loaded from, if any
         self._spaces = 0        # private key spaces so far
         self._space = b""       # the one that is used; empty: shared
-        self._is_open = False   # there are client and volume
         self._is_used = False   # there are schemes
-        self.client: Client
-        self.volume: Volume
         self._scheme: _keys.Scheme
         self._sharded: _keys.Scheme
         self._flush_hook: _sglang.FlushHook | None = None
         self._weights_hook = _sglang.WeightsHook(self._weights_change, self._weights_loaded)
         try:
-            self._opener = _engines.Opener(
-                self.options.where, self.options.volume, keys=self.options.keys,
-                load_ms=self.options.load_ms, store_ms=self.options.store_ms, opened=self._opened, log=log)
+            self._tier = _engines.Tier(self.options, log)
         except BaseException:
             self._weights_hook.close()
             raise
-
-    def _opened(self, client: Client, volume: Volume) -> Watch | None:
-        with self._setup:
-            self.client, self.volume = client, volume
-            self._is_open = True
-            return self._use() if self._main is not None else None
+        self.client, self.volume = self._tier.client, self._tier.volume
 
     # ---- pools
 
@@ -233,8 +223,8 @@ class HiCacheIcms(HiCacheStorage):
             if self._flush_hook is not None:
                 self._flush_hook.close()
             self._flush_hook = _sglang.FlushHook(mem_pool_host, self._flushed)
-            if self._is_open:
-                self._opener.watch(self._use())
+            if self.volume.state == Status.OK:
+                self._use()
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Called for each further pool of a hybrid model, and again for that of KV pages."""
@@ -248,8 +238,8 @@ class HiCacheIcms(HiCacheStorage):
                 pool.open(self._scheme_of(name))
             self._pools[name] = pool
 
-    def _use(self) -> Watch | None:
-        """Tier and pool of KV pages are there. Returns what is compared with other servers."""
+    def _use(self) -> None:
+        """Tier and pool of KV pages are there."""
         self._scheme = self._make_scheme(self._main, self._config.is_mla_model)
         self._sharded = self._make_scheme(self._main, False)
         for name, pool in self._pools.items():
@@ -257,9 +247,8 @@ class HiCacheIcms(HiCacheStorage):
         self._is_used = True
         log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
                  self._scheme.fingerprint)
-        if any(self._scheme.layout.rank) or self._space:
-            return None
-        return Watch(self._scheme, _sglang.WORDS, log)
+        self._tier.watch(None if any(self._scheme.layout.rank) or self._space else
+                         Watch(self._scheme, _sglang.WORDS, log))
 
     def _scheme_of(self, name: str) -> _keys.Scheme:
         """State of Mamba layers is cut by tensor rank where KV of MLA is the same in all of them."""
@@ -271,8 +260,14 @@ class HiCacheIcms(HiCacheStorage):
             return False
         if self._main is None:
             raise ValueError("SGLang has not registered the pool of KV pages")
+        state = self.volume.state
+        if state == Status.OK:
+            with self._setup:
+                if not self._is_used:
+                    self._use()
+            return False
         with self._lock:
-            self._counters.failures[PeerDownError.__name__] += 1
+            self._counters.failures[CLASSES[state].__name__] += 1
         return True
 
     def _make_scheme(self, pool: Any, replicated: bool) -> _keys.Scheme:
@@ -353,7 +348,7 @@ class HiCacheIcms(HiCacheStorage):
     def _rename(self) -> None:
         """Names pages by what holds now; calls that have begun go on with their names."""
         if self._is_used:
-            self._opener.watch(self._use())
+            self._use()
 
     # ---- pages in place: interface v1, and v2 for models with several pools
 
@@ -476,7 +471,7 @@ class HiCacheIcms(HiCacheStorage):
         self._weights_hook.close()
         if self._flush_hook is not None:
             self._flush_hook.close()
-        self._opener.close()
+        self._tier.close()
 
     # ---- private: pages
 

@@ -7,6 +7,7 @@
 #include "module.h"
 
 #include <string.h>
+#include <unistd.h>
 
 PyTypeObject *volume_type;
 
@@ -321,8 +322,10 @@ static PyObject *volume_state(PyObject *self, PyObject *none)
     struct volume *volume = (struct volume *)self;
     icms_err err;
 
-    if (!handle_enter(volume->handle))
-        return NULL;
+    if (!handle_enter(volume->handle)) {
+        PyErr_Clear();
+        return PyLong_FromLong(volume->handle->pid == getpid() ? ICMS_CLOSED : ICMS_FORKED);
+    }
     Py_BEGIN_ALLOW_THREADS;
     err = icms_volume_state(volume->volume);
     handle_leave(volume->handle);

@@ -346,8 +346,9 @@ class Failures(Case):
                 (ok, error, which), = self.wait(connector, number)
                 self.assertEqual((ok, which), (False, [False] * 3))
                 self.assertIn("there is no tier at unix:", error)
+            wait_for(lambda: logged.output)
         self.assertEqual(len(logged.output), 1, logged.output)
-        self.assertIn("serving without it, and using it when it comes", logged.output[0])
+        self.assertIn("no agent: ", logged.output[0])
         mine.agent.start()
         mine.agent.wait_ready()
         wait_for(lambda: self.wait(connector, connector.submit_batch_exists(keys))[0][0], 30)
@@ -359,7 +360,8 @@ class Failures(Case):
         connector = self.connector(where="unix:/nowhere/at/all")
         connector.submit_batch_exists(names(1))
         connector.close()
-        self.assertEqual(threading.active_count(), 1)
+        self.assertEqual([thread.name for thread in threading.enumerate()
+                          if thread.name.startswith("icms")], [])
 
     def test_close_with_batches_under_way(self):
         mine = Tier()

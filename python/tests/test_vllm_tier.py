@@ -528,7 +528,7 @@ class Tiers(unittest.TestCase):
             self.assertFalse(engine.job(context, names, list(range(CHUNKS)), load=False).success)
             time.sleep(2.5)  # more attempts, no more warnings
         self.assertEqual(len(said.records), 1, said.output)
-        self.assertIn("no tier at", said.output[0])
+        self.assertIn("no agent: ", said.output[0])
         own.agent.start()
         own.agent.wait_ready()
         engine.wait_up()
@@ -541,10 +541,11 @@ class Tiers(unittest.TestCase):
         own = Tier()
         self.addCleanup(own.end)
         engine = Engine(self, own.where).wait_up()
-        own.agent.kill()
         with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
+            own.agent.kill()
             wait_for(lambda: not engine.tier._link.up)
-        self.assertIn("does not answer", said.output[0])
+            wait_for(lambda: said.output)
+        self.assertIn("no agent: ", said.output[0])
         context, names = engine.request(self.prompt)
         self.assertEqual(engine.lookup(context, names), ([MISS] * CHUNKS, 0))
         self.assertFalse(engine.job(context, names, list(range(CHUNKS)), load=False).success)
@@ -566,7 +567,7 @@ class Tiers(unittest.TestCase):
         with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
             own.agent.start()
             own.agent.wait_ready()
-            wait_for(lambda: "lacks volume kv" in said.output[-1] if said.output else False)
+            wait_for(lambda: "cannot open volume kv: no such volume" in said.output[-1] if said.output else False)
         self.assertFalse(engine.tier._link.up)
         own.agent.kill()
         own.agent.config_path.write_text(config)

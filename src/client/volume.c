@@ -572,5 +572,7 @@ icms_err icms_volume_state(struct icms_volume *volume)
 
     if (volume == NULL || volume->magic != CLIENT_VOLUME_MAGIC)
         return ICMS_INVALID;
+    if (client_forked(volume->icms))
+        return ICMS_FORKED;
     return client_guarded(volume->icms, volume_state_inside, &call) ? call.err : ICMS_CLOSED;
 }

@@ -139,7 +139,7 @@ class Life(support.TestCase):
         for backend in support.BACKENDS:
             agent.kill()
             try:
-                with self.told("going on without it, and using it when it comes"):
+                with self.told("no agent: "):
                     side = Side(backend, 0)
                 side.memory(values)
                 stored = side.objects(names)

@@ -254,7 +254,7 @@ def case_late(lab):
             server.wait_ready()
             engine = lab.engine(server.connector())
             assert engine.ask(prompt=prompts[0], tokens=ANSWER)["tokens"] == references[0]
-            assert server.log().count("no tier at") == 1, server.log()[-3000:]
+            assert server.log().count("no agent: ") == 1, server.log()[-3000:]
             agent.start()
             agent.wait_ready()
             give_up = time.monotonic() + 60
@@ -265,7 +265,7 @@ def case_late(lab):
             while moved(agent, "store") < CHUNKS * CHUNK_BYTES:
                 assert time.monotonic() < give_up, server.log()[-3000:]
                 time.sleep(0.1)
-            assert server.log().count("no tier at") == 1
+            assert server.log().count("no agent: ") == 1
             agent.kill()
             assert engine.ask(prompt=prompts[2], tokens=ANSWER)["tokens"] == references[2]
         finally:

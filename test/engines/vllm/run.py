@@ -286,7 +286,7 @@ def case_late(lab, kind):
         late.socket.unlink(missing_ok=True)
         engine = Engine(lab, configure(late), log=f"{kind}-late").ready()
         same(engine.ask(prompt(0)), reference, "without a tier")
-        assert engine.log().count("no tier at") == 1, engine.log()[-2000:]
+        assert engine.log().count("no agent: ") == 1, engine.log()[-2000:]
         other = Engine(lab, configure(first), log=kind).ready()
         same(other.ask(prompt(1)), lab.reference(prompt(1)), "another engine")
         wait_stored(first, 0, everything, BLOCK_BYTES)
@@ -300,7 +300,7 @@ def case_late(lab, kind):
         assert answer["cached"] == everything * BLOCK, answer
         assert counted(answer, loaded) == everything * BLOCK_BYTES, answer
         over_network(late, everything * BLOCK_BYTES)
-        assert engine.log().count("no tier at") == 1
+        assert engine.log().count("no agent: ") == 1
         engine.end()
         other.end()
 
