@@ -28,20 +28,21 @@
  * When an agent dies or stops. Blocks that are under way get ICMS_PEER_DOWN when it died; when it
  * only stopped, loads are misses with reason deadline at most 20 ms after their deadline (where
  * threads get a core at once), and further ones at once, until it goes on. A unix: handle whose
- * agent died answers ICMS_PEER_DOWN at once, icms_match and gets are misses then, and a thread of
- * the handle attaches to the one that takes its place at the same socket: it tries at once, after
- * 100 ms, and up to a second after each further attempt. Volumes, leases and buffers stay valid, what was stored there
- * alone is a miss. An agent that is there and cannot be used gives its error to calls in the place
- * of PEER_DOWN, until one comes that can be: VERSION (another release), PERMISSION, PROTOCOL, ...
- * `log` gets a line when an agent is gone, or another reason keeps it from being used, and one when
- * the handle is attached again.
+ * agent died answers ICMS_PEER_DOWN at once, and a thread of the handle attaches to the one that
+ * takes its place at the same socket: it tries at once, after 100 ms, and up to a second after each
+ * further attempt. Volumes, leases and buffers stay valid, what was stored there alone is a miss.
+ * An agent that is there and cannot be used gives its error to calls in the place of PEER_DOWN,
+ * until one comes that can be: VERSION (another release), PERMISSION, PROTOCOL, ... `log` gets a
+ * line when an agent is gone, or another reason keeps it from being used, and one when the handle
+ * is attached again.
  *
  * When there is no agent yet. With `agent_optional`, icms_open of "unix:" gives a handle also while
  * nobody answers at the socket: one whose agent died, as above, and icms_volume_open gives volumes
  * that are not known yet. The handle attaches by itself when the agent comes. Until then every
  * call answers PEER_DOWN, as does icms_volume_state, by which an engine finds out whether there is
  * anything to ask. icms_volume_info says a uuid of zeros and value_bytes_max 0 until the volume is
- * known; chains that are begun before it have keys of length 0. Memory of devices may be registered. What is wrong whatever agent comes is an error at once: options, the list of keys,
+ * known; chains that are begun before it have keys of length 0. Memory of devices may be
+ * registered. What is wrong whatever agent comes is an error at once: options, the list of keys,
  * the name of a volume; so is an agent that is there and cannot be used. When the agent comes and
  * does not have the volume, calls on it answer NO_VOLUME, and NO_KEY or CONFIG where keys and
  * volume do not agree; `log` gets the sentence that icms_volume_open would have given.

@@ -82,8 +82,8 @@ icms_err nixl_key_make(enum nixl_key_form form, const char *name, size_t bytes, 
 
 struct nixl_tier;
 
-/* Takes a line for people, on any thread: what libicms says (`log` of its options), or that the volume
- * has another UUID. */
+/* Takes a line for people, on any thread: what libicms says (`log` of its options), or that the
+ * volume has another UUID. */
 typedef void (*nixl_log)(void *arg, const char *line);
 
 /* Opens the connection and the volume and starts the thread. What icms_open and icms_volume_open

@@ -45,8 +45,8 @@ struct nixl_memory {
     void *address;
     uint64_t bytes;
     struct icms_memory *registered;
-    size_t users;                   /* registrations of NIXL that lie in it                  */
-    struct list link;               /* in tier.memories                                      */
+    size_t users;     /* registrations of NIXL that lie in it                  */
+    struct list link; /* in tier.memories                                      */
 };
 
 /* Forgets all of it; the connection is closed. */

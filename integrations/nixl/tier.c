@@ -5,8 +5,9 @@
  *
  *   nixl_tier_open -> [nixl_tier_query, transfers] -> nixl_tier_close
  *
- * An agent may come later: libicms attaches to it (agent_optional). What it cannot know is looked at
- * here, when the volume is known: whether it is the one that the settings name (nixl_tier_state).
+ * An agent may come later: libicms attaches to it (agent_optional). What it cannot know is looked
+ * at here, when the volume is known: whether it is the one that the settings name
+ * (nixl_tier_state).
  *
  * The thread sleeps in poll(2) on the connection's event and on wake_fd, which whoever posts or
  * cancels writes to. The lock guards lists and flags alone: nobody copies or sleeps with it.

@@ -63,13 +63,13 @@
 /* A deadline of hints; agents take none that is further away. */
 #define CLIENT_PRESTAGE_MS_MAX 600000
 
-/* icms_open gives an agent this long to answer; the thread that looks for another one gives it less,
- * since icms_close waits for that. Between two of its attempts are CLIENT_RETRY_NS, and with each
- * that fails twice as long, up to the most. */
-#define CLIENT_ATTACH_MS      2000
-#define CLIENT_REATTACH_MS    500
-#define CLIENT_RETRY_NS       ((uint64_t)100 * 1000 * 1000)
-#define CLIENT_RETRY_NS_MAX   ((uint64_t)1000 * 1000 * 1000)
+/* icms_open gives an agent this long to answer; the thread that looks for another one gives it
+ * less, since icms_close waits for that. Between two of its attempts are CLIENT_RETRY_NS, and with
+ * each that fails twice as long, up to the most. */
+#define CLIENT_ATTACH_MS    2000
+#define CLIENT_REATTACH_MS  500
+#define CLIENT_RETRY_NS     ((uint64_t)100 * 1000 * 1000)
+#define CLIENT_RETRY_NS_MAX ((uint64_t)1000 * 1000 * 1000)
 
 /* Touches lie in the ring until the agent looks; so many wake it: half of the room they may take.
  */
@@ -125,7 +125,8 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t t
  * handle's state is RESTART; no lock held. */
 void client_link_replace(struct icms *icms);
 
-/* ---- watch.c: the thread of a unix: handle that finds the next agent --------------------------- */
+/* ---- watch.c: the thread of a unix: handle that finds the next agent ---------------------------
+ */
 
 /* Whether an agent may come where this error was the answer to a hello; else one is there, or can
  * never be. */
@@ -331,9 +332,9 @@ struct icms_request {
  * one that takes its place knows nothing of it. */
 struct client_account {
     char name[ICMS_NAME_BYTES]; /* of the volume; "": the entry is free; lock */
-    _Atomic uint64_t puts;    /* acknowledged                               */
-    _Atomic uint64_t flushed; /* of them, before a flush that succeeded     */
-    _Atomic bool lost;        /* the next flush says so, once               */
+    _Atomic uint64_t puts;      /* acknowledged                               */
+    _Atomic uint64_t flushed;   /* of them, before a flush that succeeded     */
+    _Atomic bool lost;          /* the next flush says so, once               */
 };
 
 /* What a volume is known by. Immutable: a volume that is reset, or whose agent is replaced, gets
@@ -362,8 +363,8 @@ struct icms_volume {
                                   check here, 0: none; NULL: no memory for it, all are checked.
                                   Changes only while no call is under way                        */
     bool staged;               /* it was said that its values are not read past the host; lock   */
-    bool unsaid;               /* why it cannot be used at the agent that came is to be said; lock */
-    struct list link;          /* in icms.volumes; lock                                          */
+    bool unsaid;      /* why it cannot be used at the agent that came is to be said; lock */
+    struct list link; /* in icms.volumes; lock                                          */
 };
 
 static inline const struct volume_view *client_view(const struct icms_volume *volume)
@@ -407,15 +408,16 @@ struct icms {
     bool guarded;             /* unix:; a failed check ends the handle: guard.c         */
     _Atomic uint32_t inside;  /* guarded: threads in calls, and whether it failed       */
     pthread_mutex_t lock;
-    pthread_cond_t changed;        /* something a waiting thread may want; with the lock     */
-    struct client_link *link;      /* NULL until the agent of a dir: starts, or an optional one came */
-    struct client_link *attaching; /* by the thread of watch.c, or while it replaces link; else NULL */
-    icms_err absent;               /* what calls answer while there is no link, or it is down; lock */
-    pthread_t watcher;             /* the thread of watch.c, where watch_fd >= 0              */
-    int watch_fd;                  /* wakes it                                               */
-    _Atomic bool watch_over;       /* it ends                                                */
-    struct client_local *local;    /* pod:, dir:; NULL for unix:                             */
-    char socket[108];              /* unix:                                                  */
+    pthread_cond_t changed;   /* something a waiting thread may want; with the lock     */
+    struct client_link *link; /* NULL until the agent of a dir: starts, or an optional one came */
+    struct client_link
+        *attaching;             /* by the thread of watch.c, or while it replaces link; else NULL */
+    icms_err absent;            /* what calls answer while there is no link, or it is down; lock */
+    pthread_t watcher;          /* the thread of watch.c, where watch_fd >= 0              */
+    int watch_fd;               /* wakes it                                               */
+    _Atomic bool watch_over;    /* it ends                                                */
+    struct client_local *local; /* pod:, dir:; NULL for unix:                             */
+    char socket[108];           /* unix:                                                  */
     struct icms_options options;
     char keys_path[LIMIT_PATH_BYTES]; /* the list of keys; "": none                          */
     struct client_crypt *crypt;       /* with keys; NULL                                     */
@@ -777,13 +779,13 @@ void client_accounts_lose(struct icms *icms);
 /* Volumes move to the link that replaced theirs. Lock. */
 void client_volumes_refresh(struct icms *icms);
 
-/* A volume that cannot be used at the agent that came, and of which that was not said: the sentence.
- * False: there is none. Lock. */
+/* A volume that cannot be used at the agent that came, and of which that was not said: the
+ * sentence. False: there is none. Lock. */
 bool client_volumes_unsaid(struct icms *icms, struct err_why *why);
 
 /* Takes the identity that the volume has now, if it has another one than is known here. NO_VOLUME:
- * the agent or the pod does not have the volume now; NO_KEY, CONFIG, PROTOCOL: it cannot be used. In
- * a call. */
+ * the agent or the pod does not have the volume now; NO_KEY, CONFIG, PROTOCOL: it cannot be used.
+ * In a call. */
 icms_err client_volume_look(struct icms_volume *volume) ICMS_MUST_CHECK;
 
 /* volume.c: frees a volume that is in no list. */

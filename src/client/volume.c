@@ -78,7 +78,8 @@ static icms_err volume_keys_check(const struct icms *icms, const struct shm_aren
     return ICMS_OK;
 }
 
-/* Why a volume of this name cannot be used with the keys that there are, at the agent of a link. Lock.
+/* Why a volume of this name cannot be used with the keys that there are, at the agent of a link.
+ * Lock.
  */
 static icms_err volume_refuse(const struct icms *icms, const char *name,
                               const struct shm_arena *arena, const struct client_keys *keys,
@@ -390,7 +391,8 @@ static icms_err volume_new(struct icms *icms, const char *name, const struct shm
     return ICMS_OK;
 }
 
-/* Begins a call; *out_volume is set where the agent is optional and not there: no call has begun. */
+/* Begins a call; *out_volume is set where the agent is optional and not there: no call has begun.
+ */
 static icms_err volume_begin(struct icms *icms, const char *name, struct client_keys *keys,
                              struct icms_volume **out_volume)
 {

@@ -5,11 +5,12 @@
  *
  * client_watch_start -> turns of the thread -> client_watch_stop, by icms_close.
  *
- * A turn looks whether the agent ended and, where there is none, tries to attach; only then do calls
- * wait, for as long as links are exchanged (client_link_replace). Between two turns the thread
- * sleeps outside of client_guarded, on the socket of the agent or until the next attempt: a handle
- * that failed does not wait for it. It alone replaces the link of a unix: handle, so the socket is
- * not closed while it sleeps on it. Lines for people are given to the program between turns.
+ * A turn looks whether the agent ended and, where there is none, tries to attach; only then do
+ * calls wait, for as long as links are exchanged (client_link_replace). Between two turns the
+ * thread sleeps outside of client_guarded, on the socket of the agent or until the next attempt: a
+ * handle that failed does not wait for it. It alone replaces the link of a unix: handle, so the
+ * socket is not closed while it sleeps on it. Lines for people are given to the program between
+ * turns.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -137,8 +138,7 @@ static void *watch_run(void *arg)
 
     if (icms->link != NULL)
         w.sock = icms->link->sock;
-    while (client_guarded(icms, watch_turn, &w) && watch_say(&w) &&
-           !atomic_load(&icms->watch_over))
+    while (client_guarded(icms, watch_turn, &w) && watch_say(&w) && !atomic_load(&icms->watch_over))
         (void)sys_wait(-1, w.sock, icms->watch_fd, w.sock >= 0 ? UINT64_MAX : w.next_ns);
     return NULL;
 }

@@ -43,8 +43,8 @@ struct lib_thread {
     enum lib_state state;
     struct lib_process *process;
     void (*run)(struct lib_thread *thread);
-    void *(*own)(void *arg); /* of libicms: what `run` calls                            */
-    void *arg;               /* its argument                                            */
+    void *(*own)(void *arg);    /* of libicms: what `run` calls                            */
+    void *arg;                  /* its argument                                            */
     uint32_t number;            /* of the process                                          */
     const void *on;             /* LOCK, COND: the mutex or the condition                  */
     int fds[LIB_WAIT_FDS];      /* WAIT: descriptors, -1: none                             */

@@ -522,6 +522,7 @@ static bool client_open(struct lib_process *process)
     icms_options_init(&options);
     options.log = process_log;
     options.log_arg = process;
+    options.agent_optional = (uint32_t)lib_chance(2);
     options.buffer_bytes = (uint64_t)(64 + lib_chance(512)) << 10;
     if (icms_open(process->inside ? "pod:agent" : "unix:agent", &options, NULL, 0,
                   &process->icms) != ICMS_OK)

@@ -15,9 +15,8 @@
 #include "lib.h"
 #include "wire/sealed.h"
 
-/* Beside its deadline and the grace of libicms: an attempt to find another agent goes before the
- * deadline is made, a time-out is seen late, and threads take turns. */
-#define JUDGE_SLACK_NS (CLIENT_REATTACH_MS * MS + 2 * POD_GRACE_NS)
+/* Beside its deadline and the grace of libicms: a time-out is seen late, and threads take turns. */
+#define JUDGE_SLACK_NS (2 * POD_GRACE_NS)
 
 /* Looks of control, LIB_LOOK_NS apart. A signal takes less than that. */
 #define JUDGE_LOOKS 5
