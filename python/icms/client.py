@@ -434,7 +434,7 @@ class Volume:
     # ---- keys
 
     def chain(self, layout: Layout) -> Chain:
-        """Begins a chain of blocks of this layout."""
+        """Begins a chain of blocks of this layout. PeerDownError while the volume is not known yet."""
         return Chain(self._volume.chain(
             layout.tenant, layout.model, layout.weights, layout.dtype, layout.layout,
             layout.block_tokens, layout.rank, layout.ranks))

@@ -38,6 +38,7 @@ PyObject *chain_begin(PyObject *self, PyObject *args)
     struct volume *volume = (struct volume *)self;
     PyObject *rank, *ranks, *made = NULL;
     struct icms_layout layout = {0};
+    struct icms_volume_info info;
     struct icms_chain chain;
     Py_ssize_t weights_bytes;
     const char *weights;
@@ -50,8 +51,14 @@ PyObject *chain_begin(PyObject *self, PyObject *args)
         return NULL;
     layout.weights = weights;
     layout.weights_bytes = (size_t)weights_bytes;
+    volume_info_look(volume, &info);
     icms_chain_init(&chain, volume->volume, &layout);
-    made = chain_new(&chain);
+    if (info.run_blocks == 0)
+        made = module_raise(ICMS_PEER_DOWN,
+                            "cannot begin a chain: the volume is not known yet, since its agent is "
+                            "not there; look at Volume.state first");
+    else
+        made = chain_new(&chain);
     handle_leave(volume->handle);
     return made;
 }

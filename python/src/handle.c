@@ -97,7 +97,7 @@ static void handle_log(void *arg, const char *line)
     PyGILState_STATE state;
     PyObject *result;
 
-    if (handle_forked(handle))
+    if (handle_forked(handle) || !Py_IsInitialized())
         return;
     state = PyGILState_Ensure();
     result = PyObject_CallFunction(handle->log, "s", line);

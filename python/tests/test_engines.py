@@ -27,6 +27,12 @@ class Tiers(unittest.TestCase):
             tier = self.tier(where="unix:/no/where")
             wait_for(lambda: logged.output)
         self.assertEqual(tier.volume.state, icms.Status.PEER_DOWN)
+        self.assertEqual((tier.volume.name, tier.volume.uuid.int, tier.volume.value_bytes_max),
+                         ("kv", 0, 0))
+        self.assertRaises(icms.PeerDownError, tier.volume.get, "name")
+        self.assertRaises(icms.PeerDownError, tier.volume.chain, icms.Layout())
+        tier.close()
+        self.assertEqual(tier.volume.state, icms.Status.CLOSED)
         self.assertIn("icms: unix:/no/where: no agent: ", logged.output[0])
 
     def test_a_watch_looks_when_it_is_due_and_ends_with_the_tier(self):

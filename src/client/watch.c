@@ -99,8 +99,7 @@ static void watch_turn(void *arg)
     if (icms->link != NULL)
         client_reap(icms);
     absent = icms->link == NULL || icms->link->down;
-    if (absent)
-        w->sock = -1;
+    w->sock = absent ? -1 : icms->link->sock;
     client_unlock(icms);
     if (absent && client_now_ns() >= w->next_ns && !atomic_load(&icms->watch_over))
         watch_attach(w);
@@ -134,10 +133,8 @@ static bool watch_say(struct watch *w)
 static void *watch_run(void *arg)
 {
     struct icms *icms = arg;
-    struct watch w = {.icms = icms, .sock = -1, .wait_ns = CLIENT_RETRY_NS};
+    struct watch w = {.icms = icms, .wait_ns = CLIENT_RETRY_NS};
 
-    if (icms->link != NULL)
-        w.sock = icms->link->sock;
     while (client_guarded(icms, watch_turn, &w) && watch_say(&w) && !atomic_load(&icms->watch_over))
         (void)sys_wait(-1, w.sock, icms->watch_fd, w.sock >= 0 ? UINT64_MAX : w.next_ns);
     return NULL;
