@@ -651,7 +651,7 @@ class Volume:
         if memory is not None:
             raise TypeError("get of one key returns the value; to load into memory, use "
                             "get([key], [memory])")
-        return mmap.mmap(-1, self.value_bytes_max)
+        return mmap.mmap(-1, max(self.value_bytes_max, 1))  # 0 while the volume is not known
 
     def _call(self, op: int, keys: Sequence[Key], memory: Memories | None,
               deadline_ms: int, flags: int, stream: int = 0) -> Results:
