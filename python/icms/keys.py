@@ -45,7 +45,8 @@ def event_hash(key: bytes) -> int:
 
 
 class Scheme:
-    """How one process names its blocks. Immutable; any thread.
+    """How one process names its blocks. Any thread. A volume that is reset has another uuid, and then its
+    blocks have other keys: those of a scheme that is made anew.
 
     chained says that `keys` is always called with all blocks of a prompt from the first one on. Then
     neighbours are placed together, which is what a prefix cache wants: an enclosure that is lost
@@ -60,7 +61,7 @@ class Scheme:
     """
 
     __slots__ = ("volume", "layout", "hashes", "probe", "chained", "config", "space", "label",
-                 "_begin", "fingerprint")
+                 "_bound", "_begin")
 
     def __init__(self, volume: Volume, layout: Layout, *, hashes: str, chained: bool,
                  probe: bytes = b"", config: Mapping[str, Scalar] | None = None, space: bytes = b"",
@@ -73,12 +74,14 @@ class Scheme:
         self.config = dict(config or {})
         self.space = bytes(memoryview(space))
         self.label = label
-        identity = self._identity()
-        bound = dataclasses.replace(layout, layout=f"{layout.layout} {identity}")
-        self._begin = volume.chain(bound)
-        #: 64 hex digits, equal in processes that share blocks, whatever their rank: to log, and to
-        #: compare by eye.
-        self.fingerprint = volume.chain(dataclasses.replace(bound, rank=(0, 0, 0, 0))).state.hex()
+        self._bound = dataclasses.replace(layout, layout=f"{layout.layout} {self._identity()}")
+        self._begin = volume.uuid, volume.chain(self._bound)
+
+    @property
+    def fingerprint(self) -> str:
+        """64 hex digits, equal in processes that share blocks, whatever their rank: to log, and to
+        compare by eye."""
+        return self.volume.chain(dataclasses.replace(self._bound, rank=(0, 0, 0, 0))).state.hex()
 
     def in_space(self, space: bytes) -> Scheme:
         """The same scheme in a private key space: no block of another space is found in it."""
@@ -93,14 +96,14 @@ class Scheme:
         """
         if isinstance(names, (bytes, bytearray, memoryview, str)):
             raise TypeError("names is a sequence with one entry a block; for one block: [name]")
+        chain = self._chain()
         if self.chained:
-            chain = self._begin.copy()
             return [chain.next(_content(name)) for name in names]
-        return [self._begin.copy().next(_content(name)) for name in names]
+        return [chain.copy().next(_content(name)) for name in names]
 
     def prompt(self) -> Prompt:
         """Begins a prompt whose blocks come bit by bit, from the first one on."""
-        return Prompt(self._begin.copy(), self.chained)
+        return Prompt(self._chain(), self.chained)
 
     def begins(self) -> dict[str, object]:
         """Where the keys begin, for a router: the member `chain` of POST /v1/match and /v1/prestage of
@@ -108,7 +111,7 @@ class Scheme:
         """
         if not self.chained:
             raise ValueError("blocks of a scheme that is not chained have no beginning")
-        return {"state": self._begin.state.hex(), "run_blocks": self.volume.run_blocks,
+        return {"state": self._chain().state.hex(), "run_blocks": self.volume.run_blocks,
                 "block_tokens": self.layout.block_tokens}
 
     def fields(self) -> dict[str, Scalar]:
@@ -122,6 +125,14 @@ class Scheme:
                 "ranks": "x".join(map(str, layout.ranks)), "hashes": self.hashes,
                 "probe": self.probe.hex(), "chained": self.chained,
                 **{f"config.{name}": value for name, value in self.config.items()}}
+
+    def _chain(self) -> Chain:
+        """One without blocks, of the volume as it is now."""
+        uuid, chain = self._begin
+        if uuid != self.volume.uuid:
+            self._begin = self.volume.uuid, self.volume.chain(self._bound)
+            chain = self._begin[1]
+        return chain.copy()
 
     def _identity(self) -> str:
         config = canonical.dumps(self.config) if self.config else ""

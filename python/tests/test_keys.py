@@ -77,6 +77,31 @@ class Schemes(TestCase):
             config=b'{"a":"\\u00e9","b.rope_theta":10000.0,"c":null}'))
         self.assertGreater(len(HASHES), self.volume.run_blocks)
 
+    def test_after_a_reset_keys_are_those_of_a_scheme_that_is_made_anew(self):
+        class Volume:
+            """What a scheme asks of a volume; another one after a reset."""
+            now = self.volume
+            uuid = property(lambda volume: volume.now.uuid)
+            run_blocks = property(lambda volume: volume.now.run_blocks)
+
+            def chain(self, layout):
+                return self.now.chain(layout)
+
+        layout, volume, other = self.layout(), Volume(), self.client.volume("raw")
+        for chained in (True, False):
+            volume.now = self.volume
+            scheme = Scheme(volume, layout, hashes="sha256", chained=chained)
+            before, prompt = scheme.keys(HASHES), scheme.prompt()
+            volume.now = other
+            anew = Scheme(other, layout, hashes="sha256", chained=chained)
+            self.assertEqual(scheme.keys(HASHES), anew.keys(HASHES))
+            self.assertFalse(set(before) & set(anew.keys(HASHES)))
+            self.assertEqual(scheme.prompt().next(HASHES[0]), anew.keys(HASHES)[0])
+            self.assertEqual(prompt.next(HASHES[0]), before[0])  # it was begun before
+            self.assertEqual(scheme.fingerprint, anew.fingerprint)
+            if chained:
+                self.assertEqual(scheme.begins(), anew.begins())
+
     def test_blocks_in_any_order_have_the_same_keys(self):
         scheme = Scheme(self.volume, self.layout(), hashes="text", chained=False)
         names = [f"engine/model@0100@0@{digest.hex()}" for digest in HASHES]
