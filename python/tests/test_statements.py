@@ -130,7 +130,7 @@ class Exchanges(Case):
 
     def test_a_volume_for_small_blocks_has_no_statements(self):
         scheme = self.scheme()
-        with unittest.mock.patch.object(scheme.volume, "value_bytes_max", 64):
+        with unittest.mock.patch.object(type(scheme.volume), "value_bytes_max", 64):
             self.assertEqual(self.exchange(scheme), {})
         self.assertEqual(self.stated(), [])
 
