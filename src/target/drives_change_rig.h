@@ -128,7 +128,7 @@ static inline void closed(struct rig *rig)
     struct err_why why;
 
     for (uint32_t n = 0; n < LIMIT_DRIVES; n++)
-        for (int i = 0; i < 1000 && rig->target->drives[n].is_leaving; i++) {
+        for (int i = 0; i < 10000 && rig->target->drives[n].is_leaving; i++) {
             run_ms(rig, 1);
             (void)target_drives_changed(rig->target, &why);
         }
