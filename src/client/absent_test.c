@@ -140,6 +140,7 @@ static void every_call_misses_until_the_agent_comes(void **state)
     void *buffer;
 
     open_absent(f);
+    assert_int_equal(said("no agent: "), 1);
     assert_int_equal(icms_volume_state(f->kv), ICMS_PEER_DOWN);
     assert_int_equal(rig_put_one(f->kv, 1, 64), ICMS_PEER_DOWN);
     assert_int_equal(rig_get_one(f->kv, 1, 64, &block), ICMS_PEER_DOWN);

@@ -132,8 +132,8 @@ void client_link_replace(struct icms *icms);
  * never be. */
 bool client_agent_may_come(icms_err err);
 
-/* The handle may have no link. NO_MEMORY. */
-icms_err client_watch_start(struct icms *icms) ICMS_MUST_CHECK;
+/* Where the handle has no link, that is said first, with the reason. NO_MEMORY. */
+icms_err client_watch_start(struct icms *icms, const struct err_why *why) ICMS_MUST_CHECK;
 
 /* Ends the thread, if there is one, and waits for it: for CLIENT_REATTACH_MS and what requests take
  * that it ends. No lock held. */

@@ -293,7 +293,7 @@ icms_err icms_open(const char *where, const struct icms_options *options, char *
                           where);
     }
     if (err == ICMS_OK && icms->guarded)
-        err = client_watch_start(icms);
+        err = client_watch_start(icms, &sentence);
     if (err != ICMS_OK) {
         if (sentence.text[0] == 0)
             (void)err_set(&sentence, err, "cannot open %s: %s", where, icms_err_text(err));

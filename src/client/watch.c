@@ -19,15 +19,20 @@
 #include "base/check.h"
 #include "client/client_int.h"
 
+/* A line for people. */
+struct watch_line {
+    char text[sizeof(((struct err_why *)0)->text) + 256];
+};
+
 /* The thread's. */
 struct watch {
     struct icms *icms;
-    int sock;         /* of the link; -1: there is none that is up                     */
-    uint64_t next_ns; /* no attempt before                                             */
-    uint64_t wait_ns; /* from the next attempt to the one after                        */
-    bool attached;    /* this turn did                                                 */
-    icms_err said;    /* why there is no agent, as far as it was said; OK: there is one */
-    char line[sizeof(((struct err_why *)0)->text) + 256]; /* to be said; "": nothing     */
+    int sock;               /* of the link; -1: there is none that is up                     */
+    uint64_t next_ns;       /* no attempt before                                             */
+    uint64_t wait_ns;       /* from the next attempt to the one after                        */
+    bool attached;          /* this turn did                                                 */
+    icms_err said;          /* why there is no agent, as far as it was said; OK: there is one */
+    struct watch_line line; /* to be said; "": nothing                                   */
 };
 
 bool client_agent_may_come(icms_err err)
@@ -35,15 +40,12 @@ bool client_agent_may_come(icms_err err)
     return err == ICMS_NOT_FOUND || icms_err_retry(err) != 0;
 }
 
-/* Said once: what calls answer has changed. */
-static void watch_refused(struct watch *w, icms_err absent, const struct err_why *why)
+static void watch_absent_line(const struct icms *icms, const struct err_why *why,
+                              struct watch_line *out_line)
 {
-    if (absent == w->said)
-        return;
-    w->said = absent;
-    (void)snprintf(w->line, sizeof(w->line),
+    (void)snprintf(out_line->text, sizeof(out_line->text),
                    "unix:%s: no agent: %s; requests miss until there is one, which is then used",
-                   w->icms->socket, why->text);
+                   icms->socket, why->text);
 }
 
 static void watch_attached(struct watch *w)
@@ -62,7 +64,8 @@ static void watch_attached(struct watch *w)
     w->attached = true;
     w->wait_ns = CLIENT_RETRY_NS;
     w->said = ICMS_OK;
-    (void)snprintf(w->line, sizeof(w->line), "unix:%s: attached to the agent", icms->socket);
+    (void)snprintf(w->line.text, sizeof(w->line.text), "unix:%s: attached to the agent",
+                   icms->socket);
 }
 
 /* There is no agent, as far as is known. */
@@ -85,7 +88,9 @@ static void watch_attach(struct watch *w)
     client_lock(icms);
     icms->absent = err;
     client_unlock(icms);
-    watch_refused(w, err, &why);
+    if (err != w->said) /* what calls answer has changed */
+        watch_absent_line(icms, &why, &w->line);
+    w->said = err;
 }
 
 static void watch_turn(void *arg)
@@ -113,16 +118,17 @@ static void watch_volume(void *arg)
 
     client_lock(w->icms);
     if (client_volumes_unsaid(w->icms, &why))
-        (void)snprintf(w->line, sizeof(w->line), "unix:%s: %s", w->icms->socket, why.text);
+        (void)snprintf(w->line.text, sizeof(w->line.text), "unix:%s: %s", w->icms->socket,
+                       why.text);
     client_unlock(w->icms);
 }
 
 /* False: the handle failed. */
 static bool watch_say(struct watch *w)
 {
-    while (w->line[0] != 0) {
-        client_log(w->icms, w->line);
-        w->line[0] = 0;
+    while (w->line.text[0] != 0) {
+        client_log(w->icms, w->line.text);
+        w->line.text[0] = 0;
         if (w->attached && !client_guarded(w->icms, watch_volume, w))
             return false;
     }
@@ -135,13 +141,21 @@ static void *watch_run(void *arg)
     struct icms *icms = arg;
     struct watch w = {.icms = icms, .wait_ns = CLIENT_RETRY_NS};
 
+    if (icms->link == NULL)
+        w.said = ICMS_PEER_DOWN; /* by client_watch_start */
     while (client_guarded(icms, watch_turn, &w) && watch_say(&w) && !atomic_load(&icms->watch_over))
         (void)sys_wait(-1, w.sock, icms->watch_fd, w.sock >= 0 ? UINT64_MAX : w.next_ns);
     return NULL;
 }
 
-icms_err client_watch_start(struct icms *icms)
+icms_err client_watch_start(struct icms *icms, const struct err_why *why)
 {
+    struct watch_line line;
+
+    if (icms->link == NULL) {
+        watch_absent_line(icms, why, &line);
+        client_log(icms, line.text);
+    }
     icms->watch_fd = sys_event_new();
     if (icms->watch_fd < 0)
         return err_from_errno(errno);
