@@ -8,6 +8,7 @@ stand before ext_path, else it is ignored.
 """
 import subprocess
 
+import pod
 from peers import debian, side
 
 
@@ -22,7 +23,7 @@ class Peer(side.Side):
     PAGE_CACHE = True
 
     def start(self, pool):
-        port = side.free_port()
+        port = pod.free_port()
         memory = max(96, self.size * self.setting.count // 8 >> 20)
         space = max(1, (3 * self.size * self.setting.count >> 30) + 1)
         buffer = max(4, 4 * self.size >> 20)

@@ -12,6 +12,7 @@ import subprocess
 import time
 import urllib.request
 
+import pod
 from peers import side
 
 MODULE = "github.com/minio/minio"
@@ -60,11 +61,11 @@ class Peer(side.Side):
     PAGE_CACHE = True
 
     def start(self, pool):
-        port = side.free_port()
+        port = pod.free_port()
         self.host = f"127.0.0.1:{port}"
         self.server = side.Server(
             [self.setting.installed / "bin/minio", "server", "--quiet", "--address", self.host,
-             "--console-address", f"127.0.0.1:{side.free_port()}", self.folder / "drive"],
+             "--console-address", f"127.0.0.1:{pod.free_port()}", self.folder / "drive"],
             self.folder / "minio.log",
             {"MINIO_ROOT_USER": USER, "MINIO_ROOT_PASSWORD": PASSWORD, "MINIO_BROWSER": "off",
              "MINIO_UPDATE": "off", "MINIO_IDLE_TIMEOUT": IDLE, "MINIO_READ_HEADER_TIMEOUT": IDLE,

@@ -7,6 +7,7 @@ the old process' time was up, and without one its memory answers. Why is not kno
 """
 import os
 
+import pod
 from peers import side, virtual
 
 PACKAGE = "mooncake-transfer-engine-non-cuda"
@@ -21,17 +22,17 @@ class Peer(side.Side):
     ACKNOWLEDGED = "in the storage process' memory"
 
     def start(self, pool):
-        self.master = side.free_port()
+        self.master = pod.free_port()
         self.servers = [side.Server(
             [self.setting.installed / "venv/bin/mooncake_master", f"--rpc_port={self.master}",
-             f"--metrics_port={side.free_port()}", "--rpc_address=127.0.0.1", "--logtostderr"],
+             f"--metrics_port={pod.free_port()}", "--rpc_address=127.0.0.1", "--logtostderr"],
             self.folder / "master.log")]
         self.servers[0].wait_port(self.master)
         self._start_storage()
         self._connect(pool)
 
     def _start_storage(self):
-        port = side.free_port()
+        port = pod.free_port()
         memory = (3 * self.size * self.setting.count // 2 >> 30) + 1
         self.servers.append(side.Server(
             [self.setting.installed / "venv/bin/mooncake_client", "--host=127.0.0.1",

@@ -3,6 +3,7 @@
 one connection; a batch is as many commands in flight. Redis works in one thread."""
 import subprocess
 
+import pod
 from peers import debian, side
 
 
@@ -14,7 +15,7 @@ class Peer(side.Side):
     ACKNOWLEDGED = "in the server's memory"
 
     def start(self, pool):
-        port = side.free_port()
+        port = pod.free_port()
         self.server = side.Server(
             [debian.program(self.setting.installed, "redis-server"), "--port", port, "--bind", "127.0.0.1",
              "--save", "", "--appendonly", "no", "--dir", self.folder], self.folder / "redis.log",

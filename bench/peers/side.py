@@ -82,13 +82,6 @@ class Side:
 
 # ---- for drivers --------------------------------------------------------------------------------
 
-def free_port():
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def address(memory):
     """Where a memoryview lies."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))

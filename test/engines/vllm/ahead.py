@@ -3,12 +3,12 @@
 and computing, events for routers, of vLLM and of the agent, and routers that ask and hint by a model's name."""
 import json
 import re
-import socket
 import subprocess
 import time
 import types
 import urllib.request
 
+import pod
 import proxy
 from lab import (BLOCK, BLOCK_BYTES, Engine, HERE, KINDS, PROMPT, VOLUME, counted, environment, on_flash,
                  over_network, prompt, same, status, wait_stored)
@@ -127,9 +127,7 @@ class Dynamo:
     WORKER = "7"
 
     def __init__(self, lab, endpoint):
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            self.port = one.getsockname()[1]
+        self.port = pod.free_port()
         self.path = lab.folder / "dynamo.log"
         with open(self.path, "w", encoding="utf-8") as out:
             self.process = subprocess.Popen(
