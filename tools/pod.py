@@ -133,6 +133,19 @@ class Daemon:
         raise PodError(f"{self.name} was not ready within {seconds} s ({said.strip()}):\n"
                        f"{self.log_tail()}")
 
+    def wait_until(self, what, truth, seconds=60):
+        """Waits until it is so; else says what was not, and what the log ends with."""
+        deadline = time.monotonic() + seconds
+        while not truth():
+            if time.monotonic() > deadline:
+                raise PodError(f"{self.name}: not within {seconds} s: {what}:\n{self.log_tail()}")
+            time.sleep(0.05)
+
+    def wait_log(self, words, count=1):
+        """Waits until the log has the words so often."""
+        self.wait_until(f"'{words}' in the log, {count} times",
+                        lambda: self.log_path.read_text(errors="replace").count(words) >= count)
+
     def metrics(self):
         """Returns {name with labels: value} of /metrics."""
         status, text = self.get("/metrics")

@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -97,11 +96,8 @@ def wrong_secret(p, folder, target, build):
     secret.chmod(0o600)
     agent = p.add_agent("mistaken", [target], [VOLUME], host_nqn=HOST, require="chap", secret=secret,
                         connect_timeout="5s", probe="100ms", audit=folder / "audit-agent")
-    deadline = time.monotonic() + 60
-    while agent.get("/status")[0] != 200 or \
-            json.loads(agent.get("/status")[1])["enclosures"][0]["auths_refused"] < 5:
-        assert time.monotonic() < deadline, agent.log_tail()
-        time.sleep(0.2)
+    agent.wait_until("it is refused", lambda: agent.get("/status")[0] == 200 and json.loads(
+        agent.get("/status")[1])["enclosures"][0]["auths_refused"] >= 5)
     result = program(build, "icms", "get", "--open", f"unix:{agent.socket}", "key-1")
     assert result.returncode == 1, result
     log = agent.log_path.read_text()
@@ -113,13 +109,6 @@ def wrong_secret(p, folder, target, build):
     agent.stop()
     print("ok a wrong secret is a miss, and said once")
     return agent
-
-
-def wait_log(daemon, words, count=1):
-    deadline = time.monotonic() + 60
-    while daemon.log_path.read_text().count(words) < count:
-        assert time.monotonic() < deadline, (words, daemon.log_tail())
-        time.sleep(0.1)
 
 
 def secret_set(path, text):
@@ -135,12 +124,6 @@ def rotated(p, folder, target, agent, build):
         status, text = daemon.get("/status")
         return json.loads(text)["enclosures"][0] if status == 200 else {"auths": 0, "auths_refused": 0}
 
-    def until(what, daemon, truth):
-        deadline = time.monotonic() + 60
-        while not truth():
-            assert time.monotonic() < deadline, (what, daemon.log_tail())
-            time.sleep(0.1)
-
     def got(daemon):
         return program(build, "icms", "get", "--open", f"unix:{daemon.socket}", "key-1").returncode == 0
 
@@ -150,7 +133,7 @@ def rotated(p, folder, target, agent, build):
 
     def tried(name, secret):
         daemon, said = with_secret(name, secret), {}
-        until("it authenticates, or not", daemon,
+        daemon.wait_until("it authenticates, or not",
               lambda: said.update(enclosure(daemon)) or said["auths"] or said["auths_refused"])
         daemon.stop()
         return said["auths"] > 0
@@ -158,11 +141,11 @@ def rotated(p, folder, target, agent, build):
     former, count = (folder / "new").read_text(), enclosure(agent)["auths"]
     secret_set(folder / "former", former)
     steady = with_secret("steady", folder / "old")  # the other secret of the same host
-    until("the other secret passes", steady, lambda: got(steady))
+    steady.wait_until("the other secret passes", lambda: got(steady))
     steadily = enclosure(steady)["auths"]
     secret_set(folder / "new", former[:40])
     target.signal(signal.SIGHUP)
-    wait_log(target, "keys stay as they were: cannot use secret file")
+    target.wait_log("keys stay as they were: cannot use secret file")
     assert "SIGHUP again" in target.log_path.read_text(), target.log_tail()
     assert tried("kept", folder / "former"), "the former secret passes while the file is not right"
     assert enclosure(agent)["auths"] == count and got(agent), "nobody lost a connection"
@@ -171,20 +154,20 @@ def rotated(p, folder, target, agent, build):
     assert result.returncode == 0, result.stderr
     secret_set(folder / "new", (folder / "next").read_text())
     target.signal(signal.SIGHUP)
-    wait_log(target, f"host {HOST}: keys replaced: new connections use them; those that proved replaced ones end")
-    until("connections that proved the former secret end, and are not made again", agent,
+    target.wait_log(f"host {HOST}: keys replaced: new connections use them; those that proved replaced ones end")
+    agent.wait_until("connections that proved the former secret end, and are not made again",
           lambda: enclosure(agent)["auths_refused"] > 0)
     assert enclosure(agent)["state"] != "up", "who knows the former secret alone gets nothing"
-    until("that is logged", target, lambda: "the secret that it proved was replaced" in target.log_path.read_text())
+    target.wait_log("the secret that it proved was replaced")
     assert enclosure(steady)["auths"] == steadily and enclosure(steady)["exclusions"] == 0 and got(steady), \
         "connections that proved the other secret stay"
     assert not tried("late", folder / "former"), "the former secret passes no more"
     assert tried("early", folder / "next")
     agent.signal(signal.SIGHUP)
-    wait_log(agent, "enclosure enclosure0: keys replaced: new connections use them; connections that are up stay")
-    until("with the new secret it is back", agent, lambda: got(agent))
+    agent.wait_log("enclosure enclosure0: keys replaced: new connections use them; connections that are up stay")
+    agent.wait_until("with the new secret it is back", lambda: got(agent))
     target.signal(signal.SIGHUP)
-    wait_log(target, "SIGHUP: reading", 3)
+    target.wait_log("SIGHUP: reading", 3)
     assert target.log_path.read_text().count("keys replaced") == 1, "nothing changed since"
     lines = [json.loads(line) for line in (folder / "audit").read_text().splitlines()]
     results = [line["result"] for line in lines if line["event"] == "keys"]
@@ -227,10 +210,7 @@ def main(build, folder):
         assert any(row[0] == "chap" and row[-1] == HOST for row in rows if row), shown
         print("ok a pod that authenticates both ways")
         other = p.add_agent("stranger", [target], [VOLUME], probe="100ms")
-        deadline = time.monotonic() + 60
-        while "it has no secret" not in other.log_path.read_text():
-            assert time.monotonic() < deadline, other.log_tail()
-            time.sleep(0.2)
+        other.wait_log("it has no secret")
         hosts_served = json.loads(target.get("/status")[1])["hosts"]
         assert [host["nqn"] for host in hosts_served] == [HOST], hosts_served
         other.stop()
@@ -239,10 +219,8 @@ def main(build, folder):
         target.kill()
         target.start()
         target.wait_ready()
-        deadline = time.monotonic() + 60
-        while json.loads(agent.get("/status")[1])["enclosures"][0]["auths"] < 8:
-            assert time.monotonic() < deadline, agent.log_tail()
-            time.sleep(0.2)
+        agent.wait_until("it authenticated again",
+                         lambda: json.loads(agent.get("/status")[1])["enclosures"][0]["auths"] >= 8)
         print("ok killed and restarted")
         told = b"".join([target.log_path.read_bytes(), agent.log_path.read_bytes(),
                          mistaken.log_path.read_bytes(), (folder / "audit").read_bytes(),

@@ -118,23 +118,17 @@ def replaced(build, folder, daemon, right):
                 context.wrap_socket(peer, server_hostname=ADDRESS) as tls:
             return tls.getpeercert()["serialNumber"]
 
-    def until(condition):
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline, daemon.log_tail()
-            time.sleep(0.05)
-
     before = served()
     (folder / "server.crt").write_text("nothing")
     daemon.signal(signal.SIGHUP)
-    until(lambda: "keys stay as they were" in daemon.log_path.read_text())
+    daemon.wait_log("keys stay as they were")
     assert served() == before and right.get(daemon.http_port, "/status")[0] == 200
     certificates(folder)
     (folder / "token").unlink()
     run(build / "cmd/icms", "key", "gen", "--type", "token", folder / "token")
     other = Reader(folder, token=(folder / "token").read_text().strip())
     daemon.signal(signal.SIGHUP)
-    until(lambda: other.get(daemon.http_port, "/status")[0] == 200)
+    daemon.wait_until("the other token counts", lambda: other.get(daemon.http_port, "/status")[0] == 200)
     assert served() != before
     right.context = other.context
     assert right.get(daemon.http_port, "/status")[0] == 401

@@ -16,7 +16,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "test/security")]
@@ -88,19 +87,13 @@ def metric(daemon, name):
 
 def wait_metric(agent, volume, wanted):
     name = f'icms_agent_misses_total{{reason="version",volume="{volume}"}}'
-    deadline = time.monotonic() + WAIT_S
-    while agent.metrics().get(name) != wanted:
-        assert time.monotonic() < deadline, (name, wanted, agent.metrics().get(name))
-        time.sleep(0.2)
+    agent.wait_until(f"{name} is {wanted}", lambda: agent.metrics().get(name) == wanted)
 
 
 def wait_line(agent, volume, wanted):
     """The lines about a volume in the log are as many, and no more."""
     line = f"volume {volume}: blocks are misses, since another version"
-    deadline = time.monotonic() + WAIT_S
-    while agent.log_path.read_text().count(line) < wanted:
-        assert time.monotonic() < deadline, agent.log_tail()
-        time.sleep(0.2)
+    agent.wait_log(line, wanted)
     count = agent.log_path.read_text().count(line)
     expect(f"{volume}: told once by each agent", count == wanted, count)
 

@@ -76,13 +76,6 @@ def run(build, agent, *words, value=None):
                           input=value, capture_output=True, timeout=60, check=False)
 
 
-def wait(what, truth, agent, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not truth():
-        assert time.monotonic() < deadline, (what, agent.log_tail())
-        time.sleep(0.1)
-
-
 def reading(build, agent, proxy):
     value = MARKER + os.urandom(300000)
     result = run(build, agent, "put", "--on-flash", "key", value=value)
@@ -90,7 +83,7 @@ def reading(build, agent, proxy):
     agent.kill()  # its memory has the value; the next one asks the enclosure
     agent.start()
     agent.wait_ready()
-    wait("the value again", lambda: run(build, agent, "get", "key").stdout == value, agent)
+    agent.wait_until("the value again", lambda: run(build, agent, "get", "key").stdout == value)
     seen = b"".join(bytes(side) for record in list(proxy.recorded) for side in record)
     assert len(seen) > 600000 and MARKER not in seen and MARKER[:36] not in seen
     assert b"NVMeTLSkey" not in seen
@@ -104,13 +97,13 @@ def changing(build, agent, proxy, value):
         proxy.flip = (direction, (1200, 4000)[direction])  # behind the handshake
         agent.kill()
         agent.start()
-        wait("a flipped bit", lambda: (run(build, agent, "get", "-d", "500ms", "key").stdout
-                                       in (b"", value)) and proxy.flipped > before, agent)
+        agent.wait_until("a flipped bit", lambda: (run(build, agent, "get", "-d", "500ms", "key").stdout
+                                                   in (b"", value)) and proxy.flipped > before)
         for _ in range(5):
             result = run(build, agent, "get", "-d", "500ms", "key")
             assert result.stdout in (b"", value), "a changed value was delivered"
         proxy.flip = None
-        wait("recovered", lambda: run(build, agent, "get", "key").stdout == value, agent)
+        agent.wait_until("recovered", lambda: run(build, agent, "get", "key").stdout == value)
     print(f"ok {proxy.flipped} flipped bits: misses or right bytes")
 
 
@@ -153,7 +146,7 @@ def stripping(build, p, target, folder):
                              "port": listener.getsockname()[1]})
     agent = p.add_agent("stripped", [fake], [{"name": "kv"}], host_nqn=HOST, psk=folder / "psk",
                         require="tls", probe="100ms")
-    wait("a connection", lambda: len(heard) > 0 and "marked down" in agent.log_path.read_text(), agent)
+    agent.wait_until("a connection", lambda: len(heard) > 0 and "marked down" in agent.log_path.read_text())
     result = run(build, agent, "put", "-d", "500ms", "key", value=MARKER)
     time.sleep(0.5)
     assert heard[:1] == b"\x16" and HOST.encode() + b"\0" not in heard and MARKER not in heard, heard[:64]
