@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "conf/conf_fixture.h"
+#include "conf/conf_rig.h"
 
 static void test_a_short_target_file_gets_every_default(void **state)
 {

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "conf/conf_fixture.h"
+#include "conf/conf_rig.h"
 
 #define HOST_A "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555"
 #define HOST_B "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-4333-8444-555555555555"

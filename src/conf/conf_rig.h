@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conf/conf_fixture.h: files of a target and of an agent as texts, for tests. One thread.
+ * conf/conf_rig.h: files of a target and of an agent as texts, for tests. One thread.
  */
-#ifndef CONF_CONF_FIXTURE_H
-#define CONF_CONF_FIXTURE_H
+#ifndef CONF_CONF_RIG_H
+#define CONF_CONF_RIG_H
 
 #include "conf/conf_int.h"
 
@@ -29,7 +29,6 @@ extern struct conf_agent agent;
 extern struct err_why why;
 
 icms_err target_parse(const char *text);
-icms_err agent_parse(const char *text);
 
 /* The file is refused, and the sentence begins with the place and has the word. */
 void target_refused(const char *text, const char *place, const char *word);

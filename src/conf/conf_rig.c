@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "conf/conf_fixture.h"
+#include "conf/conf_rig.h"
 
 struct conf_target target;
 struct conf_agent agent;
@@ -23,7 +23,7 @@ icms_err target_parse(const char *text)
     return conf_target_parse(text, strlen(text), "t.yaml", &why, &target);
 }
 
-icms_err agent_parse(const char *text)
+static icms_err agent_parse(const char *text)
 {
     why.text[0] = '\0';
     conf_agent_fini(&agent);
