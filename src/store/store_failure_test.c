@@ -363,9 +363,37 @@ static void a_failed_flush_says_so(void **state)
     test_fault(NULL);
 }
 
+/* Since when free segments are under the mark, until they are not. */
+static void few_free_segments_are_told(void **state)
+{
+    struct rig *rig = *state;
+    struct store_stats stats, later;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.free_low_ns, 0);
+    rig->store->free_low_mark = UINT32_MAX;
+    for (uint64_t i = 0; i < 100; i++)
+        assert_int_equal(rig_put(rig, 0, i, 10000, i, 0), ICMS_OK);
+    rig_stats(rig, &stats);
+    assert_true(stats.free_low_ns > 0);
+    for (uint64_t i = 100; i < 200; i++)
+        assert_int_equal(rig_put(rig, 0, i, 10000, i, 0), ICMS_OK);
+    rig_stats(rig, &later);
+    assert_int_equal(later.free_low_ns, stats.free_low_ns);
+    rig->store->free_low_mark = 0;
+    for (uint64_t i = 200; i < 300; i++)
+        assert_int_equal(rig_put(rig, 0, i, 10000, i, 0), ICMS_OK);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.free_low_ns, 0);
+}
+
 #define STORE_TESTS(backend)                                                                       \
     STORE_TEST(a_kill_that_fails_for_good_takes_the_drive_out, backend),                           \
         STORE_TEST(a_failed_write_is_no_difference, backend),                                      \
+        STORE_TEST(few_free_segments_are_told, backend),                                           \
         STORE_TEST(a_failed_write_is_never_visible, backend),                                      \
         STORE_TEST(a_drive_that_keeps_failing_goes_out_of_service, backend),                       \
         STORE_TEST(failures_of_the_log_itself_lose_nothing, backend),                              \
