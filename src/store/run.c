@@ -7,6 +7,16 @@
  */
 #include "store/store_int.h"
 
+/* Whether free segments are few when all that can go on has gone on: one that becomes free and is
+ * taken at once is none. */
+static void run_low_note(struct store *store)
+{
+    if (store->free_count + store->ready_count >= store->free_low_mark)
+        counter_set(&store->stats.free_low_ns, 0);
+    else if (store->stats.free_low_ns == 0)
+        counter_set(&store->stats.free_low_ns, loop_env_now_ns(loop_env(store->loop)));
+}
+
 void store_run(struct store *store)
 {
     check(store->magic == STORE_MAGIC);
@@ -26,4 +36,5 @@ void store_run(struct store *store)
     } while (store->run_again);
     store->running = false;
     store_budget_note(store);
+    run_low_note(store);
 }

@@ -19,13 +19,7 @@
 
 void store_free_count_note(struct store *store)
 {
-    uint32_t count = store->free_count + store->ready_count;
-
-    counter_set(&store->stats.segments_free, count);
-    if (count >= store->free_low_mark)
-        counter_set(&store->stats.free_low_ns, 0);
-    else if (store->stats.free_low_ns == 0)
-        counter_set(&store->stats.free_low_ns, loop_env_now_ns(loop_env(store->loop)));
+    counter_set(&store->stats.segments_free, store->free_count + store->ready_count);
 }
 
 void store_segment_free(struct store *store, struct store_segment *segment)

@@ -383,6 +383,13 @@ static void few_free_segments_are_told(void **state)
         assert_int_equal(rig_put(rig, 0, i, 10000, i, 0), ICMS_OK);
     rig_stats(rig, &later);
     assert_int_equal(later.free_low_ns, stats.free_low_ns);
+    rig->store->free_low_mark = (uint32_t)later.segments_free + 1;
+    rig->store->free_count++; /* one becomes free, and is taken at once */
+    store_free_count_note(rig->store);
+    rig->store->free_count--;
+    store_free_count_note(rig->store);
+    rig_stats(rig, &later);
+    assert_int_equal(later.free_low_ns, stats.free_low_ns);
     rig->store->free_low_mark = 0;
     for (uint64_t i = 200; i < 300; i++)
         assert_int_equal(rig_put(rig, 0, i, 10000, i, 0), ICMS_OK);

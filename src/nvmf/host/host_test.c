@@ -659,6 +659,37 @@ static void what_is_waited_for_goes_on_as_a_load(void **state)
     expedite_end(&expedite);
 }
 
+/* The association ends while what was said first is not answered, and more is to be said. */
+static void what_is_waited_for_ends_with_the_association(void **state)
+{
+    uint8_t room[8];
+    struct expedite expedite = expedite_new(true, 16, room);
+
+    assert_int_equal(expedite_go(&expedite, 0, 5), 5); /* now its place is before some of others */
+    expedite.bed->fake->silent = true;
+    expedite.first = 5;
+    expedite.count = 13;
+    bed_on_loop(expedite.bed, 0, expedite_ops, &expedite);
+    bed_run(expedite.bed, 10 * MS);
+    bed_on_loop(expedite.bed, 1, bed_do_drop, expedite.bed);
+    bed_run(expedite.bed, 2000 * MS);
+    assert_int_equal(expedite.bed->downs, 1);
+    for (uint32_t i = 0; i < EXPEDITE_OPS; i++)
+        assert_int_equal(expedite.ops[i].done, 1);
+    expedite.bed->fake->silent = false;
+    bed_open(expedite.bed);
+    assert_int_equal(expedite.bed->ups, 2);
+    bed_op(&expedite.ops[0], expedite.bed, "k", room, 5, 60000 * MS);
+    expedite.ops[0].req.io_class = IO_CLASS_PRESTAGE;
+    assert_int_equal(bed_go(&expedite.ops[0], nvmf_retrieve), ICMS_OK);
+    bed_run(expedite.bed, 50 * MS);
+    assert_int_equal(expedite.ops[0].done, 0);
+    assert_int_equal(expedite_go(&expedite, 0, 1), EXPEDITE_OPS);
+    assert_int_equal(expedite.ops[0].req.err, ICMS_OK);
+    bed_free(expedite.bed);
+    free(expedite.ops);
+}
+
 /* Where the target does not know it, or has no entry for it, what was sent stays where it is. */
 static void what_is_waited_for_stays_where_nobody_knows_that(void **state)
 {
@@ -813,6 +844,7 @@ int main(void)
         cmocka_unit_test(more_requests_than_entries_are_parked_in_order),
         cmocka_unit_test(what_is_waited_for_goes_on_as_a_load),
         cmocka_unit_test(what_is_waited_for_stays_where_nobody_knows_that),
+        cmocka_unit_test(what_is_waited_for_ends_with_the_association),
         cmocka_unit_test(looks_again_when_namespaces_changed),
     };
 

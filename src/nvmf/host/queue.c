@@ -467,7 +467,7 @@ static void queue_expedite_run(struct nvmf_queue *queue)
     uint16_t cids[NVME_KV_EXPEDITE_CIDS];
     uint32_t count = 0;
 
-    if (req->state != NVMF_REQ_IDLE || list_empty(&queue->free))
+    if (!queue_can_expedite(queue) || req->state != NVMF_REQ_IDLE || list_empty(&queue->free))
         return;
     for (uint32_t i = 0; i < queue->depth && count < NVME_KV_EXPEDITE_CIDS; i++) {
         struct nvmf_cmd *cmd = &queue->cmds[i];
