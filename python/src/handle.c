@@ -32,21 +32,26 @@ bool handle_alive(const struct handle *handle)
     return handle->icms != NULL && !handle_forked(handle);
 }
 
-bool handle_enter(struct handle *handle)
+bool handle_enter_silently(struct handle *handle)
 {
-    if (handle_forked(handle)) {
-        (void)module_raise(ICMS_FORKED, "this client was opened before fork(): open one in this "
-                                        "process");
+    if (!handle_alive(handle) || handle->closing)
         return false;
-    }
-    if (handle->icms == NULL || handle->closing) {
-        (void)module_raise(ICMS_CLOSED, "the client is closed");
-        return false;
-    }
     (void)pthread_mutex_lock(&handle->lock);
     handle->calls++;
     (void)pthread_mutex_unlock(&handle->lock);
     return true;
+}
+
+bool handle_enter(struct handle *handle)
+{
+    if (handle_enter_silently(handle))
+        return true;
+    if (handle_forked(handle))
+        (void)module_raise(ICMS_FORKED, "this client was opened before fork(): open one in this "
+                                        "process");
+    else
+        (void)module_raise(ICMS_CLOSED, "the client is closed");
+    return false;
 }
 
 void handle_leave(struct handle *handle)
@@ -218,6 +223,7 @@ static void handle_dealloc(PyObject *self)
 {
     struct handle *handle = (struct handle *)self;
 
+    handle->closing = true; /* close_all of another thread leaves it alone meanwhile */
     if (handle_alive(handle))
         handle_shut(handle);
     else

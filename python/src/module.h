@@ -96,6 +96,9 @@ PyObject *handle_close_all(PyObject *module, PyObject *none);
 /* True when calls are possible, and then the handle stays open until handle_leave; else false with
  * an exception. GIL. */
 bool handle_enter(struct handle *handle);
+
+/* The same without an exception. */
+bool handle_enter_silently(struct handle *handle);
 void handle_leave(struct handle *handle);
 
 /* What icms_trace says of a key, as a str. GIL. */

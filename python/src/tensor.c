@@ -347,6 +347,18 @@ static void memory_keep(struct handle *handle, struct icms_memory *memory, PyObj
     handle->kept = kept;
 }
 
+/* The driver may work, and the library may wait for `log`, which needs the GIL: not held meanwhile.
+ * The handle was entered, or is being closed by this thread. */
+static icms_err memory_unregister_c(struct icms_memory **memory)
+{
+    icms_err err;
+
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_memory_unregister(memory);
+    Py_END_ALLOW_THREADS;
+    return err;
+}
+
 bool memory_sweep(struct handle *handle)
 {
     struct memory_kept *busy = NULL, *kept;
@@ -355,7 +367,7 @@ bool memory_sweep(struct handle *handle)
         PyObject *owner = kept->owner;
 
         handle->kept = kept->next;
-        if (icms_memory_unregister(&kept->memory) == ICMS_BUSY) {
+        if (memory_unregister_c(&kept->memory) == ICMS_BUSY) {
             kept->next = busy;
             busy = kept;
             continue;
@@ -422,8 +434,6 @@ PyObject *memory_register(PyObject *self, PyObject *object)
         Py_DECREF(owner);
         return NULL;
     }
-    if (handle_alive(handle))
-        (void)memory_sweep(handle);
     module_hold(handle);
     memory->handle = handle;
     memory->owner = owner;
@@ -433,6 +443,7 @@ PyObject *memory_register(PyObject *self, PyObject *object)
         module_rele(memory);
         return NULL;
     }
+    (void)memory_sweep(handle);
     Py_BEGIN_ALLOW_THREADS;
     err = memory_register_c(handle->icms, &place, why, sizeof(why), &memory->memory);
     handle_leave(handle);
@@ -457,10 +468,8 @@ static PyObject *memory_unregister(PyObject *self, PyObject *none)
     if (!handle_enter(memory->handle))
         return NULL;
     memory->memory = NULL; /* of one thread alone */
-    Py_BEGIN_ALLOW_THREADS;
-    err = icms_memory_unregister(&registered);
+    err = memory_unregister_c(&registered);
     handle_leave(memory->handle);
-    Py_END_ALLOW_THREADS;
     if (err != ICMS_OK) {
         memory->memory = registered;
         return module_raise(
@@ -472,19 +481,24 @@ static PyObject *memory_unregister(PyObject *self, PyObject *none)
     Py_RETURN_NONE;
 }
 
-/* What is busy stays registered, and its owner stays with it: a device may write there. */
+/* What is busy stays registered, and its owner stays with it: a device may write there. So does
+ * what goes while another thread closes the handle, which then unregisters it. */
 static void memory_dealloc(PyObject *self)
 {
     struct memory *memory = (struct memory *)self;
-    bool alive = handle_alive(memory->handle);
+    struct handle *handle = memory->handle;
+    bool keep = memory->memory != NULL && handle_alive(handle);
 
-    if (alive)
-        (void)memory_sweep(memory->handle);
-    if (memory->memory != NULL && alive && icms_memory_unregister(&memory->memory) == ICMS_BUSY)
-        memory_keep(memory->handle, memory->memory, memory->owner);
+    if (handle_enter_silently(handle)) {
+        (void)memory_sweep(handle);
+        keep = keep && memory_unregister_c(&memory->memory) == ICMS_BUSY;
+        handle_leave(handle);
+    }
+    if (keep)
+        memory_keep(handle, memory->memory, memory->owner);
     else
         Py_XDECREF(memory->owner);
-    module_rele(memory->handle);
+    module_rele(handle);
     module_object_free(self);
 }
 

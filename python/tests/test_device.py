@@ -10,6 +10,8 @@ import contextlib
 import ctypes
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -390,6 +392,34 @@ class Device(TestCase):
             return owner() is None
 
         wait_for(gone)
+
+    def test_memory_that_goes_while_its_failed_driver_is_told_of(self):
+        """A copier is inside `log` and needs the GIL, and whoever lets go of the memory waits for it."""
+        child = subprocess.run([sys.executable, "-X", "faulthandler", "-c", """
+import sys, threading
+import icms
+from test_device import Array, GPU, VALUE_BYTES, keys
+inside, dropping, said = threading.Event(), threading.Event(), []
+def log(line):
+    said.append(line)
+    inside.set()
+    dropping.wait()
+client = icms.Client(sys.argv[1], log=log)
+volume, names = client.volume("kv"), keys(1)
+assert volume.put(names, [b"1" * VALUE_BYTES])
+room = Array(GPU.alloc(GPU.context(0), VALUE_BYTES), (1, VALUE_BYTES))
+registered = client.register(room)
+GPU.put("COPY", 999)
+assert not volume.get(names, room, deadline_ms=200).ok
+inside.wait()
+sys.setswitchinterval(100)  # the GIL goes to others only where it is given up
+dropping.set()
+del registered
+print("device memory" in said[0])
+client.close()
+""", self.tier.where], cwd=os.path.dirname(__file__), capture_output=True, text=True, timeout=3 * GRACE_S,
+            check=False)
+        self.assertEqual((child.returncode, child.stdout), (0, "True\n"), child.stderr)
 
     def test_a_client_that_closes_forgets_all(self):
         client = icms.Client(self.tier.where)
