@@ -752,7 +752,9 @@ class Client:
     With agent_optional a client of "unix:" is made and its volumes are opened also while there is no
     agent. It attaches by itself when one comes; until then calls raise PeerDownError, and a volume's
     uuid and value_bytes_max are zero. log gets lines that say when the agent is gone, or not there yet,
-    when there is one again, and a few others (icms_open(3)), on any thread; None: standard error.
+    when there is one again, and a few others (icms_open(3)), on any thread; None: standard error. What
+    is not UTF-8 in a line is replaced. The client is not closed and none of its memory unregistered inside
+    log: BusyError. A client whose log holds it is closed by `close` or the end of the interpreter alone.
 
     Raises PeerDownError, RefusedError, NotFoundError, LockedError (with the holder's pid),
     ConfigError, InvalidError, ... whose text says what to do.

@@ -77,10 +77,12 @@ static void handle_unlist(struct handle *handle)
 #define HANDLE_LOOK_US 1000
 #define HANDLE_LOOKS   2000
 
-/* Gives the tier back. No thread is inside and none can enter. GIL, not held while it waits. */
+/* Gives the tier back, and then the program's `log`. No thread is inside and none can enter. GIL,
+ * not held while it waits. */
 static void handle_shut(struct handle *handle)
 {
     struct icms *icms = handle->icms;
+    PyObject *log = handle->log;
 
     for (int i = 0; i < HANDLE_LOOKS && !memory_sweep(handle); i++) {
         Py_BEGIN_ALLOW_THREADS;
@@ -93,22 +95,83 @@ static void handle_shut(struct handle *handle)
     Py_BEGIN_ALLOW_THREADS;
     icms_close(&icms);
     Py_END_ALLOW_THREADS;
+    handle->log = Py_NewRef(Py_None);
+    Py_DECREF(log);
 }
 
-/* A line of libicms to the program; on any thread, with or without the GIL. */
+/* ---- lines for the program ------------------------------------------------------------------ */
+
+/* A thread that is inside the `log` of a handle, and inside that of another one before. */
+struct handle_saying {
+    const struct handle *handle;
+    const struct handle_saying *outer;
+};
+
+static _Thread_local const struct handle_saying *handle_saying;
+
+bool handle_says(const struct handle *handle)
+{
+    for (const struct handle_saying *at = handle_saying; at != NULL; at = at->outer)
+        if (at->handle == handle)
+            return true;
+    return false;
+}
+
+/* On the main thread, as a pending call. GIL. */
+static int handle_rele_later(void *arg)
+{
+    module_rele(arg);
+    return 0;
+}
+
+/* Gives back the reference of a thread that was inside `log`. That thread is one which a close
+ * waits for, so the last reference is left to the main thread; when Python takes no more pending
+ * calls, to close_all. GIL. */
+static void handle_rele_outside(struct handle *handle)
+{
+    if (Py_REFCNT((PyObject *)handle) > 1)
+        module_rele(handle);
+    else
+        (void)Py_AddPendingCall(handle_rele_later, handle);
+}
+
+static void handle_say(struct handle *handle, const char *line)
+{
+    PyObject *text = module_text(line);
+    PyObject *result = NULL;
+
+    if (text != NULL)
+        result = PyObject_CallFunctionObjArgs(handle->log, text, NULL);
+    if (result == NULL)
+        PyErr_WriteUnraisable(handle->log);
+    Py_XDECREF(result);
+    Py_XDECREF(text);
+}
+
+/* A line of libicms to the program; on any thread, without the GIL, and maybe with an exception.
+ * Nobody frees the handle meanwhile: without a reference left it is being freed already, which
+ * waits for this. */
 static void handle_log(void *arg, const char *line)
 {
-    const struct handle *handle = arg;
+    struct handle *handle = arg;
+    struct handle_saying saying = {.handle = handle, .outer = handle_saying};
+    PyObject *type, *value, *trace;
     PyGILState_STATE state;
-    PyObject *result;
+    bool held;
 
     if (handle_forked(handle) || !Py_IsInitialized())
         return;
     state = PyGILState_Ensure();
-    result = PyObject_CallFunction(handle->log, "s", line);
-    if (result == NULL)
-        PyErr_WriteUnraisable(handle->log);
-    Py_XDECREF(result);
+    PyErr_Fetch(&type, &value, &trace);
+    held = Py_REFCNT((PyObject *)handle) > 0;
+    if (held)
+        module_hold(handle);
+    handle_saying = &saying;
+    handle_say(handle, line);
+    handle_saying = saying.outer;
+    if (held)
+        handle_rele_outside(handle);
+    PyErr_Restore(type, value, trace);
     PyGILState_Release(state);
 }
 
@@ -190,6 +253,10 @@ static PyObject *handle_close(PyObject *self, PyObject *none)
                      handle->exports);
         return NULL;
     }
+    if (handle_says(handle))
+        return module_raise(ICMS_BUSY,
+                            "cannot close the client inside its log, which close() waits "
+                            "for: close it after log has returned, on another thread");
     handle->closing = true;
     handle_wait_idle(handle);
     request_end_all(handle);

@@ -6,13 +6,21 @@
  */
 #include "module.h"
 
+#include <string.h>
+
+PyObject *module_text(const char *text)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
 PyObject *module_raise(icms_err err, const char *why)
 {
     PyObject *errors = PyImport_ImportModule("icms.errors");
     PyObject *error = NULL;
 
     if (errors != NULL)
-        error = PyObject_CallMethod(errors, "error_of", "is", (int)err, why == NULL ? "" : why);
+        error = PyObject_CallMethod(errors, "error_of", "iN", (int)err,
+                                    module_text(why == NULL ? "" : why));
     Py_XDECREF(errors);
     if (error == NULL)
         return NULL;

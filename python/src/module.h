@@ -29,6 +29,9 @@
 
 /* ---- module.c ------------------------------------------------------------------------------- */
 
+/* A str of a text of libicms; what is not UTF-8 in it is replaced. GIL. */
+PyObject *module_text(const char *text);
+
 /* Raises the exception of an error with this sentence (NULL or "": the error's text); returns NULL.
  * GIL. */
 PyObject *module_raise(icms_err err, const char *why);
@@ -100,6 +103,10 @@ bool handle_enter(struct handle *handle);
 /* The same without an exception. */
 bool handle_enter_silently(struct handle *handle);
 void handle_leave(struct handle *handle);
+
+/* True on a thread that is inside the `log` of the handle, which those wait for who close it or
+ * unregister memory. */
+bool handle_says(const struct handle *handle);
 
 /* What icms_trace says of a key, as a str. GIL. */
 PyObject *handle_trace(struct handle *handle, const struct icms_key *key);

@@ -443,7 +443,8 @@ PyObject *memory_register(PyObject *self, PyObject *object)
         module_rele(memory);
         return NULL;
     }
-    (void)memory_sweep(handle);
+    if (!handle_says(handle))
+        (void)memory_sweep(handle);
     Py_BEGIN_ALLOW_THREADS;
     err = memory_register_c(handle->icms, &place, why, sizeof(why), &memory->memory);
     handle_leave(handle);
@@ -465,6 +466,10 @@ static PyObject *memory_unregister(PyObject *self, PyObject *none)
         Py_CLEAR(memory->owner);
         Py_RETURN_NONE;
     }
+    if (handle_says(memory->handle))
+        return module_raise(ICMS_BUSY,
+                            "cannot unregister memory inside the log of its client: do it "
+                            "after log has returned, on another thread");
     if (!handle_enter(memory->handle))
         return NULL;
     memory->memory = NULL; /* of one thread alone */
@@ -482,14 +487,15 @@ static PyObject *memory_unregister(PyObject *self, PyObject *none)
 }
 
 /* What is busy stays registered, and its owner stays with it: a device may write there. So does
- * what goes while another thread closes the handle, which then unregisters it. */
+ * what goes inside the handle's `log`, or while another thread closes the handle: a later call or
+ * the close unregisters it. */
 static void memory_dealloc(PyObject *self)
 {
     struct memory *memory = (struct memory *)self;
     struct handle *handle = memory->handle;
     bool keep = memory->memory != NULL && handle_alive(handle);
 
-    if (handle_enter_silently(handle)) {
+    if (!handle_says(handle) && handle_enter_silently(handle)) {
         (void)memory_sweep(handle);
         keep = keep && memory_unregister_c(&memory->memory) == ICMS_BUSY;
         handle_leave(handle);

@@ -421,6 +421,30 @@ client.close()
             check=False)
         self.assertEqual((child.returncode, child.stdout), (0, "True\n"), child.stderr)
 
+    def test_memory_that_goes_inside_the_log_of_its_client(self):
+        """The copier that is inside `log` is one that unregistering waits for."""
+        refused, rooms = [], [self.memory(Array, 1), self.memory(Array, 1)]
+        owner = weakref.ref(rooms[1])
+
+        def log(line):
+            try:
+                registered[0].unregister()
+            except icms.BusyError as error:
+                refused.append(str(error))
+            del registered[1], rooms[1]
+            refused.append(owner() is None)
+
+        with icms.Client(self.tier.where, log=log) as client:
+            registered = [client.register(room) for room in rooms]
+            GPU.put("COPY", 999)
+            self.assertTrue(self.volume.put(names := keys(1), [value(1)]).ok)
+            self.assertFalse(client.volume("kv").get(names, rooms[0], deadline_ms=200).ok)
+            wait_for(lambda: len(refused) == 2)
+            GPU.put("COPY", 0)
+        self.assertEqual(refused, ["cannot unregister memory inside the log of its client: do it after log "
+                                   "has returned, on another thread", False])
+        self.assertIsNone(owner())  # the close has unregistered it
+
     def test_a_client_that_closes_forgets_all(self):
         client = icms.Client(self.tier.where)
         registered = client.register(self.memory(Array, 1))

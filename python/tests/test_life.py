@@ -10,10 +10,11 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 import weakref
 
 import icms
-from support import TestCase, Tier, VALUE_BYTES, keys, value, wait_for
+from support import GRACE_S, TestCase, Tier, VALUE_BYTES, keys, value, wait_for
 
 
 def program(text, *arguments, **more):
@@ -139,6 +140,82 @@ class Agents(unittest.TestCase):
                 self.assertLess(time.monotonic(), give_up, status)
                 time.sleep(0.02)
         self.assertTrue(volume.exists(name).ok)
+
+
+class Logs(unittest.TestCase):
+    """`log` runs on threads that a close waits for."""
+
+    def said(self, text):
+        """What a program of `where` says whose agent is killed once it asks."""
+        tier = Tier()
+        self.addCleanup(tier.end)
+        child = program(text, tier.where, stdin=subprocess.PIPE)
+        self.addCleanup(child.stdin.close)
+        self.addCleanup(child.stdout.close)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        self.assertEqual(child.stdout.readline(), "ready\n")
+        tier.agent.kill()
+        said, _ = child.communicate(timeout=3 * GRACE_S)
+        self.assertEqual(child.returncode, 0, said)
+        return said
+
+    def test_a_client_is_not_closed_inside_its_log(self):
+        self.assertEqual(self.said("""
+import threading
+refused = threading.Event()
+def log(line):
+    try:
+        client.close()
+    except icms.BusyError as error:
+        print(error, flush=True)
+        refused.set()
+client = icms.Client(sys.argv[1], log=log)
+print("ready", flush=True)
+refused.wait()
+print(client.closed)
+client.close()
+print(client.closed)
+"""), "cannot close the client inside its log, which close() waits for: close it after log has returned, "
+            "on another thread\nFalse\nTrue\n")
+
+    def test_a_client_that_is_dropped_inside_its_log_is_closed_after_it(self):
+        self.assertEqual(self.said("""
+import time, weakref
+def log(line):
+    clients.clear()
+    os.fstat(descriptor)
+    print("dropped, not closed", gone() is None, flush=True)
+clients = [icms.Client(sys.argv[1], log=log)]
+gone, descriptor = weakref.ref(clients[0]), clients[0].fileno()
+print("ready", flush=True)
+while len(os.listdir("/proc/self/task")) > 1:
+    time.sleep(0.01)
+print("closed")
+"""), "dropped, not closed True\nclosed\n")
+
+    def test_a_client_that_was_closed_lets_its_log_go(self):
+        class Program:
+            def __init__(self):
+                self.client = icms.Client("unix:/no/where", agent_optional=True, log=self.log)
+
+            def log(self, line):
+                pass
+
+        one = Program()
+        one.client.close()
+        gone = weakref.ref(one)
+        del one
+        self.assertIsNone(gone())
+
+    def test_a_line_that_is_not_utf8_is_told(self):
+        said = []
+        with unittest.mock.patch.dict(os.environb, {b"ICMS_SOCKET": b"/no/wh\xffre"}):
+            with icms.Client("unix:", agent_optional=True, log=said.append):
+                wait_for(lambda: said)
+            with self.assertRaisesRegex(icms.NotFoundError, "/no/wh\ufffdre"):
+                icms.Client("unix:")
+        self.assertIn("unix:/no/wh\ufffdre: no agent: ", said[0])
 
 
 class Objects(TestCase):
