@@ -579,6 +579,27 @@ class Tiers(unittest.TestCase):
         self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
         self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
 
+    def test_an_agent_that_comes_back_with_a_smaller_value_max_is_not_used(self):
+        own = Tier()
+        self.addCleanup(own.end)
+        engine = Engine(self, own.where).wait_up()
+        config = own.agent.config_path.read_text()
+        for value_max in (4, 64):
+            own.agent.kill()
+            own.agent.config_path.write_text(config.replace("value_max: 64KiB", f"value_max: {value_max}KiB"))
+            with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
+                own.agent.start()
+                own.agent.wait_ready()
+                link = engine.tier._link
+                wait_for(lambda: link._volume.value_bytes_max == value_max << 10)
+                if value_max == 4:
+                    wait_for(lambda: "the volume kv of " in said.output[-1] if said.output else False)
+                    self.assertIn("takes 4096: raise its value_max", said.output[-1])
+                    self.assertFalse(link.up)
+                else:
+                    engine.wait_up()
+                    wait_for(lambda: said.output)
+
     def test_wrong_configurations_are_told_when_the_engine_starts(self):
         view = memoryview(bytearray(2 * VALUE_BYTES)).cast("B", (2, VALUE_BYTES))
         large = memoryview(bytearray(4 * VALUE_BYTES)).cast("B", (2, 2 * VALUE_BYTES))

@@ -72,8 +72,8 @@ class Link:
         self._suffix = suffix  # in hex: what the names of blocks have behind the engine's hashes
         self._schemes = (-1, ())
         self._watch: Watch | None = None
-        self._is_fit = False  # the volume is known, and takes a block
-        self._warned = False  # of one that does not
+        self._is_known = False  # the volume was found
+        self._warned = False  # it takes no block
         self._over = False  # close() was called
         self._wake = threading.Event()  # by close() or a renewed identity
         with contextlib.ExitStack() as undo:
@@ -84,7 +84,7 @@ class Link:
             except (Error, TypeError, ValueError) as error:
                 raise WrongTier(
                     f"icms: the volume {volume} of {where} cannot be used: {error}") from error
-            self._is_fit = self._fits()
+            self._check_size()
             undo.pop_all()
         identity.wake = self._wake.set
         self._thread = threading.Thread(target=self._run, name="icms-link", daemon=True)
@@ -94,9 +94,14 @@ class Link:
     def schemes(self) -> tuple[keys.Scheme, ...]:
         """How blocks are named, one entry a rank; () while there is no tier to use."""
         number, schemes = self._schemes
-        if number != self._identity.space.number or self._volume.state != Status.OK:
+        if number != self._identity.space.number or self._volume.state != Status.OK or not self._is_fit:
             return ()
         return schemes
+
+    @property
+    def _is_fit(self) -> bool:
+        """It takes a block; another agent may have another value_max."""
+        return self._need_bytes <= self._volume.value_bytes_max
 
     @property
     def up(self) -> bool:
@@ -115,6 +120,9 @@ class Link:
 
     def _run(self) -> None:
         while not self._over:
+            if not self._look_at_size():
+                self._wait(LOOK_SECONDS)
+                continue
             if self._schemes[0] != self._identity.space.number:
                 self._wait(self._name_blocks())
                 continue
@@ -126,28 +134,30 @@ class Link:
         if self._wake.wait(seconds) and not self._over:
             self._wake.clear()
 
-    def _fits(self) -> bool:
-        """False: the volume is not known yet. WrongTier: it does not take a block."""
-        if self._volume.state != Status.OK:
-            return False
-        if self._need_bytes > self._volume.value_bytes_max:
+    def _check_size(self) -> None:
+        """WrongTier: the volume is known, and does not take a block."""
+        self._is_known = self._is_known or self._volume.state == Status.OK
+        if self._is_known and not self._is_fit:
             raise WrongTier(
                 f"icms: a block of this engine has {self._need_bytes} bytes, the volume {self._name} of "
                 f"{self._where} takes {self._volume.value_bytes_max}: raise its value_max, or make fewer "
                 "tokens a block")
-        return True
+
+    def _look_at_size(self) -> bool:
+        """True when the volume is known and takes a block. Says once when it does not."""
+        try:
+            self._check_size()
+        except WrongTier as error:  # it came later, or changed
+            if not self._warned:
+                self._log.error("%s; serving without it", error)
+            self._warned = True
+            return False
+        self._warned = False
+        return self._is_known
 
     def _name_blocks(self) -> float:
         """Makes the schemes of the identity as it is now, when vLLM has said all of it. Returns how
         many seconds to wait before the next attempt."""
-        try:
-            self._is_fit = self._is_fit or self._fits()
-        except WrongTier as error:  # it came later
-            if not self._warned:
-                self._warned = True
-                self._log.error("%s; serving without it", error)
-        if not self._is_fit:
-            return LOOK_SECONDS
         identity, space = self._identity, self._identity.space
         number, private = space.number, space.space
         config, probe = identity.fields(), identity.probe()
