@@ -29,6 +29,7 @@ fingerprint of those:
 from __future__ import annotations
 
 import collections
+import copy
 import ctypes
 import dataclasses
 import hashlib
@@ -119,10 +120,11 @@ class _Pool:
 
     def open(self, scheme: _keys.Scheme) -> None:
         """The volume is there, and with it the size of blocks."""
+        value_bytes_max = scheme.volume.value_bytes_max
         self.scheme = scheme
         #: What is a block: a buffer, or a part of one that is larger than the volume's values.
         self._cuts = [(buffer, offset, size) for buffer, nbytes in enumerate(self._buffers)
-                      for offset, size in _engines.cut(nbytes, scheme.volume.value_bytes_max)]
+                      for offset, size in _engines.cut(nbytes, value_bytes_max)]
         self.pieces = len(self._cuts)
         self._types = [ctypes.c_char * size for _, _, size in self._cuts]
         kind = getattr(self.pool, "dtype", "")
@@ -130,6 +132,12 @@ class _Pool:
                        for i, (_, _, size) in enumerate(self._cuts)]
         log.info("icms: a page of the pool %s is %d blocks, %d bytes in all", self.name, self.pieces,
                  self.page_bytes)
+
+    def opened(self, scheme: _keys.Scheme) -> _Pool:
+        """The same pool with another scheme, or other sizes: calls that have begun use the one before."""
+        pool = copy.copy(self)
+        pool.open(scheme)
+        return pool
 
     def keys(self, page_keys: Sequence[bytes]) -> list[bytes]:
         """The keys of all pieces, page by page. A piece of another size has another key."""
@@ -197,6 +205,7 @@ class HiCacheIcms(HiCacheStorage):
         self._spaces = 0        # private key spaces so far
         self._space = b""       # the one that is used; empty: shared
         self._is_used = False   # there are schemes
+        self._value_bytes_max = 0  # for which pages are cut
         self._scheme: _keys.Scheme
         self._sharded: _keys.Scheme
         self._flush_hook: _sglang.FlushHook | None = None
@@ -223,7 +232,7 @@ class HiCacheIcms(HiCacheStorage):
             if self._flush_hook is not None:
                 self._flush_hook.close()
             self._flush_hook = _sglang.FlushHook(mem_pool_host, self._flushed)
-            if self.volume.state == Status.OK:
+            if self._is_used or self.volume.state == Status.OK:
                 self._use()
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
@@ -239,11 +248,11 @@ class HiCacheIcms(HiCacheStorage):
             self._pools[name] = pool
 
     def _use(self) -> None:
-        """Tier and pool of KV pages are there."""
+        """Tier and pool of KV pages are there; maybe with other names or sizes than before."""
+        self._value_bytes_max = self.volume.value_bytes_max
         self._scheme = self._make_scheme(self._main, self._config.is_mla_model)
         self._sharded = self._make_scheme(self._main, False)
-        for name, pool in self._pools.items():
-            pool.open(self._scheme_of(name))
+        self._pools = {name: pool.opened(self._scheme_of(name)) for name, pool in self._pools.items()}
         self._is_used = True
         log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
                  self._scheme.fingerprint)
@@ -254,16 +263,21 @@ class HiCacheIcms(HiCacheStorage):
         """State of Mamba layers is cut by tensor rank where KV of MLA is the same in all of them."""
         return self._sharded if name == str(PoolName.MAMBA) else self._scheme
 
+    def _is_fit(self) -> bool:
+        """There are schemes, and pages are cut for the volume as it is: another agent may have another
+        value_max."""
+        return self._is_used and self.volume.value_bytes_max == self._value_bytes_max
+
     def _absent(self) -> bool:
         """True while there is no tier to use; counted."""
-        if self._is_used:
+        if self._is_fit():
             return False
         if self._main is None:
             raise ValueError("SGLang has not registered the pool of KV pages")
         state = self.volume.state
         if state == Status.OK:
             with self._setup:
-                if not self._is_used:
+                if not self._is_fit():
                     self._use()
             return False
         with self._lock:
@@ -355,12 +369,12 @@ class HiCacheIcms(HiCacheStorage):
     def batch_get_v1(self, keys: list[str], host_indices: Any,
                      extra_info: Any = None) -> list[bool]:
         """Loads pages into the host pool; True for each that came whole."""
-        return self._move(False, [(self._pool(PoolName.KV), keys, host_indices)], extra_info)[0]
+        return self._move(False, [(PoolName.KV, keys, host_indices)], extra_info)[0]
 
     def batch_set_v1(self, keys: list[str], host_indices: Any,
                      extra_info: Any = None) -> list[bool]:
         """Stores pages of the host pool; True for each that the tier has taken or had."""
-        return self._move(True, [(self._pool(PoolName.KV), keys, host_indices)], extra_info)[0]
+        return self._move(True, [(PoolName.KV, keys, host_indices)], extra_info)[0]
 
     def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
         """The same for pages of several pools, with one deadline."""
@@ -378,7 +392,7 @@ class HiCacheIcms(HiCacheStorage):
             if self._absent():
                 return 0
             return _prefix(self._exist(self._page_keys(self._scheme, keys, extra_info)))
-        return _prefix(self._pages_exist([self._pool(PoolName.KV)], keys, extra_info)[0])
+        return _prefix(self._pages_exist([PoolName.KV], keys, extra_info)[0])
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: list[Any] | None = None,
                         extra_info: Any = None) -> Any:
@@ -388,7 +402,7 @@ class HiCacheIcms(HiCacheStorage):
             if transfer.hit_policy not in (PoolHitPolicy.ALL_PAGES, PoolHitPolicy.TRAILING_PAGES):
                 raise ValueError(f"icms does not know the hit policy {transfer.hit_policy} of the "
                                  f"pool {transfer.name}")
-        pools = [self._pool(PoolName.KV), *(self._pool(transfer.name) for transfer in transfers)]
+        pools = [PoolName.KV, *(transfer.name for transfer in transfers)]
         there = self._pages_exist(pools, keys, extra_info)
         kv_pages = _prefix(there[0])
         hits = {PoolName.KV: kv_pages} if kv_pages else {}
@@ -506,18 +520,19 @@ class HiCacheIcms(HiCacheStorage):
 
     def _move_v2(self, is_store: bool, transfers: list[Any],
                  extra_info: Any) -> dict[str, list[bool]]:
-        wanted = [(self._pool(transfer.name), transfer.keys or [], transfer.host_indices)
+        wanted = [(transfer.name, transfer.keys or [], transfer.host_indices)
                   for transfer in transfers]
         moved = self._move(is_store, wanted, extra_info)
         return {transfer.name: result for transfer, result in zip(transfers, moved)}
 
-    def _move(self, is_store: bool, wanted: list[tuple[_Pool, list[str], Any]],
+    def _move(self, is_store: bool, wanted: list[tuple[Any, list[str], Any]],
               extra_info: Any) -> list[list[bool]]:
         """Moves pages of pools; a list with one entry a page for each."""
         if self._absent() or (is_store and self._prefix_unknown(extra_info)):
             return [[False] * len(names) for _, names, _ in wanted]
         parts = []
-        for pool, names, host_indices in wanted:
+        for name, names, host_indices in wanted:
+            pool = self._pool(name)
             memory = pool.memory(host_indices, len(names)) if names else []
             page_keys = self._page_keys(pool.scheme, names, extra_info) if memory else []
             parts.append(_Part(pool, pool.keys(page_keys), memory, len(names)))
@@ -541,10 +556,11 @@ class HiCacheIcms(HiCacheStorage):
                 (sum(sum(pages) for pages in moved), speed))
         return moved
 
-    def _pages_exist(self, pools: list[_Pool], names: list[str],
+    def _pages_exist(self, pool_names: list[Any], names: list[str],
                      extra_info: Any) -> list[list[bool]]:
         if self._absent():
-            return [[False] * len(names) for _ in pools]
+            return [[False] * len(names) for _ in pool_names]
+        pools = [self._pool(name) for name in pool_names]
         keys = [pool.keys(self._page_keys(pool.scheme, names, extra_info)) if pool.pieces else []
                 for pool in pools]
         there = self._exist([key for some in keys for key in some])

@@ -740,6 +740,40 @@ class Failures(Case):
         transfers = [PoolTransfer(PoolName.MAMBA, keys=names, host_indices=state.at(0, 1))]
         self.assertEqual(backend.batch_set_v2(transfers), {PoolName.MAMBA: [True] * 2})
 
+    def test_a_pool_that_is_registered_again_without_an_agent_is_used_when_there_is_one(self):
+        mine = Tier()
+        self.addCleanup(mine.end)
+        backend = self.backend(where=mine.where)
+        mine.agent.kill()
+        wait_for(lambda: backend.volume.state == icms.Status.PEER_DOWN)
+        backend.pool = Pool(PIECES)
+        backend.register_mem_pool_host(backend.pool)
+        names, datas = hashes(2), self.filled(backend, 2)
+        self.assertEqual(backend.batch_exists(names), 0)
+        mine.agent.start()
+        mine.agent.wait_ready()
+        wait_for(lambda: backend.batch_set_v1(names, backend.pool.at(0, 1)) == [True] * 2, 30)
+        self.assertEqual(backend.batch_get_v1(names, backend.pool.at(3, 2)), [True] * 2)
+        self.assertEqual([backend.pool.page(page) for page in (3, 2)], datas)
+
+    def test_an_agent_with_another_value_max_is_used(self):
+        mine = Tier()
+        self.addCleanup(mine.end)
+        backend = self.backend(Pool((9000, 3000)), where=mine.where)
+        config = mine.agent.config_path.read_text()
+        for value_max, largest in ((4, 4096), (64, 9000)):
+            mine.agent.kill()
+            mine.agent.config_path.write_text(config.replace("value_max: 64KiB", f"value_max: {value_max}KiB"))
+            mine.agent.start()
+            mine.agent.wait_ready()
+            wait_for(lambda: backend.volume.value_bytes_max == value_max << 10)
+            names, datas = hashes(2), self.filled(backend, 2)
+            wait_for(lambda: backend.batch_set_v1(names, backend.pool.at(0, 1)) == [True] * 2)
+            self.assertEqual(backend.batch_exists(names), 2)
+            self.assertEqual(backend.batch_get_v1(names, backend.pool.at(3, 2)), [True] * 2)
+            self.assertEqual([backend.pool.page(page) for page in (3, 2)], datas)
+            self.assertEqual(max(size for _, _, size in backend._pools["kv"]._cuts), largest)
+
     def test_copies_without_a_tier_are_misses(self):
         backend = self.backend(where="unix:/nowhere/at/all", config={"interface_v1": 0})
         names = hashes(2)
