@@ -113,10 +113,12 @@ class Tier:
         self.client.close()
 
     def _run(self) -> None:
-        while not self._over:
+        while True:
             self._changed.clear()
+            if self._over:
+                return  # close() set both before the event was cleared
             watch = self._watch
-            if watch is not None and watch.is_due and not self._over:
+            if watch is not None and watch.is_due:
                 watch.look()
             self._changed.wait(watch.wait_seconds if watch is not None else None)
 

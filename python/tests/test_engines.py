@@ -57,6 +57,20 @@ class Tiers(unittest.TestCase):
         tier.close()
         self.assertNotIn("icms-watch", [thread.name for thread in threading.enumerate()])
 
+    def test_a_close_between_two_looks_of_the_watch_ends_it(self):
+        tier = self.tier(where="unix:/no/where")
+
+        class Changed(threading.Event):
+            def clear(self):
+                tier._over = True  # as close() of another thread does
+                self.set()
+                super().clear()
+
+        tier._changed = Changed()
+        tier.watch(None)
+        tier._thread.join(20)
+        self.assertFalse(tier._thread.is_alive())
+
 
 if __name__ == "__main__":
     unittest.main()
