@@ -344,17 +344,14 @@ class IcmsConnector:
         return deleted
 
     def _part_keys(self, key: bytes, nbytes: int) -> list[bytes]:
-        cuts = _engines.cut(nbytes, self.volume.value_bytes_max)
-        if len(cuts) == 1:
-            return [key]
-        return [_keys.part(key, f"{i + 1}/{len(cuts)} {nbytes}") for i in range(len(cuts))]
+        return _names_of(key, nbytes, len(_engines.cut(nbytes, self.volume.value_bytes_max)))
 
     def _parts(self, key: bytes, memory: memoryview) -> list[tuple[bytes, memoryview]]:
         """The blocks of a value."""
         cuts = _engines.cut(len(memory), self.volume.value_bytes_max)
         self._cut_bytes = len(memory) if len(cuts) > 1 else 0
         return [(part, memory[offset:offset + size]) for part, (offset, size)
-                in zip(self._part_keys(key, len(memory)), cuts)]
+                in zip(_names_of(key, len(memory), len(cuts)), cuts)]
 
     def _all_taken(self, blocks: list[Block]) -> bool:
         refused = collections.Counter(block.status.name for block in blocks
@@ -472,6 +469,13 @@ class IcmsConnector:
         self._done.append((batch.number, is_good, why, which))
         if not self._closed:
             os.eventfd_write(self._bell, 1)
+
+
+def _names_of(key: bytes, nbytes: int, count: int) -> list[bytes]:
+    """The keys of the blocks of a value."""
+    if count == 1:
+        return [key]
+    return [_keys.part(key, f"{i + 1}/{count} {nbytes}") for i in range(count)]
 
 
 def _bytes_of(names: list[str], bufs: list[Any]) -> list[memoryview]:

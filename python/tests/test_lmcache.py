@@ -171,6 +171,15 @@ class Batches(Case):
         self.put(one, keys, values)
         self.assertEqual(self.get(other, keys, sizes), (True, [True] * 4, values))
 
+    def test_a_value_is_cut_and_named_by_one_value_max(self):
+        connector, key = self.connector(), b"k" * 36
+        known = unittest.mock.PropertyMock(side_effect=[4096, 8192])  # another agent came meanwhile
+        with unittest.mock.patch.object(type(connector.volume), "value_bytes_max", known):
+            parts = connector._parts(key, memoryview(bytes(12000)))
+        self.assertEqual([part for part, _ in parts],
+                         [icms.keys.part(key, f"{i}/3 12000") for i in (1, 2, 3)])
+        self.assertEqual([len(room) for _, room in parts], [4096, 4096, 3808])
+
     def test_deleted_values_are_gone_and_their_parts_too(self):
         connector = self.connector()
         keys, sizes = names(4), [3 * VALUE_BYTES, 4000, 8, 4000]
