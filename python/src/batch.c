@@ -96,15 +96,38 @@ static bool key_wrong(Py_ssize_t bytes, Py_ssize_t index)
     return false;
 }
 
+/* The volume as it is. While it is not known what a call would end with is raised, also where it
+ * becomes known until the call: a key would be one of a raw volume. */
+static bool key_volume(const struct volume *volume, struct icms_volume_info *out_info)
+{
+    icms_err err;
+
+    volume_info_look(volume, out_info);
+    if (out_info->run_blocks != 0 || !handle_enter_silently(volume->handle))
+        return true;
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_volume_state(volume->volume);
+    handle_leave(volume->handle);
+    Py_END_ALLOW_THREADS;
+    if (err != ICMS_OK) {
+        (void)module_raise(err, NULL);
+        return false;
+    }
+    volume_info_look(volume, out_info);
+    return true;
+}
+
 /* A name: hashed in a sealed volume and where it is longer than a key, else the key. */
-static void key_name(const struct volume *volume, const void *name, Py_ssize_t bytes,
+static bool key_name(const struct volume *volume, const void *name, Py_ssize_t bytes,
                      struct icms_key *out_key)
 {
     struct icms_volume_info info;
 
-    volume_info_look(volume, &info);
+    if (!key_volume(volume, &info))
+        return false;
     if (info.sealed || icms_key_raw(name, (size_t)bytes, out_key) != ICMS_OK)
         icms_key_from_name(name, (size_t)bytes, out_key);
+    return true;
 }
 
 /* A str is a name of any length, taken as UTF-8. */
@@ -118,8 +141,7 @@ static bool key_text(const struct volume *volume, PyObject *text, Py_ssize_t ind
         return false;
     if (bytes == 0)
         return key_wrong(0, index);
-    key_name(volume, name, bytes, out_key);
-    return true;
+    return key_name(volume, name, bytes, out_key);
 }
 
 /* A key that was made, or a short name. */
@@ -129,7 +151,7 @@ static bool key_bytes(const struct volume *volume, const uint8_t *data, Py_ssize
     if (bytes == MODULE_KEY_BYTES)
         icms_key_from_digest(data, data + ICMS_RUN_BYTES, out_key);
     else if (bytes >= 1 && bytes <= ICMS_KEY_BYTES)
-        key_name(volume, data, bytes, out_key);
+        return key_name(volume, data, bytes, out_key);
     else
         return key_wrong(bytes, index);
     return true;

@@ -142,6 +142,28 @@ class Agents(unittest.TestCase):
         self.assertTrue(volume.exists(name).ok)
 
 
+    def test_a_name_of_a_volume_that_becomes_known_meanwhile_is_no_key(self):
+        tier = Tier()
+        self.addCleanup(tier.end)
+        tier.agent.kill()
+        client = icms.Client(tier.where, agent_optional=True)
+        self.addCleanup(client.close)
+        volume = client.volume("kv")
+
+        class Names(list):
+            def __getitem__(self, index):
+                if index == 1:
+                    tier.agent.start()
+                    wait_for(lambda: volume.state == icms.Status.OK)
+                return super().__getitem__(index)
+
+        self.assertRaises(icms.PeerDownError, volume.exists, Names(["one", "two"]))
+        self.assertRaises(icms.PeerDownError, volume.lease, "one")
+        tier.agent.start()
+        wait_for(lambda: volume.state == icms.Status.OK)
+        self.assertEqual(self.status(volume), icms.Status.MISS)
+
+
 class Logs(unittest.TestCase):
     """`log` runs on threads that a close waits for."""
 
