@@ -249,11 +249,11 @@ class HiCacheIcms(HiCacheStorage):
 
     def _use(self) -> None:
         """Tier and pool of KV pages are there; maybe with other names or sizes than before."""
-        self._value_bytes_max = self.volume.value_bytes_max
+        value_bytes_max = self.volume.value_bytes_max
         self._scheme = self._make_scheme(self._main, self._config.is_mla_model)
         self._sharded = self._make_scheme(self._main, False)
         self._pools = {name: pool.opened(self._scheme_of(name)) for name, pool in self._pools.items()}
-        self._is_used = True
+        self._is_used, self._value_bytes_max = True, value_bytes_max
         log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
                  self._scheme.fingerprint)
         self._tier.watch(None if any(self._scheme.layout.rank) or self._space else
