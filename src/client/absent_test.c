@@ -360,19 +360,43 @@ static void an_agent_of_another_release_is_an_error_as_soon_as_it_is_known(void 
     assert_int_equal(rig_put_one(f->kv, 1, 64), ICMS_OK);
 }
 
-/* Its users' connections are used up: that ends. */
-static void a_busy_agent_is_waited_for(void **state)
+/* A handle that is opened at an agent that refuses, as it will not for ever. */
+static void refused_and_waited_for(struct client_rig *f, icms_err err)
 {
-    struct client_rig *f = *state;
     struct refuser refuser;
 
-    refuse_start(&refuser, f, ICMS_LIMIT);
+    refuse_start(&refuser, f, err);
     open_absent(f);
     wait_said("no agent: ", 1);
     assert_int_equal(rig_put_one(f->kv, 1, 64), ICMS_PEER_DOWN);
     refuse_stop(&refuser);
     f->socket = fake_socket_start(f->agent, f->path);
     assert_int_equal(rig_put_one_soon(f->kv, 1, 64), ICMS_OK);
+    assert_int_equal(said("no agent: "), 1);
+}
+
+/* Its users' connections are used up: that ends. */
+static void a_busy_agent_is_waited_for(void **state)
+{
+    refused_and_waited_for(*state, ICMS_LIMIT);
+}
+
+/* It listens while it drains, and another one takes its place. */
+static void an_agent_that_shuts_down_is_waited_for(void **state)
+{
+    refused_and_waited_for(*state, ICMS_CLOSED);
+}
+
+static void options_that_the_agent_refuses_are_an_error_at_once(void **state)
+{
+    struct client_rig *f = *state;
+    struct refuser refuser;
+    char why[512] = "";
+
+    refuse_start(&refuser, f, ICMS_INVALID);
+    assert_int_equal(open_optional(f, why, sizeof(why)), ICMS_INVALID);
+    assert_non_null(strstr(why, "refused"));
+    refuse_stop(&refuser);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -388,6 +412,8 @@ int main(void)
         TEST(an_agent_without_the_volume_is_told),
         TEST(an_agent_of_another_release_is_an_error_as_soon_as_it_is_known),
         TEST(a_busy_agent_is_waited_for),
+        TEST(an_agent_that_shuts_down_is_waited_for),
+        TEST(options_that_the_agent_refuses_are_an_error_at_once),
     };
 
     return cmocka_run_group_tests_name("client-absent", tests, NULL, NULL);

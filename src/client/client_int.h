@@ -129,7 +129,7 @@ void client_link_replace(struct icms *icms);
  */
 
 /* Whether an agent may come where this error was the answer to a hello; else one is there, or can
- * never be. */
+ * never be. CLOSED: the one that is there shuts down. */
 bool client_agent_may_come(icms_err err);
 
 /* Where the handle has no link, that is said first, with the reason. NO_MEMORY. */
@@ -414,7 +414,7 @@ struct icms {
         *attaching;             /* by the thread of watch.c, or while it replaces link; else NULL */
     icms_err absent;            /* what calls answer while there is no link, or it is down; lock */
     pthread_t watcher;          /* the thread of watch.c, where watch_fd >= 0              */
-    int watch_fd;               /* wakes it                                               */
+    int watch_fd;               /* wakes it; who did not make it reads it with the lock   */
     _Atomic bool watch_over;    /* it ends                                                */
     struct client_local *local; /* pod:, dir:; NULL for unix:                             */
     char socket[108];           /* unix:                                                  */

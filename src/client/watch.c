@@ -37,7 +37,7 @@ struct watch {
 
 bool client_agent_may_come(icms_err err)
 {
-    return err == ICMS_NOT_FOUND || icms_err_retry(err) != 0;
+    return err == ICMS_NOT_FOUND || err == ICMS_CLOSED || icms_err_retry(err) != 0;
 }
 
 static void watch_absent_line(const struct icms *icms, const struct err_why *why,
@@ -168,13 +168,17 @@ icms_err client_watch_start(struct icms *icms, const struct err_why *why)
 
 void client_watch_stop(struct icms *icms)
 {
-    if (icms->watch_fd < 0)
+    int fd = icms->watch_fd;
+
+    if (fd < 0)
         return;
     atomic_store(&icms->watch_over, true);
-    sys_event_raise(icms->watch_fd);
+    sys_event_raise(fd);
     sys_thread_join(icms->watcher);
-    sys_close(icms->watch_fd);
+    client_lock(icms); /* calls that are under way may be in client_watch_wake */
     icms->watch_fd = -1;
+    client_unlock(icms);
+    sys_close(fd);
 }
 
 void client_watch_wake(struct icms *icms)
