@@ -203,8 +203,8 @@ struct agent_user {
 };
 
 /* Makes a client's region and binds it to a loop. It gets the arenas of the volumes that the user
- * may use; of others it learns nothing. PERMISSION: it may use none; LIMIT, NO_MEMORY; each with a
- * sentence. */
+ * may use; of others it learns nothing. PERMISSION: it may use none; INVALID: more memory than a
+ * client may have; CLOSED: the agent drains; LIMIT, NO_MEMORY; each with a sentence. */
 icms_err agent_client_attach_as(struct agent *agent, const struct agent_user *user,
                                 uint64_t staging_bytes, struct err_why *why,
                                 struct agent_client_map *out_client) ICMS_MUST_CHECK;

@@ -416,7 +416,7 @@ static void who_says_something_else_is_shown_out(void **state)
     sock = dial(bed); /* 64 KiB is what the configuration gives */
     hello_asking(sock, SHM_HELLO_ATTACH, SHM_VERSION, 65537);
     assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
-    assert_int_equal(welcome.error, ICMS_LIMIT);
+    assert_int_equal(welcome.error, ICMS_INVALID);
     assert_non_null(strstr(welcome.why, "client_memory"));
     close(sock);
     sock = dial(bed);

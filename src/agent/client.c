@@ -125,7 +125,7 @@ icms_err agent_client_attach_as(struct agent *agent, const struct agent_user *us
     if (staging_bytes == 0)
         staging_bytes = agent->opts.client_bytes;
     if (staging_bytes > agent->opts.client_bytes)
-        return err_set(why, ICMS_LIMIT,
+        return err_set(why, ICMS_INVALID, /* LIMIT passes; this does not */
                        "a client of this agent may have %llu bytes of memory, not %llu: ask for "
                        "less, or raise client_memory in the agent's configuration",
                        (unsigned long long)agent->opts.client_bytes,
