@@ -231,12 +231,14 @@ static void where_it_cannot_be_pinned_values_are_staged(void **state)
     /* The arena is larger than this, the copier's memory smaller when it has to be. */
     gpu->set(in_process ? FAKE_DEVICE_PIN_MAX : FAKE_DEVICE_PIN_READ,
              in_process ? 4 << 20 : FAKE_NOT_SUPPORTED);
+    atomic_store(&f->watched, f->icms);
     address = memory_new(f, MIB, &memory);
     assert_int_equal(f->lines, 1);
     assert_non_null(strstr(f->line, "cannot pin"));
     assert_non_null(strstr(f->line, in_process ? "ERROR_OUT_OF_MEMORY" : "ERROR_NOT_SUPPORTED"));
     (void)memory_new(f, MIB, &second);
     assert_int_equal(f->lines, 1);
+    atomic_store(&f->watched, NULL);
     assert_int_equal(rig_put_one(f->kv, 1, BYTES), ICMS_OK);
     get_stuck(memory, f->kv, 1, address);
     assert_int_equal(device_leases(f), 0);

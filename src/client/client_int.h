@@ -378,6 +378,9 @@ enum icms_state {
     ICMS_STATE_CLOSING, /* icms_close waits for requests; calls answer CLOSED                 */
 };
 
+/* A line for people: what an err_why says, and about what. */
+#define CLIENT_LINE_BYTES (sizeof(((struct err_why *)0)->text) + 256)
+
 /* Memory that the caller registered. */
 struct icms_memory {
     uint32_t magic;
@@ -397,7 +400,8 @@ struct client_device {
     uint32_t memories;                    /* 0: the entry is free; lock                    */
     bool changing;                        /* a thread makes or frees the copier; lock      */
     bool pinned;                          /* arenas were, some time; lock                  */
-    bool unpinned;                        /* an arena could not be: that was said; lock    */
+    bool unpinned;                        /* an arena could not be; lock                   */
+    char unsaid[CLIENT_LINE_BYTES];       /* that is still to be said; "": nothing; lock   */
     struct device_copier *_Atomic copier; /* NULL while it is made                         */
 };
 
@@ -574,6 +578,9 @@ size_t client_devices_text(struct icms *icms, char *out, size_t bytes);
  * they lie; where it cannot, they are copied through the copier's memory. Takes as long as the
  * drivers do. No lock. */
 void client_arenas_pin(struct icms *icms);
+
+/* Says what the calls before it found out for `log`. No lock, outside of client_guarded. */
+void client_arenas_say(struct icms *icms);
 
 /* The same for a link that took the place of another one, as far as devices are in use: behind the
  * caller, who does not wait. Lock. */

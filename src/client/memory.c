@@ -335,25 +335,19 @@ void client_memories_free(struct icms *icms)
 
 /* ---- arenas --------------------------------------------------------------------------------- */
 
-/* Says once for a device that values are copied once more there. */
+/* It is said once for a device that values are copied once more there. */
 static void arena_refused(struct icms *icms, struct client_device *device,
                           const struct client_map *map, const struct err_why *why)
 {
-    char line[sizeof(why->text) + 256];
-    bool said;
-
     client_lock(icms);
-    said = device->unpinned;
+    if (!device->unpinned)
+        (void)snprintf(device->unsaid, sizeof(device->unsaid),
+                       "device memory: cannot pin %" PRIu64 " MiB of the agent's memory for %s "
+                       "device %d: %s; loads are copied to pinned memory of this process first",
+                       map->bytes >> 20, device_ops(device->driver)->name, device->place.ordinal,
+                       why->text);
     device->unpinned = true;
     client_unlock(icms);
-    if (said)
-        return;
-    (void)snprintf(line, sizeof(line),
-                   "device memory: cannot pin %" PRIu64 " MiB of the agent's memory for %s device "
-                   "%d: %s; loads are copied to pinned memory of this process first",
-                   map->bytes >> 20, device_ops(device->driver)->name, device->place.ordinal,
-                   why->text);
-    client_log(icms, line);
 }
 
 /* Pins the arenas of a device, which is held. */
@@ -450,6 +444,24 @@ void client_arenas_pin(struct icms *icms)
     }
     client_call_leave(icms);
     client_unlock(icms);
+}
+
+void client_arenas_say(struct icms *icms)
+{
+    char line[CLIENT_LINE_BYTES];
+
+    if (atomic_load(&icms->memory_count) == 0)
+        return;
+    for (int i = 0; i < ICMS_DEVICES_MAX; i++) {
+        struct client_device *device = &icms->devices[i];
+
+        client_lock(icms);
+        memcpy(line, device->unsaid, sizeof(line));
+        device->unsaid[0] = 0;
+        client_unlock(icms);
+        if (line[0] != 0)
+            client_log(icms, line);
+    }
     staged_say(icms);
 }
 
@@ -656,6 +668,7 @@ icms_err icms_memory_register(struct icms *icms, enum icms_memory_kind kind, voi
     }
     if (call.err == ICMS_OK) {
         *out_memory = call.memory;
+        client_arenas_say(icms);
         return ICMS_OK;
     }
     free(call.memory);

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "client/memory_rig.h"
 #include "device/fake_device_rig.h"
 
@@ -22,7 +23,13 @@ bool in_process;
 static void on_log(void *arg, const char *line)
 {
     struct fixture *f = arg;
+    struct icms *icms = atomic_load(&f->watched);
 
+    if (icms != NULL) {
+        client_lock(icms);
+        check(icms->calls == 0 && check_catch_get() == NULL);
+        client_unlock(icms);
+    }
     if (strncmp(line, "unix:", 5) == 0)
         return; /* its agent is gone, or there is another one */
     (void)snprintf(f->line, sizeof(f->line), "%s", line);

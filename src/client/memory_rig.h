@@ -22,7 +22,8 @@ struct fixture {
     struct icms *icms; /* of the rig, or its own */
     struct icms_volume *kv, *big;
     char folder[64];
-    _Atomic int lines; /* that were logged */
+    _Atomic int lines;              /* that were logged */
+    _Atomic(struct icms *) watched; /* what is said in a call of it is wrong; NULL: none */
     char line[512];
 };
 

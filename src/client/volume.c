@@ -503,7 +503,9 @@ icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t
     device_drivers_look();
     if (err == ICMS_OK)
         err = volume_open_guarded(icms, name, keys, &sentence, out_volume);
-    if (err != ICMS_OK)
+    if (err == ICMS_OK)
+        client_arenas_say(icms);
+    else
         client_keys_free(&keys);
     client_why(&sentence, why, why_bytes);
     return err;

@@ -21,7 +21,7 @@
 
 /* A line for people. */
 struct watch_line {
-    char text[sizeof(((struct err_why *)0)->text) + 256];
+    char text[CLIENT_LINE_BYTES];
 };
 
 /* The thread's. */
