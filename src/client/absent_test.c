@@ -222,6 +222,29 @@ static void a_flush_says_what_a_dead_agent_may_have_lost(void **state)
     assert_int_equal(icms_flush(f->kv, NULL), ICMS_OK);
 }
 
+/* An agent that attaches clients and hangs up is attached to ever less often, and what a volume
+ * keeps of it uses nothing up. */
+static void an_agent_that_flaps_is_not_attached_to_all_the_time(void **state)
+{
+    struct client_rig *f = *state;
+    uint64_t begin = 0;
+
+    open_absent(f);
+    for (unsigned round = 1; round <= 5; round++) {
+        f->socket = fake_socket_start(f->agent, f->path);
+        wait_said("attached to the agent", round);
+        if (round == 1)
+            begin = client_now_ns();
+        fake_socket_stop(&f->socket);
+    }
+    assert_true(rig_elapsed_ms(begin) >= 1200); /* at 100 ms each it was 400 */
+    client_lock(f->icms);
+    f->kv->view_count = CLIENT_VIEWS_MAX;
+    client_unlock(f->icms);
+    f->socket = fake_socket_start(f->agent, f->path);
+    assert_int_equal(rig_put_one_soon(f->kv, 1, 64), ICMS_OK);
+}
+
 static void closing_waits_for_no_agent(void **state)
 {
     struct client_rig *f = *state;
@@ -407,6 +430,7 @@ int main(void)
         TEST(every_call_misses_until_the_agent_comes),
         TEST(an_idle_handle_finds_its_agent),
         TEST(a_flush_says_what_a_dead_agent_may_have_lost),
+        TEST(an_agent_that_flaps_is_not_attached_to_all_the_time),
         TEST(closing_waits_for_no_agent),
         TEST(what_no_agent_mends_is_an_error_at_once),
         TEST(an_agent_without_the_volume_is_told),

@@ -434,6 +434,49 @@ static void memory_is_unregistered_while_the_next_arena_is_pinned(void **state)
     assert_false(f->icms->link->kept);
 }
 
+static void *memory_register(void *arg)
+{
+    struct fixture *f = arg;
+
+    return reg(f, gpu->alloc(f->context, MIB), MIB);
+}
+
+/* The agent is replaced while a call lasts that the driver holds up: others do not wait for it. */
+static void calls_do_not_wait_for_one_that_the_next_agent_waits_for(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request_options options = {.struct_bytes = sizeof(options), .deadline_ms = 10};
+    struct icms_key key = rig_key(1);
+    struct icms_memory *memory;
+    uint64_t begin = client_now_ns();
+    bool is_pinning = false;
+    pthread_t thread;
+    size_t matched;
+
+    if (in_process)
+        skip();
+    gpu->set(FAKE_DEVICE_PIN_HANG, 1);
+    assert_int_equal(pthread_create(&thread, NULL, memory_register, f), 0);
+    while (!is_pinning) {
+        assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+        client_lock(f->icms);
+        is_pinning = f->icms->calls != 0;
+        client_unlock(f->icms);
+    }
+    fake_socket_stop(&f->rig.socket);
+    f->rig.socket = fake_socket_start(f->rig.agent, f->rig.path);
+    while (icms_volume_state(f->kv) == ICMS_OK)
+        assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    for (int i = 0; i < 200; i++, usleep(1000)) {
+        assert_int_equal(icms_volume_state(f->kv), ICMS_PEER_DOWN);
+        assert_int_equal(icms_match(f->kv, &key, 1, &options, &matched), ICMS_PEER_DOWN);
+    }
+    gpu->set(FAKE_DEVICE_PIN_HANG, 0);
+    assert_int_equal(pthread_join(thread, (void **)&memory), 0);
+    assert_int_equal(rig_put_one_soon(f->kv, 1, BYTES), ICMS_OK);
+    unreg(&memory);
+}
+
 static void a_context_that_is_destroyed_gives_its_leases_back(void **state)
 {
     struct fixture *f = *state;
@@ -567,6 +610,7 @@ int main(int argc, char **argv)
         CASE(calls_do_not_wait_for_the_next_arena),
         CASE(a_refusal_to_pin_the_next_arena_is_said),
         CASE(memory_is_unregistered_while_the_next_arena_is_pinned),
+        CASE(calls_do_not_wait_for_one_that_the_next_agent_waits_for),
         CASE(a_context_that_is_destroyed_gives_its_leases_back),
         CASE(what_a_driver_does_not_unpin_stays_mapped),
         CASE(encrypted_volumes_are_staged),

@@ -121,8 +121,8 @@ bool client_lease_back(struct client_link *link, uint32_t lease);
 icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t timeout_ms,
                             struct err_why *why, struct client_link **out_link) ICMS_MUST_CHECK;
 
-/* link.c: the handle has icms.attaching from now on, in the place of the link it had, if any. The
- * handle's state is RESTART; no lock held. */
+/* link.c: the handle has icms.attaching from now on, in the place of the link it had, if any, which
+ * is down: calls answer icms.absent until then. Waits for those under way. No lock held. */
 void client_link_replace(struct icms *icms);
 
 /* ---- watch.c: the thread of a unix: handle that finds the next agent ---------------------------
@@ -349,7 +349,8 @@ struct volume_view {
     struct shm_arena shards[];    /* [shard_count] views of the link                            */
 };
 
-/* Views of one volume at most; one more reset, and it is gone until it is opened again. */
+/* Views of one volume at most that are of one link; one more reset, and it is gone until the agent
+ * is replaced. */
 #define CLIENT_VIEWS_MAX 4096
 
 struct icms_volume {
@@ -358,7 +359,7 @@ struct icms_volume {
     struct client_account *account; /* of the handle                                             */
     struct client_keys *keys;       /* it is encrypted, whatever an agent says; NULL: it is not  */
     _Atomic(struct volume_view *) view; /* the newest; written with the lock                     */
-    uint32_t view_count;                /* that were made; lock                                  */
+    uint32_t view_count;                /* that were made of this link; lock                     */
     _Atomic uint64_t *checked; /* [reactor_count * arena.slot_count]: version whose value passed its
                                   check here, 0: none; NULL: no memory for it, all are checked.
                                   Changes only while no call is under way                        */
@@ -374,7 +375,7 @@ static inline const struct volume_view *client_view(const struct icms_volume *vo
 
 enum icms_state {
     ICMS_STATE_OPEN,    /* takes calls                                                       */
-    ICMS_STATE_RESTART, /* the link is replaced; calls wait; woken by who replaces it         */
+    ICMS_STATE_RESTART, /* dir: the agent is replaced; calls wait; woken by who replaces it   */
     ICMS_STATE_CLOSING, /* icms_close waits for requests; calls answer CLOSED                 */
 };
 
@@ -532,7 +533,8 @@ bool client_async_wait(struct icms_request *request, uint64_t until_ns);
 void client_async_cancel(struct icms_request *request);
 struct icms_request *client_async_poll(struct icms *icms);
 
-/* Waits until no request and no call uses the link; the handle's state keeps new ones out. */
+/* Waits until no request and no call uses the link; the handle's state keeps new ones out, or that
+ * no link is up. */
 void client_quiesce(struct icms *icms);
 
 /* calls.c: loads one block and keeps its lease in out_request. When out_request->magic was set the

@@ -166,16 +166,18 @@ void client_link_rele(struct client_link *link)
 
 void client_link_replace(struct icms *icms)
 {
-    client_quiesce(icms);
-    client_ops_reset(icms);
+    client_quiesce(icms); /* there is no link that is up: nothing begins */
     client_lock(icms);
+    client_ops_reset(icms);
     if (icms->link != NULL)
         client_link_retire(icms);
     client_accounts_lose(icms);
     icms->link = icms->attaching;
     icms->attaching = NULL;
-    if (client_link_watch(icms) != ICMS_OK)
-        icms->link->down = true; /* tried again later */
+    if (client_link_watch(icms) != ICMS_OK) { /* tried again later */
+        icms->link->down = true;
+        icms->absent = ICMS_PEER_DOWN;
+    }
     client_volumes_refresh(icms);
     client_arenas_pin_again(icms);
     client_unlock(icms);

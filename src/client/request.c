@@ -699,9 +699,9 @@ static void poll_run(struct icms *icms)
     async_run_ready(icms, true);
 }
 
-/* The link is being replaced, and not touched here. What is ready or expired must not keep the
- * event readable until that is done: it may take as long as an agent does not answer a hello. Lock;
- * not held while a request runs. */
+/* There is no link, or its agent is being replaced: it is not touched here. What is ready or
+ * expired must not keep the event readable until that is done. Lock; not held while a request runs.
+ */
 static void poll_restart(struct icms *icms)
 {
     poll_expire(icms);
@@ -808,7 +808,7 @@ void client_call_leave(struct icms *icms)
 {
     check(icms->calls > 0);
     icms->calls--;
-    if (icms->calls == 0 && icms->state != ICMS_STATE_OPEN)
+    if (icms->calls == 0 && (icms->state != ICMS_STATE_OPEN || icms->link->down))
         check(pthread_cond_broadcast(&icms->changed) == 0);
 }
 

@@ -179,9 +179,10 @@ void client_volumes_refresh(struct icms *icms)
     list_for_each (at, &icms->volumes) {
         struct icms_volume *volume = container_of(at, struct icms_volume, link);
         const struct shm_arena *shards = volume_find(icms->link, client_view(volume)->info.name);
-        struct volume_view *view =
-            view_new(volume, shards, shards == NULL ? 0 : icms->link->reactor_count);
+        struct volume_view *view;
 
+        volume->view_count = 0;
+        view = view_new(volume, shards, shards == NULL ? 0 : icms->link->reactor_count);
         if (view == NULL) { /* shards of the link before are not there any more */
             atomic_load(&volume->view)->shard_count = 0;
             atomic_load(&volume->view)->gone = ICMS_NO_VOLUME;

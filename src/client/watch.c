@@ -5,12 +5,12 @@
  *
  * client_watch_start -> turns of the thread -> client_watch_stop, by icms_close.
  *
- * A turn looks whether the agent ended and, where there is none, tries to attach; only then do
- * calls wait, for as long as links are exchanged (client_link_replace). Between two turns the
- * thread sleeps outside of client_guarded, on the socket of the agent or until the next attempt: a
- * handle that failed does not wait for it. It alone replaces the link of a unix: handle, so the
- * socket is not closed while it sleeps on it. Lines for people are given to the program between
- * turns.
+ * A turn looks whether the agent ended and, where there is none, tries to attach. No call waits for
+ * that: until links are exchanged (client_link_replace), calls answer what is absent. Between two
+ * turns the thread sleeps outside of client_guarded, on the socket of the agent or until the next
+ * attempt: a handle that failed does not wait for it. It alone replaces the link of a unix: handle,
+ * so the socket is not closed while it sleeps on it. Lines for people are given to the program
+ * between turns.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,6 +30,7 @@ struct watch {
     int sock;               /* of the link; -1: there is none that is up                     */
     uint64_t next_ns;       /* no attempt before                                             */
     uint64_t wait_ns;       /* from the next attempt to the one after                        */
+    uint64_t attached_ns;   /* when the handle attached; 0: in icms_open                     */
     bool attached;          /* this turn did                                                 */
     icms_err said;          /* why there is no agent, as far as it was said; OK: there is one */
     struct watch_line line; /* to be said; "": nothing                                   */
@@ -52,17 +53,14 @@ static void watch_attached(struct watch *w)
 {
     struct icms *icms = w->icms;
 
-    client_lock(icms);
-    icms->state = ICMS_STATE_RESTART;
-    client_unlock(icms);
     client_link_replace(icms);
     client_lock(icms);
-    icms->state = ICMS_STATE_OPEN;
-    check(pthread_cond_broadcast(&icms->changed) == 0);
     w->sock = icms->link->down ? -1 : icms->link->sock;
     client_unlock(icms);
+    if (w->sock < 0)
+        return; /* it is gone already, or cannot be watched */
     w->attached = true;
-    w->wait_ns = CLIENT_RETRY_NS;
+    w->attached_ns = client_now_ns();
     w->said = ICMS_OK;
     (void)snprintf(w->line.text, sizeof(w->line.text), "unix:%s: attached to the agent",
                    icms->socket);
@@ -76,13 +74,13 @@ static void watch_attach(struct watch *w)
     icms_err err;
 
     w->next_ns = client_now_ns() + w->wait_ns;
+    w->wait_ns = u64_min(2 * w->wait_ns, CLIENT_RETRY_NS_MAX);
     err = client_attach_unix(icms->socket, icms->options.buffer_bytes, CLIENT_REATTACH_MS, &why,
                              &icms->attaching);
     if (err == ICMS_OK) {
         watch_attached(w);
         return;
     }
-    w->wait_ns = u64_min(2 * w->wait_ns, CLIENT_RETRY_NS_MAX);
     if (client_agent_may_come(err))
         err = ICMS_PEER_DOWN;
     client_lock(icms);
@@ -104,6 +102,9 @@ static void watch_turn(void *arg)
     if (icms->link != NULL)
         client_reap(icms);
     absent = icms->link == NULL || icms->link->down;
+    /* One that attaches clients and hangs up is not attached to faster than one that refuses. */
+    if (absent && w->sock >= 0 && client_now_ns() - w->attached_ns >= CLIENT_RETRY_NS_MAX)
+        w->wait_ns = CLIENT_RETRY_NS;
     w->sock = absent ? -1 : icms->link->sock;
     client_unlock(icms);
     if (absent && client_now_ns() >= w->next_ns && !atomic_load(&icms->watch_over))
@@ -139,7 +140,7 @@ static bool watch_say(struct watch *w)
 static void *watch_run(void *arg)
 {
     struct icms *icms = arg;
-    struct watch w = {.icms = icms, .wait_ns = CLIENT_RETRY_NS};
+    struct watch w = {.icms = icms, .sock = -1, .wait_ns = CLIENT_RETRY_NS};
 
     if (icms->link == NULL)
         w.said = ICMS_PEER_DOWN; /* by client_watch_start */
