@@ -148,6 +148,8 @@ static void it_is_a_load_at_the_next_link_too(void **state)
         assert_true(rig_value_is(client, KV, n, BYTES, rig_wait(client, tags[n])));
         rig_lease_give(client, 5 + n);
     }
+    sim_net_cut(rig->sim, rig->node, rig->link_node[0][0], false);
+    rig_run(rig, 1000 * MS); /* what was under way there ends */
     rig_client_free(client);
     rig_free(rig);
 }

@@ -398,25 +398,30 @@ static void qpair_leave_check(struct agent_qpair *qpair)
     qpair->left(qpair);
 }
 
-/* What a client used right before its end still counts as used. */
-static void qpair_take_touches(struct agent_qpair *qpair)
+/* What a client said right before its end still counts, as far as it costs no more than a turn:
+ * what it used, and what it found damaged. */
+static void qpair_take_hints(struct agent_qpair *qpair)
 {
     struct shm_submit entries[AGENT_TAKE_MAX];
     uint32_t count = AGENT_TAKE_MAX;
+    uint64_t bytes = 0;
 
     for (int i = 0; i < SHM_RING_ENTRIES / AGENT_TAKE_MAX && count == AGENT_TAKE_MAX; i++) {
         if (shm_submit_take(&qpair->ring, entries, AGENT_TAKE_MAX, &count) != ICMS_OK)
             return;
-        for (uint32_t k = 0; k < count && !list_empty(&qpair->free); k++)
-            if (entries[k].op == SHM_OP_TOUCH)
-                qpair_entry_begin(qpair, &entries[k]);
+        for (uint32_t k = 0; k < count && !list_empty(&qpair->free); k++) {
+            if (!qpair_is_hint(entries[k].op) || bytes >= AGENT_TAKE_BYTES)
+                continue;
+            bytes += qpair_entry_bytes(qpair, &entries[k]);
+            qpair_entry_begin(qpair, &entries[k]);
+        }
     }
 }
 
 void agent_qpair_leave(struct agent_qpair *qpair, void (*left)(struct agent_qpair *qpair))
 {
     if (qpair->state == AGENT_QPAIR_LIVE)
-        qpair_take_touches(qpair);
+        qpair_take_hints(qpair);
     qpair->left = left;
     qpair->state = AGENT_QPAIR_LEAVING;
     qpair_ring_retry(qpair);

@@ -199,6 +199,27 @@ static void a_value_without_a_trailer_is_deleted_unasked(void **state)
     }
 }
 
+/* Also when it ends right after that, before the agent has looked at its ring. */
+static void a_suspicion_of_a_client_that_ends_is_looked_into(void **state)
+{
+    struct rig_client *client, *other;
+    struct agent_rig *rig = rig_up(false, &client);
+    struct shm_submit entry = {.op = SHM_OP_SUSPECT, .volume = KV, .key_length = LIMIT_KEY_BYTES};
+    struct key key;
+
+    other = rig_client_new(rig);
+    store_bad(rig, 1, BYTES + LIMIT_TRAILER_BYTES);
+    rig_key(1, &key);
+    memcpy(entry.key, key.bytes, sizeof(entry.key));
+    assert_true(shm_submit_hint(&client->ring, &entry)); /* without waking the agent */
+    rig_client_free(client);
+    rig_run(rig, 100 * RIG_MS);
+    assert_false(is_stored(rig, 1));
+    assert_int_equal(put_if_absent(other, 1), ICMS_OK);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
 /* Who joins the second look gets its answer. */
 static void a_get_during_the_second_look_has_its_answer(void **state)
 {
@@ -405,6 +426,7 @@ int main(void)
         cmocka_unit_test(a_put_behind_a_suspicion_repairs_the_block),
         cmocka_unit_test(a_suspicion_about_a_block_that_is_not_in_the_arena_is_looked_into),
         cmocka_unit_test(a_value_without_a_trailer_is_deleted_unasked),
+        cmocka_unit_test(a_suspicion_of_a_client_that_ends_is_looked_into),
         cmocka_unit_test(a_get_during_the_second_look_has_its_answer),
         cmocka_unit_test(a_record_that_was_replaced_is_kept),
         cmocka_unit_test(only_what_the_agent_finds_bad_is_deleted),
