@@ -112,7 +112,10 @@ struct icms_options {
                                 device whose driver fails or does not pin the agent's memory, and
                                 one for each pod map that the agent of pod: does not use, or not
                                 all of; on the thread that found out. It may use icms, but for
-                                icms_close of this handle. NULL: standard error */
+                                icms_close of this handle: that does nothing there (unix:), and
+                                standard error gets a line. icms_close waits until it has
+                                returned: call that without a lock that it takes. NULL: standard
+                                error */
     void *log_arg;    /* for log                                                             */
     const char *keys; /* path of the list of keys of encrypted volumes, icms-keys.yaml(5);
                          NULL: $ICMS_KEYS; "" or neither: no keys                          */

@@ -258,6 +258,38 @@ static void closing_waits_for_no_agent(void **state)
     assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
 }
 
+/* Of the handle that this program's `log` tries to close. */
+static void close_in_log(void *arg, const char *line)
+{
+    struct icms *same = *(struct icms *const *)arg;
+
+    take_line(arg, line);
+    if (strstr(line, "attached to the agent") == NULL)
+        return;
+    icms_close(&same);
+    check(same != NULL);
+    take_line(arg, "did not close");
+}
+
+static void a_handle_is_not_closed_by_its_own_log(void **state)
+{
+    struct client_rig *f = *state;
+    struct icms_options options;
+
+    icms_options_init(&options);
+    options.log = close_in_log;
+    options.log_arg = &f->icms;
+    options.agent_optional = 1;
+    options.keys = "";
+    assert_int_equal(icms_open(f->where, &options, NULL, 0, &f->icms), ICMS_OK);
+    assert_int_equal(icms_volume_open(f->icms, "kv", NULL, 0, &f->kv), ICMS_OK);
+    f->socket = fake_socket_start(f->agent, f->path);
+    wait_said("did not close", 1);
+    assert_int_equal(rig_put_one(f->kv, 1, 64), ICMS_OK);
+    fake_socket_stop(&f->socket);
+    wait_said("no agent: ", 2);
+}
+
 /* ---- what is wrong -------------------------------------------------------------------------- */
 
 static void what_no_agent_mends_is_an_error_at_once(void **state)
@@ -432,6 +464,7 @@ int main(void)
         TEST(a_flush_says_what_a_dead_agent_may_have_lost),
         TEST(an_agent_that_flaps_is_not_attached_to_all_the_time),
         TEST(closing_waits_for_no_agent),
+        TEST(a_handle_is_not_closed_by_its_own_log),
         TEST(what_no_agent_mends_is_an_error_at_once),
         TEST(an_agent_without_the_volume_is_told),
         TEST(an_agent_of_another_release_is_an_error_as_soon_as_it_is_known),

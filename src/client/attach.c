@@ -222,7 +222,9 @@ static icms_err attach_welcome(struct client_link *link, uint64_t until_ns, cons
         uint64_t magic;
 
         err = attach_receive(link, until_ns, &magic, sizeof(magic), &bytes);
-        if (err == ICMS_OK && (bytes != sizeof(magic) || magic != SHM_HELLO_MAGIC))
+        if (err == ICMS_OK && bytes == 0)
+            err = ICMS_RESET; /* it ended meanwhile */
+        else if (err == ICMS_OK && (bytes != sizeof(magic) || magic != SHM_HELLO_MAGIC))
             err = ICMS_PROTOCOL;
         if (err != ICMS_OK)
             return err_set(why, err, "cannot attach to the agent at %s: its answer was cut off",

@@ -803,6 +803,10 @@ void client_volume_free(struct icms_volume *volume);
 /* Gives a line to the program, or to standard error. No lock held, outside of client_guarded. */
 void client_log(const struct icms *icms, const char *line);
 
+/* The same where the handle, which is not looked into, may be freed: to these of its options. */
+void client_log_to(const struct icms *icms, void (*log)(void *arg, const char *line), void *arg,
+                   const char *line);
+
 /* Copies a sentence into the caller's memory. */
 void client_why(const struct err_why *from, char *why, size_t why_bytes);
 

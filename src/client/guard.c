@@ -147,12 +147,8 @@ bool client_guarded(struct icms *icms, void (*inside)(void *arg), void *arg)
     whole = guard_run(&guard, inside, arg);
     check_catch_set(NULL);
     (void)atomic_fetch_sub(&icms->inside, 1); /* the handle may be freed from here on */
-    if (!guard.first)
-        return whole;
-    if (log != NULL)
-        log(log_arg, guard.line);
-    else
-        (void)fprintf(stderr, "icms: %s\n", guard.line);
+    if (guard.first)
+        client_log_to(icms, log, log_arg, guard.line);
     return whole;
 }
 

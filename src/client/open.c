@@ -23,12 +23,25 @@ void client_why(const struct err_why *from, char *why, size_t why_bytes)
         (void)snprintf(why, why_bytes, "%s", from->text);
 }
 
-void client_log(const struct icms *icms, const char *line)
+/* The handle whose `log` this thread is in; NULL: none. It may be freed. */
+static _Thread_local const struct icms *log_inside;
+
+void client_log_to(const struct icms *icms, void (*log)(void *arg, const char *line), void *arg,
+                   const char *line)
 {
-    if (icms->options.log != NULL)
-        icms->options.log(icms->options.log_arg, line);
+    const struct icms *before = log_inside;
+
+    log_inside = icms;
+    if (log != NULL)
+        log(arg, line);
     else
         (void)fprintf(stderr, "icms: %s\n", line);
+    log_inside = before;
+}
+
+void client_log(const struct icms *icms, const char *line)
+{
+    client_log_to(icms, icms->options.log, icms->options.log_arg, line);
 }
 
 const char *icms_version(void)
@@ -325,6 +338,13 @@ void icms_close(struct icms **icms)
 
     if (i == NULL)
         return;
+    if (i ==
+        log_inside) { /* this thread is one that it would wait for, and goes on in the handle */
+        (void)fprintf(stderr,
+                      "icms: icms_close was called by `log` of the same handle, which stays "
+                      "open; close it on another thread, or when `log` has returned\n");
+        return;
+    }
     *icms = NULL;
     if (i->magic != CLIENT_ICMS_MAGIC)
         return;
