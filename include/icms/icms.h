@@ -30,11 +30,11 @@
  * threads get a core at once), and further ones at once, until it goes on. A unix: handle whose
  * agent died answers ICMS_PEER_DOWN at once, and a thread of the handle attaches to the one that
  * takes its place at the same socket: it tries at once, after 100 ms, and up to a second after each
- * further attempt. An agent that is gone within a second counts as an attempt. Volumes, leases and buffers stay valid, what was stored there alone is a miss.
- * An agent that is there and cannot be used gives its error to calls in the place of PEER_DOWN,
- * until one comes that can be: VERSION (another release), PERMISSION, PROTOCOL, ... `log` gets a
- * line when an agent is gone, or another reason keeps it from being used, and one when the handle
- * is attached again.
+ * further attempt. An agent that is gone within a second counts as an attempt. Volumes, leases and
+ * buffers stay valid, what was stored there alone is a miss. An agent that is there and cannot be
+ * used gives its error to calls in the place of PEER_DOWN, until one comes that can be: VERSION
+ * (another release), PERMISSION, PROTOCOL, ... `log` gets a line when an agent is gone, or another
+ * reason keeps it from being used, and one when the handle is attached again.
  *
  * When there is no agent yet. With `agent_optional`, icms_open of "unix:" gives a handle also while
  * nobody answers at the socket: one whose agent died, as above, and icms_volume_open gives volumes
