@@ -28,6 +28,7 @@ struct watch_line {
 struct watch {
     struct icms *icms;
     int sock;               /* of the link; -1: there is none that is up                     */
+    bool is_ended;          /* its end was seen there: answers are left to who waits for them */
     uint64_t next_ns;       /* no attempt before                                             */
     uint64_t wait_ns;       /* from the next attempt to the one after                        */
     uint64_t attached_ns;   /* when the handle attached; 0: in icms_open                     */
@@ -99,7 +100,7 @@ static void watch_turn(void *arg)
 
     check(sys_event_drain(icms->watch_fd));
     client_lock(icms);
-    if (icms->link != NULL)
+    if (icms->link != NULL && w->is_ended)
         client_reap(icms);
     absent = icms->link == NULL || icms->link->down;
     /* One that attaches clients and hangs up is not attached to faster than one that refuses. */
@@ -145,7 +146,8 @@ static void *watch_run(void *arg)
     if (icms->link == NULL)
         w.said = ICMS_PEER_DOWN; /* by client_watch_start */
     while (client_guarded(icms, watch_turn, &w) && watch_say(&w) && !atomic_load(&icms->watch_over))
-        (void)sys_wait(-1, w.sock, icms->watch_fd, w.sock >= 0 ? UINT64_MAX : w.next_ns);
+        w.is_ended = (sys_wait(-1, w.sock, icms->watch_fd, w.sock >= 0 ? UINT64_MAX : w.next_ns) &
+                      SYS_ENDED) != 0;
     return NULL;
 }
 
