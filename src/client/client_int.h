@@ -727,6 +727,7 @@ struct client_place {
     uint32_t value_bytes; /* without the trailer                                        */
     uint32_t lease; /* in the table: holds the slot; CLIENT_LEASE_NONE: a copy has taken it over */
     const struct client_begun *begun; /* what was made of it before; NULL: nothing       */
+    uint64_t kept; /* out: bytes of that, where it was of this value: not made now  */
 };
 
 /* The value in the arena's slot, under a lease: verified and copied to the block. Its thread. */

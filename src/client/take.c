@@ -158,7 +158,7 @@ static void take_more(const struct icms_request *request, size_t index, const ui
 /* What is wrong with the copy. What was begun may be of another load, or of another value: when it
  * does not pass together with the rest, that means nothing, and all is copied. */
 static enum icms_miss take_copy(const struct icms_request *request, size_t index,
-                                const uint8_t *value, const struct client_place *place)
+                                const uint8_t *value, struct client_place *place)
 {
     const struct shm_arena *arena = &request->view->arena;
     const struct icms_key *key = &request->blocks[index].key;
@@ -174,8 +174,10 @@ static enum icms_miss take_copy(const struct icms_request *request, size_t index
 
         take_more(request, index, value, place->value_bytes, &begun);
         wrong = take_check(request, key, place->value_bytes, begun.crc, trailer);
-        if (wrong != ICMS_MISS_CHECKSUM)
+        if (wrong != ICMS_MISS_CHECKSUM) {
+            place->kept = place->begun->bytes;
             return wrong;
+        }
     }
     if (client_is_scattered(request, index))
         take_more(request, index, value, place->value_bytes, &all);
@@ -196,6 +198,7 @@ struct take_sealed {
     uint8_t *to;
     uint32_t plain_bytes;
     const struct client_begun *begun; /* before; NULL: nothing */
+    uint64_t kept;                    /* out: of that, as in client_place */
     bool is_whole; /* out: what is stored is as it was sealed, whatever is wrong with it for us */
 };
 
@@ -276,8 +279,10 @@ static enum icms_miss take_open(const struct icms_request *request, const struct
     volume_key = client_keys_find(request->volume->keys, head.key_id);
     if (volume_key == NULL)
         return take_closed(request, key, sealed, ICMS_MISS_NO_KEY);
-    if (take_decrypt(request, key, volume_key, &head, &pieces, sealed->to))
+    if (take_decrypt(request, key, volume_key, &head, &pieces, sealed->to)) {
+        sealed->kept = (uint64_t)pieces.first * LIMIT_PIECE_BYTES;
         return ICMS_MISS_NONE;
+    }
     return take_closed(request, key, sealed, ICMS_MISS_CHECKSUM);
 }
 
@@ -403,7 +408,7 @@ static bool take_private(struct icms_request *request, uint64_t bytes)
 
 /* client_block_load() in an encrypted volume. */
 static void take_encrypted(struct icms_request *request, size_t index, const uint8_t *value,
-                           const struct client_place *place)
+                           struct client_place *place)
 {
     struct icms_block *block = &request->blocks[index];
     struct take_sealed sealed = {.value = value,
@@ -434,6 +439,7 @@ static void take_encrypted(struct icms_request *request, size_t index, const uin
     }
     if (wrong == ICMS_MISS_NONE && sealed.to != NULL)
         wrong = take_open(request, &block->key, &sealed);
+    place->kept = sealed.kept;
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
     if (wrong != ICMS_MISS_NONE)
@@ -507,7 +513,7 @@ void client_block_load(struct icms_request *request, size_t index, struct client
     if (request->volume->keys != NULL) {
         take_encrypted(request, index, value, place);
         if (block->data != NULL)
-            take_timed(request->icms, value_bytes, begin_ns);
+            take_timed(request->icms, value_bytes - place->kept, begin_ns);
         return;
     }
     block->bytes = value_bytes;
@@ -523,7 +529,7 @@ void client_block_load(struct icms_request *request, size_t index, struct client
         }
     } else {
         wrong = take_value(request, index, value, place);
-        take_timed(request->icms, value_bytes, begin_ns);
+        take_timed(request->icms, value_bytes - place->kept, begin_ns);
     }
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
