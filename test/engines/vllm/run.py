@@ -61,7 +61,7 @@ def case_shared(lab, kind, model="tiny"):
         same(other, reference, "warm in another process")
         assert other["cached"] == blocks * BLOCK, other
         assert other["logprobs"] == warm["logprobs"], (other["logprobs"], warm["logprobs"])
-        assert counted(other, loaded, "source=pod") == blocks * block_bytes, other
+        # A hint may have brought some into that agent's memory before; over the network each came once.
         assert counted(other, loaded) == blocks * block_bytes, other
         over_network(p.agents[1], blocks * block_bytes)
         first.end()
