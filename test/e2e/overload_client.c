@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "icms/icms.h"
 
@@ -101,8 +102,10 @@ static void slot_start(struct slot *slot, uint64_t n, uint32_t deadline_ms)
     icms_key_from_name(name, strlen(name), &slot->block.key);
     for (uint64_t i = 0; i < bytes / 8; i++)
         words[i] = slot->load ? 0 : word_of(n, i);
-    err = slot->load ? icms_get_start(volume, &slot->block, 1, &options, &slot->request)
-                     : icms_put_start(volume, &slot->block, 1, &options, &slot->request);
+    do /* an agent that was restarted is attached to within a second */
+        err = slot->load ? icms_get_start(volume, &slot->block, 1, &options, &slot->request)
+                         : icms_put_start(volume, &slot->block, 1, &options, &slot->request);
+    while (err == ICMS_PEER_DOWN && now() - slot->begin < 10 && usleep(1000) == 0);
     if (err != ICMS_OK)
         die("a request does not start", err);
 }
