@@ -259,17 +259,24 @@ static void ready_names(const struct target *target, const char *what, uint32_t 
                                      target->drives[i].path);
 }
 
+/* Statistics of a drive that is in service; false: it is not. */
+static bool ready_stats(const struct target *target, uint32_t i, struct store_stats *out_stats)
+{
+    const struct store *store = target->drives[i].store; /* it may leave meanwhile */
+
+    if (store == NULL || !target_drive_in(target, i))
+        return false;
+    store_stats(store, out_stats);
+    return true;
+}
+
 /* Whether a drive has had few free segments for long. */
 static bool ready_is_low(const struct target *target)
 {
     for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
-        const struct store *store = target->drives[i].store; /* it may leave meanwhile */
         struct store_stats stats;
 
-        if (store == NULL || !target_drive_in(target, i))
-            continue;
-        store_stats(store, &stats);
-        if (stats.free_low_ns != 0 &&
+        if (ready_stats(target, i, &stats) && stats.free_low_ns != 0 &&
             loop_env_now_ns(target->opts.env) >=
                 u64_max(stats.free_low_ns, target->started_ns) + TARGET_LOW_NS)
             return true;
@@ -283,12 +290,10 @@ static void ready_drives(const struct target *target, uint32_t out, struct err_w
     uint32_t slow = 0, full = 0;
 
     for (uint32_t i = 0; i < LIMIT_DRIVES; i++) {
-        const struct store *store = target->drives[i].store; /* it may leave meanwhile */
         struct store_stats stats;
 
-        if (store == NULL || !target_drive_in(target, i))
+        if (!ready_stats(target, i, &stats))
             continue;
-        store_stats(store, &stats);
         slow |= (uint32_t)target_drive_slow(target, i) << i;
         full |= (uint32_t)stats.full << i;
     }
