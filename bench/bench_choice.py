@@ -10,11 +10,11 @@ of the prefix is loaded, all of it is computed, and what the adapter chooses (ic
 Every prompt has a prefix of its own, which the agent does not have in its memory.
 
 A path begins without a warning, as when a link degrades or is repaired. Its first --learn prompts are
-served by the choice alone, which has to find out by itself, and are shown by themselves; --rounds of
-each way follow. Rows: time to first token of each way, and that of the choice as a part of
-the faster of the two others, medians; what was loaded of a prefix; how far the time of these loads was
-from what was expected, nine of ten of them, but for llama.cpp, which does not tell; and the same as the agent sees
-it (`icms status`).
+served by the choice alone, which has to find out by itself, and are shown by themselves, beside how much
+longer than its median the faster way itself takes at most; --rounds of each way follow. Rows: time to first
+token of each way, and that of the choice as a part of the faster of the two others, medians; what was loaded
+of a prefix; how far the time of these loads was from what was expected, nine of ten of them, but for llama.cpp,
+which does not tell; and the same as the agent sees it (`icms status`).
 
 Bars: on paths of 1 MB/s, 10 MB/s and at full bandwidth the choice takes at most 1.1 times as long as the
 faster of the two others, as a median, and in each of the first prompts, where the faster one takes more than 0.1 s;
@@ -219,6 +219,7 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
             "loaded": [ready for _, ready in rows["choice"]],
             "prefixes": len(errors), "prefix_error_p90": nine_of_ten(errors),
             "load_spread_p90": nine_of_ten([abs(seconds - means["load"]) / means["load"] for seconds, _ in rows["load"]]),
+            "slowest_of_best": max(seconds for seconds, _ in rows["load" if means["load"] == best else "compute"]) / best,
             "first_of_best": [seconds / best for seconds, _ in first],
             "first_too_late": sum(is_too_late(seconds, best) for seconds, _ in first),
             "first_loaded": [ready for _, ready in first]}
@@ -269,7 +270,7 @@ def show(row):
     print(f"{path_of(row):>8} load {row['load_s']:7.3f} s, compute {row['compute_s']:7.3f} s, choice "
           f"{row['choice_s']:7.3f} s: {row['choice_of_best']:5.2f} of the faster; loaded {sorted(set(row['loaded']))}")
     first = ", ".join(f"{ratio:.2f} ({ready})" for ratio, ready in zip(row["first_of_best"], row["first_loaded"]))
-    print(f"{'':8} before that, of the faster: {first}")
+    print(f"{'':8} before that, of the faster: {first}; the faster itself up to {row['slowest_of_best']:.2f}")
     estimate = row["estimate"]
     if row["prefixes"]:
         print(f"{'':8} of {row['prefixes']} prefixes nine of ten within {100 * row['prefix_error_p90']:.0f} % of what was "

@@ -23,6 +23,7 @@ import icms_wheel  # noqa: E402
 # Those that put and get, and the adapters: all of it with everything turned on as well.
 SECURE = ("test_calls", "test_deadlines", "test_device", "test_life", "test_lmcache", "test_requests", "test_sglang",
           "test_vllm_connector", "test_vllm_tier")
+FAILED_LINES = 80
 
 
 def main():
@@ -36,10 +37,25 @@ def main():
     # A process each: some put stand-ins for an engine where Python finds modules.
     runs = [(name, env) for name in names]
     runs += [(name, {**env, "ICMS_PYTHON_SECURE": "1"}) for name in names if name in SECURE]
-    failed = [name for name, with_env in runs if subprocess.run(
-        [python, "-X", "faulthandler", "-m", "unittest", "-v", name], cwd=HERE, env=with_env,
-        check=False).returncode != 0]
+    failed = {}
+    for name, with_env in runs:
+        lines = output_of([python, "-X", "faulthandler", "-m", "unittest", "-v", name], with_env)
+        if lines is not None:
+            failed.setdefault(name, []).extend(lines)
+    for name, lines in failed.items():  # again, so that it is found at the end of a long log
+        print(f"---- {name} failed:", *lines[-FAILED_LINES:], sep="\n")
     sys.exit(f"failed: {' '.join(failed)}" if failed else 0)
+
+
+def output_of(command, env):
+    """Runs it, and shows what it says at once; the lines of that if it fails, else None."""
+    lines = []
+    with subprocess.Popen(command, cwd=HERE, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace") as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    return lines if process.returncode != 0 else None
 
 
 main()
