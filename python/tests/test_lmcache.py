@@ -329,14 +329,16 @@ class Failures(Case):
         self.assertIn("did not take a chunk: {'DEADLINE': 1}", logged.output[0])
         self.assertLess(time.monotonic() - begin, GRACE_S)
         mine.agent.signal(signal.SIGCONT)
-        mine.agent.kill()
         with self.assertLogs("icms.lmcache", "WARNING") as logged:
+            mine.agent.kill()
+            wait_for(lambda: logged.output)
             for _ in range(3):
                 number = connector.submit_batch_exists(keys)
                 (ok, error, which), = self.wait(connector, number)
                 self.assertEqual((ok, which), (False, [False] * 3))
                 self.assertEqual(error, icms.PeerDownError.text)
-        self.assertEqual(len(logged.output), 1, logged.output)
+        self.assertEqual(len(logged.output), 2, logged.output)
+        self.assertIn("no agent: ", logged.output[0])
         self.assertEqual(connector.counters.failures, {"PeerDownError": 3})
         # Many at once: nothing is lost, nothing recurses.
         numbers = [connector.submit_batch_delete(keys) for _ in range(2000)]

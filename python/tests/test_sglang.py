@@ -707,14 +707,16 @@ class Failures(Case):
             self.assertEqual(backend.batch_set_v1(names[2:], backend.pool.at(2)), [False])
         self.assertIn("did not take 2 of 2 pieces: {'DEADLINE': 2}", logged.output[0])
         self.assertEqual(backend.counters.misses, {"DEADLINE": 2})
-        mine.agent.kill()
         with self.assertLogs("icms.sglang", "WARNING") as logged:
+            mine.agent.kill()
+            wait_for(lambda: logged.output)
             for _ in range(3):
                 self.assertEqual(backend.batch_get_v1(names, backend.pool.at(0, 1, 2)), [False] * 3)
             self.assertEqual(backend.batch_set_v1(names, backend.pool.at(0, 1, 2)), [False] * 3)
             self.assertEqual(backend.batch_exists(names), 0)
-        self.assertEqual(len(logged.output), 3, logged.output)  # one of each kind
-        self.assertIn("cannot load pages in the volume kv: ", logged.output[0])
+        self.assertEqual(len(logged.output), 4, logged.output)  # one of each kind
+        self.assertIn("no agent: ", logged.output[0])
+        self.assertIn("cannot load pages in the volume kv: ", logged.output[1])
         self.assertEqual(backend.counters.failures, {"PeerDownError": 5})
 
     def test_a_tier_that_comes_later_is_used(self):
