@@ -137,9 +137,11 @@ struct lib_call {
     uint8_t op;    /* enum shm_op; EXISTS_MANY: icms_match                        */
     uint8_t flags; /* enum shm_flag                                               */
     uint32_t volume;
-    uint32_t count;               /* blocks                                                     */
-    uint64_t deadline_ns;         /* virtual time                               */
-    uint32_t keys[LIB_CALL_MANY]; /* of the model                               */
+    uint32_t count;       /* blocks                                                     */
+    uint64_t deadline_ns; /* virtual time                               */
+    uint64_t left_ns;     /* that libicms was told, while it may not have read the clock; else 0 */
+    uint32_t number;      /* of the calls that the entry was used for                     */
+    uint32_t keys[LIB_CALL_MANY];     /* of the model                               */
     uint32_t versions[LIB_CALL_MANY]; /* PUT: what is put                          */
     bool sure[LIB_CALL_MANY];         /* fair weather: on flash when it began        */
     uint64_t rooms[LIB_CALL_BLOCKS];  /* GET: bytes at data                         */

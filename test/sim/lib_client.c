@@ -51,6 +51,7 @@ static struct lib_call *client_call_new(struct lib_process *process)
         if (call->used)
             continue;
         call->used = true;
+        call->number++;
         call->async = call->waited = call->active = false;
         call->report = NULL;
         call->flags = 0;
@@ -60,7 +61,7 @@ static struct lib_call *client_call_new(struct lib_process *process)
     return NULL;
 }
 
-static void client_options(const struct lib_call *call, struct icms_request_options *options)
+static void client_options(struct lib_call *call, struct icms_request_options *options)
 {
     uint64_t now_ns =
         client_now(); /* the thread may have stood still since the deadline was made */
@@ -68,6 +69,7 @@ static void client_options(const struct lib_call *call, struct icms_request_opti
 
     icms_request_options_init(options);
     options->deadline_ms = (uint32_t)u64_max(left_ns / MS, 1);
+    call->left_ns = options->deadline_ms * MS;
     if ((call->flags & SHM_FLAG_ON_FLASH) != 0)
         options->put_ack = ICMS_PUT_ON_FLASH;
     options->put_if_absent = (call->flags & SHM_FLAG_IF_ABSENT) != 0;
@@ -112,12 +114,20 @@ static void client_call_sync(struct lib_process *process, struct lib_call *call)
     lib_call_end(process, call, err);
 }
 
+/* Its deadline stays: libicms has read the clock, perhaps after a thread stood still. */
+static void client_call_begun(const struct lib_process *process, struct lib_call *call)
+{
+    call->deadline_ns = u64_max(call->deadline_ns, process->stalled_ns + call->left_ns);
+    call->left_ns = 0;
+}
+
 /* False: it did not begin, and its result is judged. */
 static bool client_call_start(struct lib_process *process, struct lib_call *call)
 {
     struct icms_volume *volume = process->volumes[call->volume];
     struct icms_request_options options;
     struct icms_request *request = NULL;
+    uint32_t number = call->number;
     icms_err err;
 
     lib_call_begin(process, call);
@@ -139,10 +149,12 @@ static bool client_call_start(struct lib_process *process, struct lib_call *call
     default:
         err = icms_flush_start(volume, &options, &request);
     }
+    if (err == ICMS_OK && call->number == number) /* else who polls has ended it by now */
+        client_call_begun(process, call);
     if (err != ICMS_OK)
         lib_call_end(process, call, err);
     else if (call->waited)
-        call->request = request; /* else who polls may have ended it by now */
+        call->request = request;
     return err == ICMS_OK;
 }
 
