@@ -176,6 +176,7 @@ struct lib_process {
     struct pod_client *client;
     enum lib_process_state state;
     bool inside;    /* pod: the agent is in this process        */
+    bool killed;    /* GONE: in the middle of its calls         */
     bool polls;     /* its last thread calls icms_poll; else asynchronous calls are waited for */
     uint32_t spins; /* times that the event was readable for nothing            */
     uint64_t spins_epoch; /* room_epoch of the handle at the last one */

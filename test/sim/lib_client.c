@@ -575,6 +575,13 @@ static void client_main(struct lib_thread *thread)
 
 /* ---- control -------------------------------------------------------------------------------- */
 
+/* Whatever lies in the memory of its calls is no fault. */
+static void client_memory_forget(struct lib_process *process)
+{
+    for (uint32_t i = 0; i < LIB_CALLS; i++)
+        memset(process->calls[i].memory, POD_POISON, LIB_CALL_BLOCKS * POD_STAGE_BYTES);
+}
+
 /* kill -9: what its threads were about to do is not done. */
 static void client_kill(struct lib_process *process)
 {
@@ -589,9 +596,9 @@ static void client_kill(struct lib_process *process)
 
         lib_world->counts.dropped += call->active;
         call->used = call->active = false;
-        memset(call->memory, POD_POISON, LIB_CALL_BLOCKS * POD_STAGE_BYTES);
     }
     memset(process->leases, 0, sizeof(process->leases));
+    process->killed = true;
     process->state = LIB_PROCESS_GONE;
 }
 
@@ -601,6 +608,7 @@ static void client_start(struct lib_process *process)
     process->polls = lib_chance(2) == 0;
     process->stalled_ns = 0;
     process->spins = 0;
+    process->killed = false;
     process->state = LIB_PROCESS_OPENING;
     lib_thread_start(&process->threads[0], process, client_main);
 }
@@ -633,8 +641,11 @@ void pod_client_drive(struct pod_client *client)
     if (process->inside && client->agent->state != POD_MACHINE_UP &&
         process->state != LIB_PROCESS_NONE && process->state != LIB_PROCESS_GONE)
         client_kill(process);
-    if (process->state == LIB_PROCESS_GONE && lib_conns_gone(process))
+    if (process->state == LIB_PROCESS_GONE && lib_conns_gone(process)) {
+        if (process->killed) /* its agent, which stops in order, received blocks until now */
+            client_memory_forget(process);
         process->state = LIB_PROCESS_NONE;
+    }
     if (process->state == LIB_PROCESS_NONE && client->agent->state == POD_MACHINE_UP)
         client_start(process);
 }
