@@ -45,7 +45,9 @@
  * registered. What is wrong whatever agent comes is an error at once: options, the list of keys,
  * the name of a volume; so is an agent that is there and cannot be used. When the agent comes and
  * does not have the volume, calls on it answer NO_VOLUME, and NO_KEY or CONFIG where keys and
- * volume do not agree; `log` gets the sentence that icms_volume_open would have given.
+ * volume do not agree; `log` gets the sentence that icms_volume_open would have given. That no
+ * enclosure has the volume may be known to the agent only later: icms_volume_state says NO_VOLUME
+ * as soon as it is, and `log` gets the sentence if it was when the handle attached.
  *
  * When icms itself fails. A unix: handle never ends its process. If libicms finds that a rule of
  * its own is broken, it closes the handle: `log` of its options gets one line, which begins with
@@ -179,7 +181,9 @@ ICMS_API void icms_volume_info(const struct icms_volume *volume, struct icms_vol
 
 /* What a call on the volume would answer now, as far as that is known without asking the agent: OK,
  * and then the volume is known; PEER_DOWN, NO_VOLUME, NO_KEY, CONFIG, VERSION, ...: no call can do
- * anything now. Does not wait for the agent. */
+ * anything now. NO_VOLUME also while the agent knows that no enclosure has the volume: calls then
+ * get what lies in the agent's memory, at most. The agent looks for it by itself, so asking for the
+ * state is enough to find out when that is over. Does not wait for the agent. */
 ICMS_API icms_err icms_volume_state(struct icms_volume *volume) ICMS_MUST_CHECK;
 
 /* ---- keys ----------------------------------------------------------------------------------- */

@@ -425,7 +425,7 @@ class Volume:
     def state(self) -> Status:
         """What a call would end with now, as far as that is known without asking the agent: OK, and
         then the volume is known; PEER_DOWN, NO_VOLUME, NO_KEY, VERSION, ...: no call can do anything
-        now."""
+        now. NO_VOLUME also while no enclosure has the volume, as far as the agent knows."""
         return Status(self._volume.state())
 
     def __repr__(self) -> str:

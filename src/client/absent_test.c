@@ -340,6 +340,34 @@ static void an_agent_without_the_volume_is_told(void **state)
     assert_int_equal(icms_volume_open(f->icms, "nosuch", NULL, 0, &late), ICMS_NO_VOLUME);
 }
 
+/* No enclosure has it: where the agent knows when it comes, the handle says so, and in each case
+ * its state does, without a call that asks the agent, until an enclosure has it. */
+static void a_volume_that_no_enclosure_has_is_told(void **state)
+{
+    struct client_rig *f = *state;
+
+    open_absent(f);
+    fake_agent_volume_missing_set(f->agent, 1, true);
+    f->socket = fake_socket_start(f->agent, f->path);
+    wait_said("no enclosure of the pod has the volume raw", 1);
+    assert_int_equal(icms_volume_state(f->raw), ICMS_NO_VOLUME);
+    assert_int_equal(icms_volume_state(f->kv), ICMS_OK);
+    assert_true(is_known(f->raw));
+    fake_agent_volume_missing_set(f->agent, 1, false);
+    assert_int_equal(icms_volume_state(f->raw), ICMS_OK);
+    assert_int_equal(rig_put_one(f->raw, 1, 64), ICMS_OK);
+
+    fake_agent_volume_missing_set(f->agent, 0, true); /* found out later */
+    assert_int_equal(icms_volume_state(f->kv), ICMS_NO_VOLUME);
+    fake_socket_stop(&f->socket);
+    wait_said("no agent: ", 2);
+    assert_int_equal(icms_volume_state(f->kv), ICMS_PEER_DOWN);
+    f->socket = fake_socket_start(f->agent, f->path);
+    wait_said("no enclosure of the pod has the volume kv", 1);
+    assert_int_equal(icms_volume_state(f->kv), ICMS_NO_VOLUME);
+    assert_int_equal(said("no enclosure of the pod has the volume raw"), 1);
+}
+
 /* Somebody at the socket who refuses everybody with this error, until it is over. */
 struct refuser {
     const struct client_rig *f;
@@ -467,6 +495,7 @@ int main(void)
         TEST(a_handle_is_not_closed_by_its_own_log),
         TEST(what_no_agent_mends_is_an_error_at_once),
         TEST(an_agent_without_the_volume_is_told),
+        TEST(a_volume_that_no_enclosure_has_is_told),
         TEST(an_agent_of_another_release_is_an_error_as_soon_as_it_is_known),
         TEST(a_busy_agent_is_waited_for),
         TEST(an_agent_that_shuts_down_is_waited_for),

@@ -33,11 +33,11 @@ struct client_map *client_volume_map(struct client_link *link, const char *name)
 }
 
 /* Whether no reactor knows of an enclosure that has it. */
-static bool volume_is_missing(const struct client_link *link, const struct shm_arena *shards)
+static bool volume_is_missing(const struct shm_arena *shards, uint32_t reactor_count)
 {
     bool missing = true;
 
-    for (uint32_t r = 0; r < link->reactor_count; r++)
+    for (uint32_t r = 0; r < reactor_count; r++)
         missing = missing && atomic_load_explicit(&shards[r].header->volume_missing,
                                                   memory_order_acquire) != 0;
     return missing;
@@ -87,6 +87,12 @@ static icms_err volume_refuse(const struct icms *icms, const char *name,
 {
     char names[256];
 
+    if (arena != NULL && volume_is_missing(arena, icms->link->reactor_count))
+        return err_set(why, ICMS_NO_VOLUME,
+                       "no enclosure of the pod has the volume %s, or lets this host use it: name "
+                       "it in the configuration of the targets, with this host's NQN among its "
+                       "hosts, and with `generation` and `encrypted` as the agent has them",
+                       name);
     if (arena != NULL)
         return volume_keys_check(icms, arena, keys, why);
     volume_names(icms->link, names, sizeof(names));
@@ -431,15 +437,7 @@ static icms_err volume_open(struct icms *icms, const char *name, struct client_k
         return ICMS_OK;
     client_lock(icms);
     arena = volume_find(icms->link, name);
-    if (arena != NULL && volume_is_missing(icms->link, arena))
-        err =
-            err_set(why, ICMS_NO_VOLUME,
-                    "no enclosure of the pod has the volume %s, or lets this host use it: name it "
-                    "in the configuration of the targets, with this host's NQN among its hosts, "
-                    "and with `generation` and `encrypted` as the agent has them",
-                    name);
-    else
-        err = volume_refuse(icms, name, arena, keys, why);
+    err = volume_refuse(icms, name, arena, keys, why);
     if (err == ICMS_OK) {
         err = volume_new(icms, name, arena, keys, out_volume);
         if (err == ICMS_NO_VOLUME)
@@ -563,11 +561,16 @@ struct state_call {
 static void volume_state_inside(void *arg)
 {
     struct state_call *call = arg;
+    const struct volume_view *view;
 
     call->err = client_call_begin(call->volume->icms);
     if (call->err != ICMS_OK)
         return;
     call->err = client_volume_look(call->volume);
+    view = client_view(call->volume);
+    if (call->err == ICMS_OK && volume_is_missing(view->shards, view->shard_count))
+        call->err =
+            ICMS_NO_VOLUME; /* calls ask the agent all the same: its memory may have blocks */
     client_call_end(call->volume->icms);
 }
 
