@@ -426,6 +426,29 @@ static void a_canceled_request_ends_soon(void **state)
     assert_int_equal(atomic_load(&fake.cancels), 1);
 }
 
+/* Threads that copy blocks of the arena have all entries of the lease table, and give them back
+ * without a wake. */
+static void a_get_finds_leases_that_come_back_in_silence(void **state)
+{
+    struct client_rig *f = *state;
+    uint32_t leases[SHM_LEASES], count = 0;
+    uint8_t data[64] = {0};
+    struct icms_block block = {.key = rig_key(1), .data = data, .bytes = sizeof(data)};
+    struct icms_request *request;
+
+    assert_int_equal(rig_put_one(f->kv, 1, sizeof(data)), ICMS_OK);
+    while ((leases[count] = client_lease_take(f->icms->link, false)) != CLIENT_LEASE_NONE)
+        count++;
+    assert_true(count > 0);
+    assert_int_equal(icms_get_start(f->kv, &block, 1, NULL, &request), ICMS_OK);
+    assert_null(icms_poll(f->icms));
+    while (count > 0)
+        client_lease_give(f->icms->link, leases[--count]);
+    assert_ptr_equal(rig_poll_next(f->icms), request);
+    assert_int_equal(icms_request_end(&request), ICMS_OK); /* at its deadline it would be a miss */
+    assert_int_equal(block.status, ICMS_OK);
+}
+
 static void too_many_requests_are_refused_not_queued(void **state)
 {
     struct client_rig *f = *state;
@@ -623,6 +646,7 @@ int main(void)
         TEST(deadlines_of_requests_reach_who_polls),
         TEST(waiting_for_one_takes_it_from_poll),
         TEST(a_canceled_request_ends_soon),
+        TEST(a_get_finds_leases_that_come_back_in_silence),
         TEST(too_many_requests_are_refused_not_queued),
         TEST(a_request_that_nobody_polls_for_starves_nobody),
         TEST(close_waits_for_requests_that_nobody_ended),

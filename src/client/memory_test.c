@@ -540,6 +540,46 @@ static void a_canceled_get_does_not_wait_for_its_copy(void **state)
     unreg(&memory);
 }
 
+/* When the request's thread sleeps. */
+static void *cancels_what_is_waited_for(void *arg)
+{
+    struct icms_request *request = arg;
+    struct icms *icms = request->icms;
+    bool sleeps = false;
+
+    while (!sleeps) {
+        usleep(1000);
+        client_lock(icms);
+        sleeps = request->held && icms->reaping;
+        client_unlock(icms);
+    }
+    icms_request_cancel(request);
+    return NULL;
+}
+
+static void a_cancel_wakes_who_waits_for_a_copy(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, MIB, &memory), begin;
+    struct icms_block block = block_of(1, address, 60000);
+    struct icms_request *request = NULL;
+    pthread_t thread;
+
+    assert_int_equal(rig_put_one(f->kv, 1, 60000), ICMS_OK);
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    assert_int_equal(icms_get_start(f->kv, &block, 1, NULL, &request), ICMS_OK);
+    begin = client_now_ns();
+    assert_int_equal(pthread_create(&thread, NULL, cancels_what_is_waited_for, request), 0);
+    assert_int_equal(icms_request_wait(request, -1), ICMS_OK);
+    assert_in_range(rig_elapsed_ms(begin), 0, RIG_GRACE_MS / 2);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    assert_int_equal(block.status, ICMS_CANCELED);
+    gpu->set(FAKE_DEVICE_STUCK, 0);
+    unreg(&memory);
+}
+
 static void a_copy_that_fails_is_an_error_of_its_block(void **state)
 {
     struct fixture *f = *state;
@@ -885,6 +925,7 @@ int main(int argc, char **argv)
         CASE(a_stuck_stream_costs_the_deadline_and_no_more),
         CASE(a_canceled_request_lets_go),
         CASE(a_canceled_get_does_not_wait_for_its_copy),
+        CASE(a_cancel_wakes_who_waits_for_a_copy),
         CASE(a_copy_that_fails_is_an_error_of_its_block),
         CASE(a_context_that_is_destroyed_is_an_error_and_another_one_is_used),
         CASE(memory_that_was_freed_is_an_error),

@@ -553,6 +553,15 @@ icms_err client_request_result(const struct icms_request *request)
 
 /* ---- asynchronous requests ------------------------------------------------------------------ */
 
+/* Room that is given back without a wake is for who is first in its queue. Lock. */
+static bool async_is_first(const struct icms_request *request)
+{
+    for (int i = 0; i < ROOM_COUNT; i++)
+        if (list_first(&request->icms->rooms[i]) == &request->queue)
+            return true;
+    return false;
+}
+
 /* Its thread lets go of a request: over, or where icms_poll finds it in time. Lock. */
 static void async_release(struct icms_request *request)
 {
@@ -569,12 +578,16 @@ static void async_release(struct icms_request *request)
         }
         client_call_leave(icms);
     } else {
-        request->expiry_ns = request_expiry_ns(request, client_now_ns());
+        uint64_t now = client_now_ns();
+
+        request->expiry_ns = request_expiry_ns(request, now);
+        if (async_is_first(request))
+            request->expiry_ns = u64_min(request->expiry_ns, now + WAIT_ROOM_NS);
         if (request->expiry_ns < icms->expiry_ns) {
             icms->expiry_ns = request->expiry_ns;
             request_timer_set(icms);
         }
-        if (wait_is_over(request, client_now_ns()))
+        if (wait_is_over(request, now))
             client_request_ready(request);
     }
     check(pthread_cond_broadcast(&icms->changed) == 0); /* who waits for it to be let go */
@@ -642,6 +655,7 @@ void client_async_cancel(struct icms_request *request)
         }
         client_publish(icms);
         client_request_ready(request);
+        client_wake(icms); /* who waits for it */
     }
     client_unlock(icms);
 }
