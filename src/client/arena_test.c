@@ -55,6 +55,56 @@ static void leases_come_back(const struct fixture *f)
         assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
 }
 
+/* How far the request of the oldest get is, run by this thread. */
+static size_t next_of(const struct fixture *f, const struct icms_request *request)
+{
+    assert_null(icms_poll(f->icms));
+    return request->next;
+}
+
+/* Requests that wait for leases have all pinned memory. The first of them finds its block in the
+ * arena, and waits for memory of its next one behind another request: it has to let those pass who
+ * have what it waits for. */
+static void who_waits_for_memory_keeps_nobody_from_leases(void **state)
+{
+    enum { GETS = 64 };
+    struct fixture *f = *state;
+    struct icms_request *requests[GETS] = {0}, *first = NULL;
+    struct icms_block blocks[2], large[GETS];
+    uint32_t leases[SHM_LEASES], count = 0, gets = 0;
+    struct icms_memory *memory;
+    uint64_t address = memory_new(f, 8 * MIB, &memory), begin = client_now_ns();
+
+    assert_int_equal(rig_put_one(f->kv, 1, BYTES), ICMS_OK);
+    assert_int_equal(rig_get_one(f->kv, 1, BYTES, NULL), ICMS_OK);
+    for (unsigned i = 0; i < 2; i++)
+        blocks[i] = block_of(1 + i, address, BYTES);
+    while ((leases[count] = client_lease_take(f->icms->link, false)) != CLIENT_LEASE_NONE)
+        count++;
+    assert_int_equal(icms_get_start(f->kv, blocks, 2, NULL, &first), ICMS_OK);
+    do {
+        assert_in_range(gets, 0, GETS - 1);
+        large[gets] = block_of(100 + gets, address, 8 * MIB);
+        assert_int_equal(icms_get_start(f->big, &large[gets], 1, NULL, &requests[gets]), ICMS_OK);
+    } while (!requests[gets++]->copy_wanted);
+
+    client_lease_give(f->icms->link, leases[--count]);
+    for (; next_of(f, first) == 0; usleep(1000))
+        assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    while (count > 0)
+        client_lease_give(f->icms->link, leases[--count]);
+    for (uint32_t i = 0; i <= gets; i++)
+        assert_non_null(rig_poll_next(f->icms));
+    for (uint32_t i = 0; i < gets; i++) {
+        assert_int_equal(icms_request_end(&requests[i]), ICMS_MISS);
+        assert_int_equal(large[i].reason, ICMS_MISS_ABSENT);
+    }
+    assert_int_equal(icms_request_end(&first), ICMS_MISS);
+    assert_int_equal(blocks[0].status, ICMS_OK);
+    assert_int_equal(blocks[1].reason, ICMS_MISS_ABSENT);
+    unreg(&memory);
+}
+
 /* Links that were replaced are freed. */
 static void retired_go(const struct fixture *f)
 {
@@ -599,6 +649,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         CASE(a_device_reads_the_arena_under_a_lease),
         CASE(a_slot_that_a_device_reads_is_not_used_again),
+        CASE(who_waits_for_memory_keeps_nobody_from_leases),
         CASE(a_damaged_block_is_not_copied),
         CASE(a_stuck_device_leaves_leases_to_others),
         CASE(large_batches_wait_for_leases),

@@ -508,6 +508,9 @@ void client_call_leave(struct icms *icms); /* the same with the lock held */
 /* Runs a request as far as it goes without waiting. Its thread; no lock held. */
 void client_request_run(struct icms_request *request);
 
+/* It does not wait for room any more, if it did; the queue's next may look. Lock. */
+void client_queue_leave(struct icms_request *request);
+
 /* Runs it until it is over or until_ns passed. Its thread; no lock held. True when it is over. */
 bool client_request_finish(struct icms_request *request, uint64_t until_ns);
 

@@ -352,8 +352,7 @@ static void run_cut(struct icms_request *request, icms_err why)
         client_block_give_up(request, request->next++, why);
 }
 
-/* The queue's next may look when the request leaves it. Lock. */
-static void run_leave_queue(struct icms_request *request)
+void client_queue_leave(struct icms_request *request)
 {
     if (list_empty(&request->queue))
         return;
@@ -456,7 +455,7 @@ void client_request_run(struct icms_request *request)
         client_count(request);
     client_lock(icms);
     if (request->next == request->count)
-        run_leave_queue(request);
+        client_queue_leave(request);
     client_publish(icms);
     client_copies_end(request);
     if (request->done == request->count) {

@@ -670,6 +670,10 @@ static enum client_step send_copy_room(struct icms_request *request, size_t inde
 {
     struct device_copy *copy = NULL;
 
+    /* Of leases: its block before this one was found in the arena. Who is behind it there may have
+     * the copy that it waits for. */
+    if (!request->copy_wanted)
+        client_queue_leave(request);
     request->copy_wanted = true;
     if (!send_may_take(request))
         return STEP_WAIT;
