@@ -18,6 +18,10 @@
 /* Beside its deadline and the grace of libicms: a time-out is seen late, and threads take turns. */
 #define JUDGE_SLACK_NS (2 * POD_GRACE_NS)
 
+/* And of each block: its answer is taken with the lock, which two threads may have first, away at a
+ * point that this seed has chosen. */
+#define JUDGE_BLOCK_NS (200 * US)
+
 /* Looks of control, LIB_LOOK_NS apart. A signal takes less than that. */
 #define JUDGE_LOOKS 5
 
@@ -134,7 +138,7 @@ void lib_call_judge(const struct lib_process *process, const struct lib_call *ca
 
     if (process->inside)
         limit_ns = u64_max(limit_ns, process->client->agent->resumed_ns) + JUDGE_DIRECT_NS;
-    limit_ns += JUDGE_SLACK_NS;
+    limit_ns += JUDGE_SLACK_NS + call->count * JUDGE_BLOCK_NS;
     if (process->inside && process->client->agent->paused)
         return;
     if (call->active && sim_now_ns(lib_world->sim) > limit_ns)
