@@ -568,9 +568,9 @@ static void volume_state_inside(void *arg)
         return;
     call->err = client_volume_look(call->volume);
     view = client_view(call->volume);
+    /* Calls ask the agent all the same: its memory may have blocks. */
     if (call->err == ICMS_OK && volume_is_missing(view->shards, view->shard_count))
-        call->err =
-            ICMS_NO_VOLUME; /* calls ask the agent all the same: its memory may have blocks */
+        call->err = ICMS_NO_VOLUME;
     client_call_end(call->volume->icms);
 }
 
