@@ -397,9 +397,69 @@ static void few_free_segments_are_told(void **state)
     assert_int_equal(stats.free_low_ns, 0);
 }
 
+/* A store that is to be closed: whether it rests is asked while a sweep of the index (reclaim.c) has
+ * nothing but a message on its way. */
+struct rest {
+    struct loop_msg msg;
+    struct rig *rig;
+    bool is_caught; /* the sweep was met, and the store was asked */
+    bool rests;     /* what it said                               */
+    atomic_bool is_over;
+};
+
+static void rest_look(struct loop_msg *msg)
+{
+    struct rest *rest = container_of(msg, struct rest, msg);
+    struct store *store = rest->rig->store;
+
+    if (store->reclaim.segment != NULL && (store->metas > 0 || loop_file_busy(store->file))) {
+        loop_send(store->loop, &rest->msg, rest_look);
+        return;
+    }
+    rest->is_caught = store->reclaim.segment != NULL;
+    if (rest->is_caught)
+        rest->rests = store_rest(store);
+    atomic_store(&rest->is_over, true);
+}
+
+static bool rest_is_over(void *arg)
+{
+    return atomic_load(&((struct rest *)arg)->is_over);
+}
+
+static void rest_ask(struct rig *rig, void *arg)
+{
+    *(bool *)arg = store_rest(rig->store);
+}
+
+static void a_store_does_not_rest_before_reclaim_ended(void **state)
+{
+    struct rig *rig = *state;
+    struct rest rest = {.rig = rig};
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    test_fault("store.reclaim:1:fail+"); /* a segment's blocks are found by a sweep */
+    for (uint64_t i = 0; !rest.is_caught && i < 400; i++) {
+        assert_int_equal(rig_put(rig, 0, i, 30000, i, 0), ICMS_OK);
+        atomic_store(&rest.is_over, false);
+        loop_send(rig->loop, &rest.msg, rest_look);
+        assert_true(rig_until(rig, rest_is_over, &rest));
+    }
+    assert_true(rest.is_caught);
+    assert_false(rest.rests);
+    for (int i = 0; i < 1000000 && !rest.rests; i++)
+        rig_call(rig, rest_ask, &rest.rests);
+    assert_true(rest.rests);
+    assert_null(rig->store->reclaim.segment);
+    test_fault(NULL);
+}
+
 #define STORE_TESTS(backend)                                                                       \
     STORE_TEST(a_kill_that_fails_for_good_takes_the_drive_out, backend),                           \
         STORE_TEST(a_failed_write_is_no_difference, backend),                                      \
+        STORE_TEST(a_store_does_not_rest_before_reclaim_ended, backend),                           \
         STORE_TEST(few_free_segments_are_told, backend),                                           \
         STORE_TEST(a_failed_write_is_never_visible, backend),                                      \
         STORE_TEST(a_drive_that_keeps_failing_goes_out_of_service, backend),                       \

@@ -89,19 +89,9 @@ static void stores_that_wait_for_a_slow_drive_to_forget_are_bounded(void **state
     drive_slow(rig, 0);
     sim_file_slow(rig->node, rig->paths[0], 20000); /* nothing there ends while the test looks */
     for (uint32_t i = 0; i < CALLS; i++) {
-        inside[i].target = rig->target;
-        inside[i].call.done = inside_done;
-        inside[i].call.req = (struct nvmf_target_req){
-            .op = NVMF_TARGET_STORE,
-            .key = peer_key(key_text(n[i], 0)),
-            .memory = aligned_alloc(LIMIT_DISK_ALIGN, bytes_align(room, LIMIT_DISK_ALIGN)),
-            .memory_bytes = room,
-            .value_bytes = 1000,
-        };
-        memset(inside[i].call.req.memory, 1, room);
         if (i == SHARE) /* those before are at the drive for a while */
             (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 150000000);
-        loop_send(target_loop(rig->target, 0), &inside[i].msg, inside_begin);
+        inside_send(rig, &inside[i], NVMF_TARGET_STORE, key_text(n[i], 0), room, 1000);
         (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 5000000);
         assert_int_equal(atomic_load(&rig->target->flying_bytes[1]),
                          (i < SHARE ? i + 1 : SHARE) * room);
@@ -235,19 +225,8 @@ static void stores_behind_a_drive_that_fails_are_stored_elsewhere(void **state)
     rig_up(rig);
     fill_drive(rig, 0, 0, n, CALLS);
     sim_disk_dead(rig->node, rig->paths[0], true);
-    for (uint32_t i = 0; i < CALLS; i++) {
-        inside[i].target = rig->target;
-        inside[i].call.done = inside_done;
-        inside[i].call.req = (struct nvmf_target_req){
-            .op = NVMF_TARGET_STORE,
-            .key = peer_key(key_text(n[i], 0)),
-            .memory = aligned_alloc(LIMIT_DISK_ALIGN, room),
-            .memory_bytes = room,
-            .value_bytes = 1000,
-        };
-        memset(inside[i].call.req.memory, 1, room);
-        loop_send(target_loop(rig->target, 0), &inside[i].msg, inside_begin);
-    }
+    for (uint32_t i = 0; i < CALLS; i++)
+        inside_send(rig, &inside[i], NVMF_TARGET_STORE, key_text(n[i], 0), room, 1000);
     (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 2 * (uint64_t)1000000000);
     for (uint32_t i = 0; i < CALLS; i++) {
         assert_true(inside[i].over);
@@ -365,17 +344,8 @@ static void drives_that_are_slow_together_stay_in_use(void **state)
     fill_drive(rig, 1, 1000, n[1], CALLS);
     for (uint32_t i = 0; i < 2; i++)
         sim_file_slow(rig->node, rig->paths[i], 100000); /* past what a load without deadline has */
-    for (uint32_t i = 0; i < 2 * CALLS; i++) {
-        inside[i].target = rig->target;
-        inside[i].call.done = inside_done;
-        inside[i].call.req = (struct nvmf_target_req){
-            .op = NVMF_TARGET_RETRIEVE,
-            .key = peer_key(key_text(n[i % 2][i / 2], 0)),
-            .memory = aligned_alloc(LIMIT_DISK_ALIGN, room),
-            .memory_bytes = room,
-        };
-        loop_send(target_loop(rig->target, 0), &inside[i].msg, inside_begin);
-    }
+    for (uint32_t i = 0; i < 2 * CALLS; i++)
+        inside_send(rig, &inside[i], NVMF_TARGET_RETRIEVE, key_text(n[i % 2][i / 2], 0), room, 0);
     while (!inside[2 * CALLS - 1].over || !inside[2 * CALLS - 2].over)
         assert_true(sim_step(rig->sim));
     (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 60 * (uint64_t)1000000000);

@@ -598,6 +598,48 @@ static void readiness_says_why_not(void **state)
     rig_free(&rig);
 }
 
+/* Writes use up the free segments of a drive that is slow to make others. For TARGET_LOW_NS that is
+ * nothing, then the enclosure is not ready, and it is again once there is a free one. */
+static void few_free_segments_for_long_are_not_ready(void **state)
+{
+    enum { CALLS = 80 };
+    struct rig *rig = rig_new(1, 1);
+    struct inside *inside = calloc(CALLS, sizeof(*inside));
+    const uint64_t step_ns = (uint64_t)100 * 1000 * 1000;
+    struct store_stats stats;
+    struct err_why why = {""};
+    bool ready;
+
+    check(inside != NULL);
+    rig->drives[0].bytes = 16 * MIB;
+    rig->opts.nvmf.memory_bytes = 64 * MIB;
+    rig_up(rig);
+    for (uint32_t i = 0; i < 2000; i++) /* more than the drive holds */
+        assert_int_equal(put(rig, 1, key_text(i, 0), i), NVME_SC_SUCCESS);
+    assert_true(target_ready(rig->target, &why));
+    sim_file_slow(rig->node, rig->paths[0], 30000);
+    for (uint32_t i = 0; i < CALLS; i++)
+        inside_send(rig, &inside[i], NVMF_TARGET_STORE, key_text(i, 1), store_record_bytes(100000),
+                    100000);
+    do {
+        (void)sim_run(rig->sim, sim_now_ns(rig->sim) + step_ns);
+        store_stats(rig->target->drives[0].store, &stats);
+        ready = target_ready(rig->target, &why);
+        assert_int_equal(ready, stats.free_low_ns == 0 || loop_env_now_ns(rig->opts.env) <
+                                                              stats.free_low_ns + TARGET_LOW_NS);
+    } while (ready && sim_now_ns(rig->sim) < 600 * (uint64_t)1000000000);
+    assert_string_equal(why.text, "free segments are under the low-water mark");
+    sim_file_slow(rig->node, rig->paths[0], 1);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 60 * (uint64_t)1000000000);
+    assert_true(target_ready(rig->target, &why));
+    for (uint32_t i = 0; i < CALLS; i++) {
+        assert_true(inside[i].over);
+        free(inside[i].call.req.memory);
+    }
+    free(inside);
+    rig_free(&rig);
+}
+
 /* ---- against a model ------------------------------------------------------------------------ */
 
 #define MODEL_KEYS 200
@@ -674,6 +716,7 @@ int main(void)
         cmocka_unit_test(lists_take_turns),
         cmocka_unit_test(a_list_ends_when_its_host_is_gone),
         cmocka_unit_test(readiness_says_why_not),
+        cmocka_unit_test(few_free_segments_for_long_are_not_ready),
         cmocka_unit_test(hits_equal_the_model),
     };
 

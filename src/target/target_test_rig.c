@@ -215,6 +215,23 @@ void inside_begin(struct loop_msg *msg)
     target_call(inside->target, target_loop(inside->target, 0), &inside->call);
 }
 
+void inside_send(struct rig *rig, struct inside *inside, enum nvmf_target_op op, const char *key,
+                 uint64_t memory_bytes, uint32_t value_bytes)
+{
+    void *memory = aligned_alloc(LIMIT_DISK_ALIGN, bytes_align(memory_bytes, LIMIT_DISK_ALIGN));
+
+    check(memory != NULL);
+    memset(memory, 1, memory_bytes);
+    inside->target = rig->target;
+    inside->call.done = inside_done;
+    inside->call.req = (struct nvmf_target_req){.op = op,
+                                                .key = peer_key(key),
+                                                .memory = memory,
+                                                .memory_bytes = memory_bytes,
+                                                .value_bytes = value_bytes};
+    loop_send(target_loop(rig->target, 0), &inside->msg, inside_begin);
+}
+
 icms_err inside_run(struct rig *rig, struct inside *inside)
 {
     inside->target = rig->target;

@@ -74,6 +74,10 @@ void fill(struct rig *rig, uint32_t nsid, uint32_t count);
 void inside_done(struct target_call *call);
 void inside_begin(struct loop_msg *msg);
 
+/* Begins one with memory of its own, all ones, which is freed by whoever looks at the answer. */
+void inside_send(struct rig *rig, struct inside *inside, enum nvmf_target_op op, const char *key,
+                 uint64_t memory_bytes, uint32_t value_bytes);
+
 /* Runs one; its error. */
 icms_err inside_run(struct rig *rig, struct inside *inside);
 

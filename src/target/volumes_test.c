@@ -517,6 +517,32 @@ static void a_refused_change_is_forgotten(void **state)
     rig_free(&rig);
 }
 
+/* Nor does it bring back a volume that is gone: what is left of that is still evicted first. */
+static void a_refused_change_leaves_what_is_gone_retired(void **state)
+{
+    struct rig *rig = volumes_rig(2, 2);
+
+    rig_down(rig);
+    spec_make(2, 2, 0);
+    rig->opts.volume_count = 3;
+    rig_up(rig);
+    fill(rig, 3, 20);
+    rig_down(rig);
+    rig->opts.volume_count = 2; /* drives have blocks of the third, which a start alone reads */
+    rig_up(rig);
+    fill(rig, 2, 600);
+    rig->opts.volume_count = 1; /* the second is gone */
+    change(rig);
+    rig->opts.volume_count = 3; /* it begins, the third cannot */
+    refused_for(rig, ICMS_BUSY, 2, "");
+    assert_int_equal(live(rig), 1);
+    fill(rig, 1, 7000); /* more than the drives hold beside the second */
+    rig->opts.volume_count = 2;
+    change(rig);
+    assert_true(hits(rig, 2, 600) < 200); /* those of the segments that are open */
+    rig_free(&rig);
+}
+
 /* Numbers run out; nothing else does. */
 static void as_many_as_there_are_numbers(void **state)
 {
@@ -692,6 +718,7 @@ int main(void)
         cmocka_unit_test(another_volume_of_its_name_is_refused),
         cmocka_unit_test(old_blocks_refuse_it_on_all_drives),
         cmocka_unit_test(a_refused_change_is_forgotten),
+        cmocka_unit_test(a_refused_change_leaves_what_is_gone_retired),
         cmocka_unit_test(as_many_as_there_are_numbers),
         cmocka_unit_test(tenants_follow),
         cmocka_unit_test(each_volume_may_be_a_tenant),
