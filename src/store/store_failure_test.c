@@ -397,8 +397,8 @@ static void few_free_segments_are_told(void **state)
     assert_int_equal(stats.free_low_ns, 0);
 }
 
-/* A store that is to be closed: whether it rests is asked while a sweep of the index (reclaim.c) has
- * nothing but a message on its way. */
+/* A store that is to be closed: whether it rests is asked while a sweep of the index (reclaim.c)
+ * has nothing but a message on its way. */
 struct rest {
     struct loop_msg msg;
     struct rig *rig;
