@@ -15,17 +15,7 @@
 
 #include <cmocka.h>
 
-#include "conf/conf_int.h"
-
-static struct err_why why;
-
-#define TARGET_MIN                                                                                 \
-    "name: e0\n"                                                                                   \
-    "drives:\n"                                                                                    \
-    "  - path: /tmp/d0\n"                                                                          \
-    "    size: 1GiB\n"                                                                             \
-    "volumes:\n"                                                                                   \
-    "  - name: kv\n"
+#include "conf/conf_rig.h"
 
 /* ---- the NIXL plugin ------------------------------------------------------------------------ */
 
