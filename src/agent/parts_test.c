@@ -31,6 +31,15 @@ static const struct rig_opts encrypted = {.enclosures = 1,
                                           .encrypted = true,
                                           .net_bytes_per_s = (uint64_t)100 << 20};
 
+/* The same machines, with volumes that are sealed and not encrypted. */
+static struct agent_rig *rig_plain_new(void)
+{
+    struct rig_opts opts = encrypted;
+
+    opts.encrypted = false;
+    return rig_new(&opts);
+}
+
 static uint64_t get_parts_of(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t lease,
                              uint64_t timeout)
 {
@@ -152,14 +161,9 @@ static void who_joins_is_told_and_who_did_not_ask_is_not(void **state)
 static void a_plain_value_is_told_too(void **state)
 {
     static const uint32_t sizes[] = {PLAIN, 2 * PIECE - 1, 2 * PIECE, 2 * PIECE + 1, PIECE + 1};
-    struct rig_opts opts = encrypted;
-    struct agent_rig *rig;
-    struct rig_client *client;
+    struct agent_rig *rig = rig_plain_new();
+    struct rig_client *client = rig_client_new(rig);
 
-    (void)state;
-    opts.encrypted = false;
-    rig = rig_new(&opts);
-    client = rig_client_new(rig);
     for (uint32_t i = 0; i < 2 * sizeof(sizes) / sizeof(*sizes); i++) {
         uint32_t n = 100 + 4 * i, value_bytes = sizes[i / 2], bytes = 0, parts = 0;
         uint64_t tag;
@@ -184,16 +188,10 @@ static void a_plain_value_is_told_too(void **state)
  * it is told again. */
 static void who_waits_for_several_is_woken_by_answers(void **state)
 {
-    struct rig_opts opts = encrypted;
-    struct agent_rig *rig;
-    struct rig_client *client, *other;
+    struct agent_rig *rig = rig_plain_new();
+    struct rig_client *client = rig_client_new(rig), *other = rig_client_new(rig);
     uint64_t whole, late, theirs;
 
-    (void)state;
-    opts.encrypted = false;
-    rig = rig_new(&opts);
-    client = rig_client_new(rig);
-    other = rig_client_new(rig);
     for (uint32_t n = 100; n <= 112; n += 4)
         rig_flash(rig, 0, KV, n, PLAIN);
     whole = get_parts(client, 100, 1, 5000 * MS);
@@ -220,15 +218,10 @@ static void who_waits_for_several_is_woken_by_answers(void **state)
 /* A value of one piece, and one without a trailer. */
 static void small_and_raw_values_have_no_parts(void **state)
 {
-    struct rig_opts opts = encrypted;
-    struct agent_rig *rig;
-    struct rig_client *client;
+    struct agent_rig *rig = rig_plain_new();
+    struct rig_client *client = rig_client_new(rig);
     uint64_t tag;
 
-    (void)state;
-    opts.encrypted = false;
-    rig = rig_new(&opts);
-    client = rig_client_new(rig);
     for (uint32_t volume = KV; volume <= RAW; volume++) {
         uint32_t bytes = volume == KV ? PIECE - LIMIT_TRAILER_BYTES - 1 : PLAIN;
 
@@ -242,9 +235,8 @@ static void small_and_raw_values_have_no_parts(void **state)
 }
 
 /* The other link brings it from the beginning, and that is told: less than before. */
-static void link_is_lost(const struct rig_opts *opts, uint32_t bytes)
+static void link_is_lost(struct agent_rig *rig, bool is_plain, uint32_t bytes)
 {
-    struct agent_rig *rig = rig_new(opts);
     struct rig_client *client = rig_client_new(rig);
     const struct agent_enclosure_stats *seen;
     uint32_t before, lost;
@@ -261,10 +253,10 @@ static void link_is_lost(const struct rig_opts *opts, uint32_t bytes)
     while (next_part(client, tag) && client->parts[tag].value_bytes >= before)
         continue;
     assert_int_equal(client->got[tag], 0);
-    if (opts->encrypted)
-        part_is_right(client, 100, tag);
-    else
+    if (is_plain)
         plain_part_is_right(client, 100, tag, bytes);
+    else
+        part_is_right(client, 100, tag);
     assert_true(rig_value_is(client, KV, 100, bytes, rig_wait(client, tag)));
     assert_int_equal(rig_stats(rig)->enclosures[0].failovers, 1);
     rig_on_fake(rig, 0, fake_target_drop); /* it holds what it could not send */
@@ -275,12 +267,8 @@ static void link_is_lost(const struct rig_opts *opts, uint32_t bytes)
 
 static void a_link_that_is_lost_in_the_middle_costs_nothing(void **state)
 {
-    struct rig_opts plain = encrypted;
-
-    (void)state;
-    plain.encrypted = false;
-    link_is_lost(&encrypted, BYTES);
-    link_is_lost(&plain, PLAIN);
+    link_is_lost(rig_new(&encrypted), false, BYTES);
+    link_is_lost(rig_plain_new(), true, PLAIN);
 }
 
 /* The owner is lost; the next in order has another value of the key. */
@@ -336,15 +324,10 @@ static void no_part_comes_after_the_answer(void **state)
 /* The same of a plain value, whose client waits for nothing else. */
 static void nor_does_one_of_a_plain_value(void **state)
 {
-    struct rig_opts opts = encrypted;
-    struct agent_rig *rig;
-    struct rig_client *client;
+    struct agent_rig *rig = rig_plain_new();
+    struct rig_client *client = rig_client_new(rig);
     uint64_t late, canceled;
 
-    (void)state;
-    opts.encrypted = false;
-    rig = rig_new(&opts);
-    client = rig_client_new(rig);
     rig_flash(rig, 0, KV, 100, PLAIN);
     rig_flash(rig, 0, KV, 104, PLAIN);
     canceled = get_parts(client, 100, 1, 5000 * MS);
