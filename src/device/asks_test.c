@@ -76,13 +76,7 @@ static void the_default_stream_has_a_name_for_each_driver(void **state)
     if (IS_GAUDI)
         skip(); /* it has none */
     assert_true(device_mark_take(f->copier, stream, &f->users, &mark, &code));
-    copy = device_copy_take(f->copier, BYTES, &f->users);
-    fill(copy->memory, BYTES, 9);
-    device_copy_start(copy, &(struct device_order){.direction = DEVICE_IN,
-                                                   .address = address,
-                                                   .bytes = BYTES,
-                                                   .mark = mark,
-                                                   .stream = stream});
+    copy = start_in_order(f, address, 9, mark, stream);
     device_mark_give(mark);
     assert_int_equal(wait_over(copy), COPY_DONE);
     device_copy_give(copy);

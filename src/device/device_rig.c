@@ -114,6 +114,21 @@ struct device_copy *start(struct fixture *f, enum device_direction direction, ui
     return copy;
 }
 
+struct device_copy *start_in_order(struct fixture *f, uint64_t address, unsigned seed,
+                                   struct device_mark *mark, void *stream)
+{
+    struct device_copy *copy = device_copy_take(f->copier, BYTES, &f->users);
+
+    assert_non_null(copy);
+    fill(copy->memory, BYTES, seed);
+    device_copy_start(copy, &(struct device_order){.direction = DEVICE_IN,
+                                                   .address = address,
+                                                   .bytes = BYTES,
+                                                   .mark = mark,
+                                                   .stream = stream});
+    return copy;
+}
+
 enum device_copy_over wait_over(const struct device_copy *copy)
 {
     uint64_t begin = now_ms();

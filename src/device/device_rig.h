@@ -42,6 +42,10 @@ int device_teardown(void **state);
 void fill(uint8_t *data, size_t bytes, unsigned seed);
 struct device_copy *start(struct fixture *f, enum device_direction direction, uint64_t address,
                           uint64_t bytes, unsigned seed);
+
+/* Starts a copy of BYTES to the device behind the mark; what follows on the stream is behind it. */
+struct device_copy *start_in_order(struct fixture *f, uint64_t address, unsigned seed,
+                                   struct device_mark *mark, void *stream);
 enum device_copy_over wait_over(const struct device_copy *copy);
 void wait_users(struct fixture *f, uint32_t users);
 

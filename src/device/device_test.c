@@ -291,13 +291,7 @@ static void follow_once(struct fixture *f)
     gpu->stream_hold(stream, true);
     gpu->stream_write(stream, address, 1, BYTES);
     assert_true(device_mark_take(f->copier, stream, &f->users, &mark, &code));
-    copy = device_copy_take(f->copier, BYTES, &f->users);
-    fill(copy->memory, BYTES, 9);
-    device_copy_start(copy, &(struct device_order){.direction = DEVICE_IN,
-                                                   .address = address,
-                                                   .bytes = BYTES,
-                                                   .mark = mark,
-                                                   .stream = stream});
+    copy = start_in_order(f, address, 9, mark, stream);
     assert_int_equal(wait_over(copy), COPY_DONE);
     gpu->read(address, got, BYTES);
     assert_int_equal(got[0], 0); /* nothing has run */
@@ -403,14 +397,8 @@ static void captures_go_on_beside_copies(void **state)
     gpu->set(FAKE_DEVICE_CAPTURE, 1); /* of another stream */
     assert_int_equal(copier_open(f, f->context, &why), ICMS_OK);
     assert_true(device_mark_take(f->copier, stream, &f->users, &mark, &code));
-    copy = device_copy_take(f->copier, BYTES, &f->users);
-    fill(copy->memory, BYTES, 9);
     gpu->set(FAKE_DEVICE_HANG, 1);
-    device_copy_start(copy, &(struct device_order){.direction = DEVICE_IN,
-                                                   .address = address,
-                                                   .bytes = BYTES,
-                                                   .mark = mark,
-                                                   .stream = stream});
+    copy = start_in_order(f, address, 9, mark, stream);
     device_mark_give(mark);
     gpu->stream_capture(stream, true); /* after the call */
     assert_false(device_mark_take(f->copier, stream, &f->users, &mark, &code));
