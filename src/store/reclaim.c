@@ -9,7 +9,7 @@
  *   store_life_mapped  the life before is over, without the header, too
  *   reclaim_entries    its blocks leave the index: those that its summary names, or, without a good
  *                      one, those that a sweep of the index finds
- *   store_life_ready   a footer without records is written
+ *   store_life_ready   a footer without records is written; the device may be told what is free
  *
  * An eviction for a quota, in the oldest segment that has blocks of the volume:
  *   reclaim_entries    its blocks of that volume, some at a time, are mutations (MUTATION_EVICT),
@@ -356,13 +356,63 @@ static void life_write(struct store *store, uint32_t page, uint32_t pages, bool 
     store_meta_start(store, &reclaim->meta);
 }
 
+/* A device that does not take discards is not asked again; that is no fault of it. */
+static void store_life_discarded(struct loop_op *op)
+{
+    struct store *store = container_of(op, struct store, discard.op);
+    struct store_discard *discard = &store->discard;
+    struct store_segment *segment = discard->segment;
+
+    check(segment != NULL && segment->state == SEGMENT_DISCARDING);
+    discard->segment = NULL;
+    discard->next_ns = loop_now_ns(store->loop) + STORE_DISCARD_PAUSE_NS;
+    segment->state = SEGMENT_READY;
+    if (op->err == ICMS_OK)
+        counter_add(&store->stats.discarded_bytes,
+                    (uint64_t)store_segment_record_pages(store->segment_pages) * STORE_PAGE_BYTES);
+    if (op->err == ICMS_UNSUPPORTED)
+        discard->on = false;
+    else
+        store_overhead_outcome(store, op->err, "discard of a segment",
+                               store_segment_offset(store, segment, 0));
+    store->run(store);
+}
+
+static bool discard_may_begin(const struct store *store)
+{
+    const struct store_discard *discard = &store->discard;
+
+    return discard->on && discard->segment == NULL && loop_now_ns(store->loop) >= discard->next_ns;
+}
+
+/* The device is told that the segment is empty, so that it need not keep what it held until that is
+ * written over. Nothing between header and footer of an empty life is looked at, so what a
+ * discarded page reads as does not matter. Only what the opener can do without is taken, and only
+ * what nobody reads. Reclaim goes on beside it. A file keeps the space that it was promised. */
+static void life_discard(struct store *store, struct store_segment *segment)
+{
+    uint32_t first = store_first_page(store->segment_pages);
+
+    if (!store->reclaim.used || segment->pins > 0 || !discard_may_begin(store) ||
+        store->ready_count <= store->free_low_mark)
+        return;
+    store->discard.segment = segment;
+    segment->state = SEGMENT_DISCARDING;
+    loop_file_discard(store->loop, &store->discard.op, store->file,
+                      store_segment_offset(store, segment, first),
+                      (uint64_t)store_segment_record_pages(store->segment_pages) * STORE_PAGE_BYTES,
+                      store_life_discarded);
+}
+
 /* Its footer is on flash. */
 static void store_life_ready(struct store_meta *meta, icms_err err)
 {
     struct store *store = meta->store;
 
-    if (err == ICMS_OK)
+    if (err == ICMS_OK) {
         store_segment_ready(store, store->reclaim.segment);
+        life_discard(store, store->reclaim.segment);
+    }
     reclaim_end(store);
 }
 
@@ -426,7 +476,7 @@ static void reclaim_renew(struct store *store, struct store_segment *segment)
                                         .evictions = store->evictions_ended + segment->live_blocks -
                                                      segment->marks + segment->evicted};
     loop_entropy(store->loop, &reclaim->life.nonce, sizeof(reclaim->life.nonce));
-    segment->clean = segment->sequence == 0;
+    reclaim->used = segment->sequence != 0;
     segment->state = SEGMENT_RENEWING;
     store_header_make(&store->super.drive, &reclaim->life, reclaim->page_memory);
     life_write(store, 0, 1, true, store_life_begun);
@@ -530,13 +580,8 @@ static struct store_segment *reclaim_next(struct store *store)
     struct store_segment *segment = NULL;
 
     store->tight = false;
-    if (!is_short && !tight) {
-        /* what is free is discarded, which wants an empty life */
-        if (store->discard.on && store->discard.segment == NULL &&
-            loop_now_ns(store->loop) >= store->discard.next_ns)
-            return reclaim_free(store, true);
-        return NULL;
-    }
+    if (!is_short && !tight) /* what is free is discarded, which wants an empty life */
+        return discard_may_begin(store) ? reclaim_free(store, true) : NULL;
     if (!tight)
         segment = reclaim_free(store, false);
     if (segment == NULL)

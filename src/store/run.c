@@ -32,7 +32,6 @@ void store_run(struct store *store)
         store_kill_run(store);
         store_reclaim_run(store);
         store_opener_run(store);
-        store_discard_run(store);
     } while (store->run_again);
     store->running = false;
     store_budget_note(store);

@@ -88,7 +88,7 @@ enum store_segment_state {
                            can be read; woken by store_life_begun                                 */
     SEGMENT_READY,      /* its new life is on flash and empty; waits in store.ready for a stream  */
     SEGMENT_DISCARDING, /* as READY; the device is told to forget its records; woken by
-                           store_discard_done                                                    */
+                           store_life_discarded                                                  */
     SEGMENT_OPENING,    /* the copy of its header is being written; woken by store_opener_done   */
     SEGMENT_OPEN,       /* takes records until one does not fit, or will (its stream's next)     */
     SEGMENT_SEALING,    /* takes no more; waits for its records, then for its summary; woken by
@@ -118,7 +118,6 @@ struct store_segment {
                                       found; or STORE_NO_VOLUME                                  */
     bool killed;                   /* at open: its dead map has bits, or is damaged              */
     bool strangers;                /* it has records of volumes that are not configured          */
-    bool clean;                    /* READY: the device was told that it is empty                */
     uint8_t state;                 /* enum store_segment_state                                   */
     uint8_t stream;                /* OPENING .. SEALED: whose list                              */
 };
@@ -347,6 +346,7 @@ struct store_reclaim {
     struct store_life life;           /* new: given to the segment when its header is durable */
     uint32_t entry;                   /* the next one of the summary                     */
     uint32_t sweep_cursor;            /* in the index                                    */
+    bool used;                        /* it had a life: the device keeps records of it   */
     bool open;                        /* its summary is in memory: it is not sealed      */
     bool skipped;                     /* a mutation of a block's key was in flight       */
     bool evicted;                     /* a block was evicted for the quota               */
@@ -722,14 +722,9 @@ void store_relocate_for(struct store *store, const struct store_segment *victim)
 /* Begins a job when there is one. Called by store_run. */
 void store_reclaim_run(struct store *store);
 
-/* ---- discard.c ---- */
-
-/* Begins a discard when there is one, and it is time. Called by store_run. */
-void store_discard_run(struct store *store);
-
 /* ---- run.c ---- */
 
-/* Lets parked mutations go on, then kills, reclaim, the opener and discards. */
+/* Lets parked mutations go on, then kills, reclaim and the opener. */
 void store_run(struct store *store);
 
 /* ---- recover.c ---- */
