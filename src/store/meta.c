@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metadata writes: headers, dead maps, footers without records and the owner's note. They say which
- * records count, so each of them succeeds, or the drive goes out of service.
+ * Metadata writes: headers, dead maps, footers, summaries and the owner's note. All but summaries
+ * say which records count, so each of them succeeds, or the drive goes out of service.
  *
  *   store_meta_start   -> a flush when the job asks for one first: what the writes rely on is
  * durable meta_write         -> all writes of the job at once, in any order store_meta_written ->
@@ -10,7 +10,8 @@
  *
  * Loop's thread. Invariant: a job that failed is repeated as a whole, its writes too when only the
  * flush failed: nobody knows what a failed flush left on flash. Missing space is waited for. After
- * STORE_ATTEMPTS other failures the drive is out of service.
+ * STORE_ATTEMPTS other failures the drive is out of service. A summary is not needed, so its job
+ * has one attempt.
  */
 #include "store/store_int.h"
 
@@ -18,8 +19,10 @@ static void meta_begin(struct store_meta *meta);
 
 static void meta_done(struct store_meta *meta)
 {
+    icms_err err = meta->failed || meta->no_space ? ICMS_IO : ICMS_OK;
+
     meta->store->metas--;
-    meta->done(meta, meta->store->down ? ICMS_DRIVE_DOWN : ICMS_OK);
+    meta->done(meta, meta->store->down ? ICMS_DRIVE_DOWN : err);
 }
 
 static void store_meta_retry(struct loop_timer *timer)
@@ -37,9 +40,9 @@ static void meta_ended(struct store_meta *meta)
 {
     struct store *store = meta->store;
 
-    if (meta->failed && ++meta->attempts >= STORE_ATTEMPTS)
+    if (meta->failed && !meta->once && ++meta->attempts >= STORE_ATTEMPTS)
         store_down(store);
-    if (store->down || (!meta->failed && !meta->no_space)) {
+    if (store->down || meta->once || (!meta->failed && !meta->no_space)) {
         meta_done(meta);
     } else if (meta->no_space) {
         loop_timer_init(&meta->timer, store_meta_retry);
@@ -99,9 +102,10 @@ static void meta_write(struct store_meta *meta)
 static void store_meta_first_flushed(struct loop_op *op)
 {
     struct store_meta *meta = container_of(op, struct store_meta, op);
+    icms_err err = store_answer(op, meta->flush_fault);
 
-    meta_outcome(meta, op->err, "flush", STORE_ERROR_NOWHERE);
-    if (op->err != ICMS_OK || meta->store->down)
+    meta_outcome(meta, err, "flush", STORE_ERROR_NOWHERE);
+    if (err != ICMS_OK || meta->store->down)
         meta_ended(meta);
     else
         meta_write(meta);

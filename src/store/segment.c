@@ -376,15 +376,16 @@ bool store_summary_load(const struct store *store, const struct store_segment *s
     return true;
 }
 
-static void seal_end(struct store_summary *summary, icms_err err)
+/* Its summary and its footer are on flash, or a scan has to find its records. */
+static void store_seal_done(struct store_meta *meta, icms_err err)
 {
+    struct store_summary *summary = container_of(meta, struct store_summary, meta);
     struct store_segment *segment = summary->segment;
     struct store *store = summary->store;
 
     check(segment->state == SEGMENT_SEALING && segment->summary == summary);
-    if (err == ICMS_OK)
-        store_overhead_written(store, (summary->flash_pages + 1) * (uint64_t)STORE_PAGE_BYTES);
-    segment->summary_pages = err == ICMS_OK ? summary->flash_pages : STORE_NO_SUMMARY;
+    segment->summary_pages =
+        err == ICMS_OK ? store_summary_pages(summary->count) : STORE_NO_SUMMARY;
     segment->summary = NULL;
     segment->state = SEGMENT_SEALED;
     list_push(&store->summaries, &summary->link);
@@ -392,44 +393,33 @@ static void seal_end(struct store_summary *summary, icms_err err)
         store_stream_remove(store, segment);
         store_segment_free(store, segment);
     }
-    store_overhead_outcome(store, err, "write of a summary",
-                           store_segment_offset(store, segment, store->segment_pages - 1));
     store->run(store);
 }
 
-static void store_seal_done(struct loop_op *op)
-{
-    seal_end(container_of(op, struct store_summary, op), op->err);
-}
-
-/* The records are durable: writes the summary and the footer in one go. */
-static void store_seal_flushed(struct loop_op *op)
-{
-    struct store_summary *summary = container_of(op, struct store_summary, op);
-    struct store_segment *segment = summary->segment;
-    struct store *store = summary->store;
-    icms_err err = store_answer(op, "store.seal");
-    uint32_t pages;
-
-    if (err != ICMS_OK) {
-        seal_end(summary, err);
-        return;
-    }
-    pages = store_summary_make(store, summary);
-    summary->flash_pages = pages;
-    loop_file_write(store->loop, &summary->op, store->file, store_segment_hint(store, segment),
-                    store_segment_offset(store, segment, store->segment_pages - 1 - pages),
-                    summary->pages, (pages + 1) * STORE_PAGE_BYTES, store_seal_done);
-}
-
-/* Its records completed: flushes, and goes on in store_seal_flushed. Not on a drive that is out of
- * service: it may have a record that was neither published nor killed, which only a scan finds. */
+/* Its records completed: they are flushed, then the summary and the footer are written in one go.
+ * Not on a drive that is out of service: it may have a record that was neither published nor
+ * killed, which only a scan finds. */
 static void seal_start(struct store *store, struct store_segment *segment)
 {
     struct store_summary *summary = segment->summary;
+    uint32_t pages;
 
-    if (!store->down)
-        loop_file_flush(store->loop, &summary->op, store->file, store_seal_flushed);
+    if (store->down)
+        return;
+    pages = store_summary_make(store, summary);
+    summary->write = (struct store_meta_write){
+        .offset = store_segment_offset(store, segment, store->segment_pages - 1 - pages),
+        .memory = summary->pages,
+        .bytes = (pages + 1) * STORE_PAGE_BYTES,
+        .hint = store_segment_hint(store, segment)};
+    summary->meta = (struct store_meta){.what = "write of a summary",
+                                        .flush_first = true,
+                                        .flush_fault = "store.seal",
+                                        .writes = &summary->write,
+                                        .count = 1,
+                                        .once = true,
+                                        .done = store_seal_done};
+    store_meta_start(store, &summary->meta);
 }
 
 void store_segment_seal(struct store *store, struct store_segment *segment)

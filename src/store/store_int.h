@@ -122,21 +122,6 @@ struct store_segment {
     uint8_t stream;                /* OPENING .. SEALED: whose list                              */
 };
 
-/* Entries of a segment in memory, in the form they have on flash; from a pool. */
-struct store_summary {
-    struct list link;                          /* store.summaries while unused                  */
-    struct store *store;                       /* its owner                                     */
-    struct store_segment *segment;             /* whose entries                                 */
-    struct loop_op op;                         /* the flush of the records, then the write of the
-                                                  summary and the footer                        */
-    struct store_summary_df *pages;            /* capacity for all entries, and a footer page   */
-    uint32_t count;                            /* entries                                       */
-    uint32_t placed;                           /* records placed: entries there will be at most */
-    uint32_t flash_pages;                      /* SEALING: being written, without the footer    */
-    uint32_t volume_count;                     /* rows below                                    */
-    struct uuid volume[STORE_SEGMENT_VOLUMES]; /* of the entries                     */
-};
-
 struct store_stream {
     struct store_segment *open; /* takes records; NULL: none                       */
     struct store_segment *next; /* OPEN and empty: takes them when that one is full */
@@ -279,11 +264,12 @@ struct store_meta_write {
 /* A metadata job: writes that succeed, or the drive goes out of service (meta.c). */
 struct store_meta {
     const char *what;                /* for the log                                     */
-    const char *fault, *flush_fault; /* fault points of a write, and of the flush; or NULL */
+    const char *fault, *flush_fault; /* fault points of a write, and of a flush; or NULL */
     struct store_meta_write *writes; /* at least one                                    */
     uint32_t count;                  /* of them                                         */
     bool flush_first;                /* the device is flushed before them               */
     bool flush;                      /* and behind them                                 */
+    bool once;                       /* it may fail: IO then                            */
     void (*done)(struct store_meta *meta, icms_err err); /* OK or DRIVE_DOWN            */
     struct store *store;                                 /* from here on meta.c's       */
     bool failed;                                         /* in this attempt             */
@@ -292,6 +278,20 @@ struct store_meta {
     uint32_t attempts;                                   /* that failed                 */
     struct loop_timer timer; /* the next attempt, when there was no space        */
     struct loop_op op;       /* the flush                                        */
+};
+
+/* Entries of a segment in memory, in the form they have on flash; from a pool. */
+struct store_summary {
+    struct list link;                          /* store.summaries while unused                  */
+    struct store *store;                       /* its owner                                     */
+    struct store_segment *segment;             /* whose entries                                 */
+    struct store_meta meta;                    /* SEALING: writes them, and the footer          */
+    struct store_meta_write write;             /* of it                                         */
+    struct store_summary_df *pages;            /* capacity for all entries, and a footer page   */
+    uint32_t count;                            /* entries                                       */
+    uint32_t placed;                           /* records placed: entries there will be at most */
+    uint32_t volume_count;                     /* rows below                                    */
+    struct uuid volume[STORE_SEGMENT_VOLUMES]; /* of the entries                     */
 };
 
 /* The dead map of one segment in a batch of kills. */
