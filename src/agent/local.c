@@ -351,19 +351,16 @@ icms_err agent_local_check(const struct agent_opts *opts, struct err_why *why)
     return store_check(&store, why);
 }
 
-/* For store_on_index: volumes have the numbers of the agent. */
+/* For store_ops: volumes have the numbers of the agent. */
 static void local_told(void *arg, uint32_t volume, const struct key *key, bool is_there)
 {
     agent_events_drive(arg, volume, key, is_there);
 }
 
-/* For store_on_down: what is still written there cannot be read. */
+/* For store_ops. */
 static void local_down(void *arg)
 {
-    struct agent *agent = arg;
-
-    store_on_index(agent->local->store, NULL, NULL);
-    agent_events_drive_lost(agent);
+    agent_events_drive_lost(arg);
 }
 
 static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
@@ -377,6 +374,9 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     agent_local_store_opts(&agent->opts, &opts);
     opts.volumes = volumes;
     opts.volume_count = agent->volume_count;
+    opts.ops = (struct store_ops){.down = local_down,
+                                  .index = agent->opts.events != 0 ? local_told : NULL};
+    opts.owner = agent;
     local->buffer_bytes = store_record_bytes(opts.value_bytes_max);
     err = local_buffers(local, agent, why);
     if (err != ICMS_OK)
@@ -389,10 +389,6 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
 
         return err_set(why, err, "%.400s; use another path, or empty it first", cause.text);
     }
-    if (err == ICMS_OK && agent->opts.events != 0)
-        store_on_index(local->store, local_told, agent);
-    if (err == ICMS_OK)
-        store_on_down(local->store, local_down, agent);
     for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++)
         err = store_volume_limit(local->store, i, agent->volumes[i].spec.quota_bytes, NULL, why);
     return err;

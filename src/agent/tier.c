@@ -955,14 +955,13 @@ icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts, stru
     err = tier_buffers(tier, why);
     if (err != ICMS_OK)
         return err;
-    err = agent_tier_open(tier, opts, why);
+    err = agent_tier_open(tier, opts, tier_store_down, why);
     if (err == ICMS_NO_MEMORY)
         return err;
     if (err != ICMS_OK) {
         tier_text(tier, why->text);
         return ICMS_OK;
     }
-    store_on_down(tier->store, tier_store_down, tier);
     tier_state_set(tier, AGENT_TIER_UP);
     return ICMS_OK;
 }

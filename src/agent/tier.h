@@ -222,10 +222,10 @@ icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts,
 void agent_tier_stop(struct agent_tier *tier);
 void agent_tier_free(struct agent_tier **tier);
 
-/* tier_open.c: opens the store: one that is new, one of this agent, or a formatted one. Its own
- * errors (a drive of others, none), each with a sentence. */
+/* tier_open.c: opens the store: one that is new, one of this agent, or a formatted one; down is of
+ * its store_ops. Its own errors (a drive of others, none), each with a sentence. */
 icms_err agent_tier_open(struct agent_tier *tier, const struct agent_opts *opts,
-                         struct err_why *why) ICMS_MUST_CHECK;
+                         void (*down)(void *tier), struct err_why *why) ICMS_MUST_CHECK;
 
 /* Any thread, again and again once nothing is asked of the agent any more: ends the use of the
  * drive, cleanly if it can. True: that is over. */

@@ -56,7 +56,7 @@ static void tier_note_make(struct agent_tier *tier, const struct agent_opts *opt
         tier->note.enclosures[i] = opts->enclosures[i].uuid;
 }
 
-/* For store_on_index. A volume that was reset has no number here any more; what a drive that is not
+/* For store_ops. A volume that was reset has no number here any more; what a drive that is not
  * asked any more does is of no interest. */
 static void tier_told(void *arg, uint32_t number, const struct key *key, bool is_there)
 {
@@ -70,7 +70,7 @@ static void tier_told(void *arg, uint32_t number, const struct key *key, bool is
 }
 
 icms_err agent_tier_open(struct agent_tier *tier, const struct agent_opts *opts,
-                         struct err_why *why)
+                         void (*down)(void *tier), struct err_why *why)
 {
     struct store_opts store;
     icms_err err;
@@ -81,6 +81,8 @@ icms_err agent_tier_open(struct agent_tier *tier, const struct agent_opts *opts,
     store.volume_count = tier->uuid_count;
     tier_note_make(tier, opts);
     store.note = &tier->note;
+    store.ops = (struct store_ops){.down = down, .index = opts->events != 0 ? tier_told : NULL};
+    store.owner = tier;
     err = store_format(tier->agent->env, &store, false, why);
     if (err == ICMS_EXISTS)
         err = tier_owner(tier, opts, &store, why);
@@ -93,7 +95,5 @@ icms_err agent_tier_open(struct agent_tier *tier, const struct agent_opts *opts,
             err = store_volume_limit(tier->store,
                                      atomic_load_explicit(&tier->numbers[i], memory_order_relaxed),
                                      opts->volumes[i].quota_bytes, NULL, why);
-    if (err == ICMS_OK && opts->events != 0)
-        store_on_index(tier->store, tier_told, tier);
     return err;
 }

@@ -28,8 +28,8 @@ void store_down(struct store *store)
         return;
     __atomic_store_n(&store->down, true, __ATOMIC_RELAXED);
     store_quota_leave(store);
-    if (store->on_down != NULL) /* the owner knows before it gets an answer that comes of it */
-        store->on_down(store->on_down_arg);
+    if (store->ops.down != NULL) /* the owner knows before it gets an answer that comes of it */
+        store->ops.down(store->owner);
     store->run(store); /* answers what is parked */
 }
 
@@ -59,18 +59,4 @@ void store_read_outcome(struct store *store, icms_err err, struct store_error er
     store_error_add(store, &error, 1);
     if (++store->read_errors >= STORE_READ_ERRORS_MAX)
         store_down(store);
-}
-
-void store_on_index(struct store *store,
-                    void (*told)(void *arg, uint32_t volume, const struct key *key, bool is_there),
-                    void *arg)
-{
-    store->on_index = told;
-    store->on_index_arg = arg;
-}
-
-void store_on_down(struct store *store, void (*down)(void *arg), void *arg)
-{
-    store->on_down = down;
-    store->on_down_arg = arg;
 }

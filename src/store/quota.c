@@ -19,9 +19,9 @@
  * waits.
  *
  * Nobody waits for what another does not know. While writes wait, each change of the sum is told to
- * the other drives (on_quota, store_quota_look), and so is each write that begins to wait; then all
- * look whether they have to evict, and whether their own writes can go on. What waits is written
- * before the sum is looked at, and the sum is written before it is looked who waits.
+ * the other drives (store_ops.quota, store_quota_look), and so is each write that begins to wait;
+ * then all look whether they have to evict, and whether their own writes can go on. What waits is
+ * written before the sum is looked at, and the sum is written before it is looked who waits.
  */
 #include "base/bytes.h"
 #include "store/store_int.h"
@@ -40,8 +40,8 @@ static bool quota_fits(const struct store_quota *quota, uint64_t bytes)
 
 static void quota_tell(const struct store *store)
 {
-    if (store->on_quota != NULL)
-        store->on_quota(store->on_quota_arg);
+    if (store->ops.quota != NULL)
+        store->ops.quota(store->owner);
 }
 
 /* The sum changed, or a write waits. */
@@ -168,10 +168,4 @@ void store_quota_leave(struct store *store)
         store_quota_wait_end(volume);
         store_quota_give(store, volume, volume->bytes);
     }
-}
-
-void store_on_quota(struct store *store, void (*look)(void *arg), void *arg)
-{
-    store->on_quota = look;
-    store->on_quota_arg = arg;
 }

@@ -118,6 +118,8 @@ static void store_init(struct store *store, struct loop *loop, const struct stor
     store->writes_max = opts->writes_max != 0 ? opts->writes_max : 1;
     store->value_bytes_max = (uint32_t)opts->value_bytes_max;
     store->discard.on = opts->discard;
+    store->ops = opts->ops;
+    store->owner = opts->owner;
     store->stream_count = 1;
     list_init(&store->free);
     list_init(&store->ready);

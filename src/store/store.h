@@ -40,6 +40,20 @@ struct store;
  * alignment. */
 uint64_t store_record_bytes(uint64_t value_bytes);
 
+/* What the owner of a store is told, on its loop; each may be NULL. */
+struct store_ops {
+    /* Once, when the drive goes out of service (repeated device errors): every operation from then
+     * on answers DRIVE_DOWN. */
+    void (*down)(void *owner);
+    /* The stores of the other drives have to look at the quotas that they share with this one:
+     * store_quota_look, on the loop of each. It may be called often. */
+    void (*quota)(void *owner);
+    /* A block can be read from now on, or cannot any more: stored, replaced by nothing, evicted,
+     * damaged. Not of what is there when the store is opened, nor after down. It calls no function
+     * of the store. */
+    void (*index)(void *owner, uint32_t volume, const struct key *key, bool is_there);
+};
+
 struct store_opts {
     const char *path;         /* file or block device                                         */
     uint64_t bytes;           /* file: size to make; 0: as it is. Device: 0                   */
@@ -57,6 +71,8 @@ struct store_opts {
     const void *note;           /* format: STORE_NOTE_BYTES, the owner's; NULL: zeros         */
     bool sparse;                /* format: a new file takes space as it is written            */
     bool discard;               /* the device is told what is free, where it takes that       */
+    struct store_ops ops;       /* whom it tells what                                         */
+    void *owner;                /* for ops                                                    */
 };
 
 /* Defaults: 64 MiB segments, 8 MiB values, 64 writes in flight, no write budget, discards. */
@@ -152,9 +168,7 @@ struct store_quota {
 icms_err store_volume_limit(struct store *store, uint32_t volume, uint64_t quota_bytes,
                             struct store_quota *shared, struct err_why *why) ICMS_MUST_CHECK;
 
-/* look is called, on the loop, when the stores of the other drives have to look at the quotas that
- * they share with this one: store_quota_look, on the loop of each. It may be called often. */
-void store_on_quota(struct store *store, void (*look)(void *arg), void *arg);
+/* See store_ops.quota. */
 void store_quota_look(struct store *store);
 
 /* ---- the owner's note ----------------------------------------------------------------------- */
@@ -407,16 +421,5 @@ struct store_error {
 /* The oldest error that was not taken yet, and how many after the one before it found no place;
  * false: none. 64 are kept. One thread at a time, any. */
 bool store_error_take(struct store *store, struct store_error *out_error, uint64_t *out_missed);
-
-/* told is called on the loop whenever a block can be read from now on, or cannot any more: stored,
- * replaced by nothing, evicted, damaged. Not of what is there when the store is opened. It calls no
- * function of the store. */
-void store_on_index(struct store *store,
-                    void (*told)(void *arg, uint32_t volume, const struct key *key, bool is_there),
-                    void *arg);
-
-/* Called once, on the loop, when the drive goes out of service (repeated device errors): every
- * operation from then on answers DRIVE_DOWN. */
-void store_on_down(struct store *store, void (*down)(void *arg), void *arg);
 
 #endif

@@ -403,40 +403,35 @@ struct store {
     uint32_t stranger_count;        /* of them; STORE_STRANGERS_MAX: perhaps more             */
     uint32_t stranger_segments;     /* segments that may have such records                    */
     struct store_stream streams[STORE_STREAMS];
-    uint32_t stream_count;              /* in use: the shared one and those of volumes */
-    struct list free;                   /* FREE */
-    struct list ready;                  /* READY and DISCARDING */
-    uint32_t free_count;                /* in free */
-    uint32_t ready_count;               /* in ready */
-    uint32_t next_count;                /* streams that have their next segment        */
-    uint32_t reserve;                   /* reclaim works when fewer are ready          */
-    uint32_t free_low_mark;             /* fewer: stats.free_low_ns                    */
-    struct list wanting;                /* streams that wait for a segment             */
-    struct list ahead;                  /* streams that will                           */
-    struct list summaries;              /* unused                                      */
-    struct list keys[STORE_KEY_CHAINS]; /* mutations in flight (key_link), oldest first */
-    uint64_t key_seed;                  /* of the chains */
-    uint64_t hash_seed;                 /* of the salts                                */
-    uint64_t *salts;                    /* of the index: made of the seed and the volume */
-    struct list parked;                 /* volumes with parked mutations               */
-    struct list over;                   /* volumes that evict for a quota              */
-    struct store_opener opener;         /* gives segments to streams */
-    struct store_reclaim reclaim;       /* makes them ready */
-    struct store_relocate relocate;     /* saves blocks of segments that go */
-    struct store_discard discard;       /* tells the device what is free */
-    struct store_kill kill;             /* marks records as dead */
-    struct store_note_writer note;      /* what the owner keeps here */
-    struct store_errors errors;         /* for its log */
-    struct policy *policy;              /* says which, and what is written at all */
-    struct policy_opts policy_opts;     /* what it was made of */
-    struct loop_msg first_run;          /* the first store_run, when the loop runs     */
-    void (*on_index)(void *arg, uint32_t volume, const struct key *key,
-                     bool is_there);      /* or NULL */
-    void *on_index_arg;                   /* its argument */
-    void (*on_down)(void *arg);           /* called once; may be NULL */
-    void *on_down_arg;                    /* its argument */
-    void (*on_quota)(void *arg);          /* others have to look at a quota; may be NULL */
-    void *on_quota_arg;                   /* its argument */
+    uint32_t stream_count;                /* in use: the shared one and those of volumes */
+    struct list free;                     /* FREE */
+    struct list ready;                    /* READY and DISCARDING */
+    uint32_t free_count;                  /* in free */
+    uint32_t ready_count;                 /* in ready */
+    uint32_t next_count;                  /* streams that have their next segment        */
+    uint32_t reserve;                     /* reclaim works when fewer are ready          */
+    uint32_t free_low_mark;               /* fewer: stats.free_low_ns                    */
+    struct list wanting;                  /* streams that wait for a segment             */
+    struct list ahead;                    /* streams that will                           */
+    struct list summaries;                /* unused                                      */
+    struct list keys[STORE_KEY_CHAINS];   /* mutations in flight (key_link), oldest first */
+    uint64_t key_seed;                    /* of the chains */
+    uint64_t hash_seed;                   /* of the salts                                */
+    uint64_t *salts;                      /* of the index: made of the seed and the volume */
+    struct list parked;                   /* volumes with parked mutations               */
+    struct list over;                     /* volumes that evict for a quota              */
+    struct store_opener opener;           /* gives segments to streams */
+    struct store_reclaim reclaim;         /* makes them ready */
+    struct store_relocate relocate;       /* saves blocks of segments that go */
+    struct store_discard discard;         /* tells the device what is free */
+    struct store_kill kill;               /* marks records as dead */
+    struct store_note_writer note;        /* what the owner keeps here */
+    struct store_errors errors;           /* for its log */
+    struct policy *policy;                /* says which, and what is written at all */
+    struct policy_opts policy_opts;       /* what it was made of */
+    struct loop_msg first_run;            /* the first store_run, when the loop runs     */
+    struct store_ops ops;                 /* from the options */
+    void *owner;                          /* from the options */
     void *buffers[2 * STORE_STREAMS + 9]; /* to free in the end */
     uint32_t buffer_count;                /* in buffers */
     /* read by any thread */
@@ -635,12 +630,12 @@ void store_segment_live_add(struct store *store, uint32_t volume,
 void store_segment_live_sub(struct store *store, uint32_t volume,
                             const struct store_location *location);
 
-/* Says that a block can be read, or cannot any more (store_on_index). */
+/* Says that a block can be read, or cannot any more (store_ops.index). */
 static inline void store_index_tell(struct store *store, uint32_t volume, const struct key *key,
                                     bool is_there)
 {
-    if (store->on_index != NULL)
-        store->on_index(store->on_index_arg, volume, key, is_there);
+    if (store->ops.index != NULL && !store->down)
+        store->ops.index(store->owner, volume, key, is_there);
 }
 
 /* Takes a block out of the index to make room; a mark of a damaged one goes without being counted.

@@ -159,6 +159,8 @@ icms_err rig_open(struct rig *rig, struct err_why *why)
 
     rig->opts.volumes = rig->uuid;
     rig->opts.volume_count = rig->volume_count;
+    rig->opts.ops.down = rig_on_down;
+    rig->opts.owner = rig;
     err = store_open(rig->loop, &rig->opts, why, &rig->store);
     for (uint32_t i = 0; i < rig->volume_count && err == ICMS_OK; i++)
         err = store_volume_limit(rig->store, i, rig->quota_bytes[i], NULL, why);
@@ -178,7 +180,6 @@ void rig_up(struct rig *rig)
     if (err != ICMS_OK)
         print_message("%s\n", why.text);
     assert_int_equal(err, ICMS_OK);
-    store_on_down(rig->store, rig_on_down, rig);
     assert_int_equal(loop_start(rig->loop, &why), ICMS_OK);
 }
 

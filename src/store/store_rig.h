@@ -28,7 +28,7 @@ struct rig {
     uint32_t volume_count; /* rows of uuid and quota: the volumes of the store */
     struct uuid uuid[RIG_VOLUMES_MAX];
     uint64_t quota_bytes[RIG_VOLUMES_MAX];
-    atomic_int down_calls; /* of store_on_down                 */
+    atomic_int down_calls; /* of store_ops.down                */
     struct sim *sim;       /* simulated back end, else NULL    */
     struct sim_node *node;
     char directory[64];

@@ -154,6 +154,8 @@ icms_err target_drive_open(struct target_drive *drive, struct err_why *why,
     drive_opts(drive, &opts);
     opts.volumes = volumes;
     opts.volume_count = target->volume_count;
+    opts.ops = (struct store_ops){.down = drive_down, .quota = drive_quota};
+    opts.owner = drive;
     err = target_slow_init(drive, why);
     if (err == ICMS_OK && drive->given.drains)
         err = target_move_init(drive, why);
@@ -168,20 +170,13 @@ icms_err target_drive_open(struct target_drive *drive, struct err_why *why,
     return target_drive_unformatted(drive->index, err, why);
 }
 
-void target_drive_opened(struct target_drive *drive, struct store *store)
-{
-    drive->store = store;
-    store_on_down(store, drive_down, drive);
-    store_on_quota(store, drive_quota, drive);
-}
-
 static icms_err drive_open(struct target_drive *drive, struct err_why *why)
 {
     struct store *store;
     icms_err err = target_drive_open(drive, why, &store);
 
     if (err == ICMS_OK)
-        target_drive_opened(drive, store);
+        drive->store = store;
     return err;
 }
 

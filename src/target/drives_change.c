@@ -439,7 +439,7 @@ static bool step_join(struct target_drives_change *change)
     if (!change->is_opened) {
         struct err_why why = {""};
 
-        target_drive_opened(drive, change->stores[drive->index]);
+        drive->store = change->stores[drive->index];
         change->stores[drive->index] = NULL;
         atomic_fetch_or(&target->listed, (uint32_t)1 << drive->index);
         target_slow_start(drive);

@@ -493,10 +493,9 @@ void target_drive_init(struct target *target, uint32_t index,
 void target_drive_fini(struct target_drive *drive); /* its store is closed */
 
 /* Opens its store, with the volumes that there are. Blocking; any thread, as nobody knows the store
- * yet. target_drive_opened: on its loop, or before that runs. */
+ * yet. */
 icms_err target_drive_open(struct target_drive *drive, struct err_why *why,
                            struct store **out_store) ICMS_MUST_CHECK;
-void target_drive_opened(struct target_drive *drive, struct store *store);
 
 /* The parts of a drive, which need not be in service yet, of the quotas of all volumes: on its
  * loop, or before that runs. */
