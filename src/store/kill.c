@@ -151,13 +151,3 @@ void store_kill_add(struct store_mutation *mutation)
     list_push(&mutation->store->kill.waiting, &mutation->link);
     mutation->store->run(mutation->store);
 }
-
-icms_err store_kill_write_now(struct store *store, const struct store_segment *segment)
-{
-    size_t bytes = (size_t)store->map_pages * STORE_PAGE_BYTES;
-    void *pages = store->kill.map[0].pages;
-
-    store_dead_save(store->segment_pages, store_segment_dead(store, segment), pages);
-    store_overhead_written(store, bytes);
-    return loop_file_write_now(store->file, store_segment_offset(store, segment, 1), pages, bytes);
-}

@@ -57,7 +57,7 @@ struct recover {
     struct recover_entry entry[STORE_SUMMARY_ENTRIES]; /* of the summary page that is loaded   */
     uint8_t *pages;                /* RECOVER_SCAN_PAGES aligned pages                         */
     uint8_t *page;                 /* one aligned page: for records and new lives              */
-    void *map;                     /* dead map of the segment, as it is on flash               */
+    void *map;                     /* dead map of the segment, as it is or will be on flash    */
     struct store_segment *segment; /* that is being loaded                                     */
     uint32_t scan_end;             /* pages behind the last record that a scan found           */
     bool scan_lost;                /* a record was left out: the summary would not be whole    */
@@ -67,14 +67,30 @@ struct recover {
     uint64_t evictions;            /* of the segment that is being loaded                      */
 };
 
-/* What cannot be written keeps the drive from being opened. */
-static void recover_wrote(struct recover *recover, const struct store_segment *segment,
-                          icms_err err)
+/* Writes pages of a segment. What cannot be written keeps the drive from being opened. */
+static void recover_write(struct recover *recover, const struct store_segment *segment,
+                          uint32_t page, const void *memory, uint32_t pages)
 {
-    if (err != ICMS_OK && recover->err == ICMS_OK)
+    struct store *store = recover->store;
+    size_t bytes = (size_t)pages * STORE_PAGE_BYTES;
+    icms_err err;
+
+    if (recover->err != ICMS_OK)
+        return;
+    recover->wrote = true;
+    store_overhead_written(store, bytes);
+    err =
+        loop_file_write_now(store->file, store_segment_offset(store, segment, page), memory, bytes);
+    if (err != ICMS_OK)
         recover->err = err_set(recover->why, err,
                                "cannot write to segment %u: %s; what was deleted could come back",
-                               store_segment_number(recover->store, segment), icms_err_text(err));
+                               store_segment_number(store, segment), icms_err_text(err));
+}
+
+static void recover_flush(struct recover *recover)
+{
+    if (recover->err == ICMS_OK && loop_file_flush_now(recover->store->file) != ICMS_OK)
+        recover->err = err_set(recover->why, ICMS_IO, "cannot flush the drive");
 }
 
 /* ---- dead maps --------------------------------------------------------------------------------
@@ -108,10 +124,10 @@ static bool recover_map(struct recover *recover, struct store_segment *segment)
 
 static void recover_map_write(struct recover *recover, const struct store_segment *segment)
 {
-    if (recover->err != ICMS_OK)
-        return;
-    recover->wrote = true;
-    recover_wrote(recover, segment, store_kill_write_now(recover->store, segment));
+    const struct store *store = recover->store;
+
+    store_dead_save(store->segment_pages, store_segment_dead(store, segment), recover->map);
+    recover_write(recover, segment, 1, recover->map, store->map_pages);
 }
 
 static void recover_kill(struct recover *recover, const struct store_segment *segment,
@@ -413,21 +429,6 @@ static void recover_scan(struct recover *recover)
 /* ---- an empty life ----------------------------------------------------------------------------
  */
 
-/* Writes recover->page. */
-static void recover_page_write(struct recover *recover, const struct store_segment *segment,
-                               uint32_t page)
-{
-    struct store *store = recover->store;
-
-    if (recover->err != ICMS_OK)
-        return;
-    recover->wrote = true;
-    store_overhead_written(store, STORE_PAGE_BYTES);
-    recover_wrote(recover, segment,
-                  loop_file_write_now(store->file, store_segment_offset(store, segment, page),
-                                      recover->page, STORE_PAGE_BYTES));
-}
-
 /* A footer without records. */
 static void recover_footer_write(struct recover *recover, const struct store_segment *segment)
 {
@@ -436,15 +437,15 @@ static void recover_footer_write(struct recover *recover, const struct store_seg
 
     store_footer_make(&store->super.drive, &life, 0, NULL, 0,
                       (struct store_footer_df *)(void *)recover->page);
-    recover_page_write(recover, segment, store->segment_pages - 1);
+    recover_write(recover, segment, store->segment_pages - 1, recover->page, 1);
 }
 
 /* No life at all. */
 static void recover_life_erase(struct recover *recover, const struct store_segment *segment)
 {
     memset(recover->page, 0, STORE_PAGE_BYTES);
-    recover_page_write(recover, segment, 0);
-    recover_page_write(recover, segment, recover->store->segment_pages - 1);
+    recover_write(recover, segment, 0, recover->page, 1);
+    recover_write(recover, segment, recover->store->segment_pages - 1, recover->page, 1);
 }
 
 /* ---- a segment that is not kept ---------------------------------------------------------------
@@ -466,9 +467,8 @@ static void recover_evict(struct recover *recover)
     segment->volume = RECOVER_NO_RECORD;
     life = store_segment_life(store, segment);
     store_header_make(&store->super.drive, &life, (struct store_header_df *)(void *)recover->page);
-    recover_page_write(recover, segment, 0);
-    if (recover->err == ICMS_OK && loop_file_flush_now(store->file) != ICMS_OK)
-        recover->err = err_set(recover->why, ICMS_IO, "cannot flush the drive");
+    recover_write(recover, segment, 0, recover->page, 1);
+    recover_flush(recover);
     recover_footer_write(recover, segment);
 }
 
@@ -688,26 +688,10 @@ static struct recover *recover_new(struct store *store, struct err_why *why)
     return NULL;
 }
 
-icms_err store_recover(struct store *store, struct err_why *why)
+static void recover_segments(struct recover *recover)
 {
-    struct recover *recover = recover_new(store, why);
-    icms_err err;
+    struct store *store = recover->store;
 
-    if (recover == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "no memory to recover the store");
-    err = store_ahead_new(store->file,
-                          (uint32_t)u64_max(store_summary_pages(store->segment_pages) + 1,
-                                            2 + STORE_DEAD_MAP_PAGES_MAX),
-                          why, &recover->ahead);
-    if (err != ICMS_OK) {
-        recover_free(recover);
-        return err;
-    }
-    /* what a process that was killed left in the cache of the device counts from now on */
-    if (loop_file_flush_now(store->file) != ICMS_OK) {
-        recover_free(recover);
-        return err_set(why, ICMS_IO, "cannot flush the drive");
-    }
     recover_headers(recover);
     qsort_r(recover->order, recover->order_count, sizeof(recover->order[0]), recover_age, store);
     recover->asked = 0;
@@ -717,8 +701,25 @@ icms_err store_recover(struct store *store, struct err_why *why)
         recover_segment(recover);
     }
     recover_lists(recover);
-    if (recover->wrote && recover->err == ICMS_OK && loop_file_flush_now(store->file) != ICMS_OK)
-        recover->err = err_set(why, ICMS_IO, "cannot flush the drive");
+    if (recover->wrote)
+        recover_flush(recover);
+}
+
+icms_err store_recover(struct store *store, struct err_why *why)
+{
+    struct recover *recover = recover_new(store, why);
+    icms_err err;
+
+    if (recover == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory to recover the store");
+    recover->err = store_ahead_new(store->file,
+                                   (uint32_t)u64_max(store_summary_pages(store->segment_pages) + 1,
+                                                     2 + STORE_DEAD_MAP_PAGES_MAX),
+                                   why, &recover->ahead);
+    /* what a process that was killed left in the cache of the device counts from now on */
+    recover_flush(recover);
+    if (recover->err == ICMS_OK)
+        recover_segments(recover);
     err = recover->err;
     recover_free(recover);
     return err;

@@ -74,10 +74,13 @@ void store_segment_live_add(struct store *store, uint32_t volume,
     counter_add(&store->stats.used_bytes, bytes);
 }
 
-/* All of its records are dead, for good: it needs no eviction. */
-static bool segment_is_dead(const struct store_segment *segment)
+/* When all of its records are dead, for good, it needs no eviction. */
+static void segment_free_dead(struct store *store, struct store_segment *segment)
 {
-    return segment->state == SEGMENT_SEALED && segment->live_blocks == 0 && !segment->strangers;
+    if (segment->state != SEGMENT_SEALED || segment->live_blocks > 0 || segment->strangers)
+        return;
+    store_stream_remove(store, segment);
+    store_segment_free(store, segment);
 }
 
 void store_segment_live_sub(struct store *store, uint32_t volume,
@@ -100,10 +103,7 @@ void store_segment_live_sub(struct store *store, uint32_t volume,
         if (!store->down)
             store_quota_give(store, &store->volumes[volume], bytes);
     }
-    if (segment_is_dead(segment)) {
-        store_stream_remove(store, segment);
-        store_segment_free(store, segment);
-    }
+    segment_free_dead(store, segment);
 }
 
 void store_segment_damage(struct store *store, const struct store_block *block)
@@ -389,10 +389,7 @@ static void store_seal_done(struct store_meta *meta, icms_err err)
     segment->summary = NULL;
     segment->state = SEGMENT_SEALED;
     list_push(&store->summaries, &summary->link);
-    if (segment_is_dead(segment)) {
-        store_stream_remove(store, segment);
-        store_segment_free(store, segment);
-    }
+    segment_free_dead(store, segment);
     store->run(store);
 }
 

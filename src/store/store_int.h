@@ -696,11 +696,6 @@ void store_kill_add(struct store_mutation *mutation);
 /* Begins a batch when none is in flight. Called by store_run. */
 void store_kill_run(struct store *store);
 
-/* Writes the dead map of a segment as it is in memory. Blocking, before the loop runs; the caller
- * flushes. */
-icms_err store_kill_write_now(struct store *store,
-                              const struct store_segment *segment) ICMS_MUST_CHECK;
-
 /* ---- note.c ---- */
 
 /* Reads the owner's note; NO_MEMORY. */
