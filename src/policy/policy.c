@@ -58,11 +58,6 @@ struct policy {
     bool short_run;          /* those of runs that were read, too                               */
 };
 
-void policy_opts_init(struct policy_opts *opts)
-{
-    *opts = (struct policy_opts){.ghost_keys = POLICY_GHOST_KEYS_MIN};
-}
-
 /* Bytes of a full reserve. */
 static int64_t budget_reserve(const struct policy *policy)
 {

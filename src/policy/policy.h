@@ -25,12 +25,11 @@
 struct policy;
 
 struct policy_opts {
-    uint64_t ghost_keys;       /* evicted and refused blocks to remember, about; 4 bytes each  */
+    uint64_t ghost_keys; /* evicted and refused blocks to remember, about, 1,024 at least; 4 bytes
+                            each */
     uint64_t budget_bytes_day; /* bytes that may be written a day; 0: any number               */
     uint64_t burst_bytes;      /* of them, that may be saved up; 0: a day's                    */
 };
-
-void policy_opts_init(struct policy_opts *opts);
 
 /* NO_MEMORY. */
 icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms,

@@ -21,12 +21,9 @@
 
 static struct policy *policy_make(uint64_t budget_bytes_day)
 {
-    struct policy_opts opts;
+    struct policy_opts opts = {.ghost_keys = 4096, .budget_bytes_day = budget_bytes_day};
     struct policy *policy;
 
-    policy_opts_init(&opts);
-    opts.ghost_keys = 4096;
-    opts.budget_bytes_day = budget_bytes_day;
     assert_int_equal(policy_new(&opts, 0, &policy), ICMS_OK);
     return policy;
 }
@@ -249,13 +246,10 @@ static void test_charge(void **state)
 /* No more than the burst is saved up. */
 static void test_burst(void **state)
 {
-    struct policy_opts opts;
+    struct policy_opts opts = {.budget_bytes_day = 480 * 100 * BLOCK, .burst_bytes = 30 * BLOCK};
     struct policy *policy;
 
     (void)state;
-    policy_opts_init(&opts);
-    opts.budget_bytes_day = 480 * 100 * BLOCK;
-    opts.burst_bytes = 30 * BLOCK;
     assert_int_equal(policy_new(&opts, 0, &policy), ICMS_OK);
     assert_true(policy_budget_left(policy, 0) == 30 * (int64_t)BLOCK);
     assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * (int64_t)BLOCK);

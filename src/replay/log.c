@@ -109,11 +109,9 @@ static icms_err log_sizes(struct log *log, const struct replay_setup *setup, str
 
 static icms_err log_policy(struct log *log, const struct replay_setup *setup)
 {
-    struct policy_opts opts;
+    struct policy_opts opts = {.ghost_keys = 2 * setup->capacity_blocks,
+                               .budget_bytes_day = setup->budget_bytes_day};
 
-    policy_opts_init(&opts);
-    opts.ghost_keys = 2 * setup->capacity_blocks;
-    opts.budget_bytes_day = setup->budget_bytes_day;
     return policy_new(&opts, 0, &log->policy);
 }
 

@@ -46,9 +46,8 @@ icms_err store_budget_open(struct store *store, const struct store_opts *opts, s
 
     if (err != ICMS_OK)
         return err;
-    policy_opts_init(&store->policy_opts);
-    store->policy_opts.budget_bytes_day = day;
-    store->policy_opts.burst_bytes = store_budget_burst(&opts->budget, day);
+    store->policy_opts = (struct policy_opts){
+        .budget_bytes_day = day, .burst_bytes = store_budget_burst(&opts->budget, day)};
     store->stats.budget_bytes_day = day;
     return ICMS_OK;
 }
