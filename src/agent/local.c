@@ -213,7 +213,7 @@ static icms_err local_start(struct agent_local *local, struct agent_op *op)
                                            .key = op->key,
                                            .memory = record,
                                            .value_bytes = op->stored_bytes,
-                                           .options = op->if_absent ? STORE_WRITE_IF_ABSENT : 0,
+                                           .if_absent = op->if_absent,
                                            .done = local_write_done};
         return store_write(local->store, &op->u.write);
     case AGENT_OP_DELETE:

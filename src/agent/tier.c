@@ -482,7 +482,7 @@ static struct agent_tier_io *tier_write(struct agent_tier *tier, struct agent_sh
                                        .key = *key,
                                        .memory = io->buffer,
                                        .value_bytes = io->bytes,
-                                       .options = if_absent ? STORE_WRITE_IF_ABSENT : 0,
+                                       .if_absent = if_absent,
                                        .done = tier_write_done};
     if (store_write(tier->store, &io->u.write) != ICMS_OK) {
         counter_add(&tier->failed_writes, 1);

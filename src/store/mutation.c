@@ -436,15 +436,13 @@ static bool write_answered(struct store_mutation *mutation, const struct store_l
 {
     struct store *store = mutation->store;
     const struct store_write *write = mutation_write(mutation);
-    uint32_t options = write->options;
 
-    if (present && (options & STORE_WRITE_IF_ABSENT) != 0) {
+    if (present && write->if_absent) {
         store_accessed(store, &store->segments[location->segment], mutation->volume,
                        &mutation->key);
         mutation_answer(mutation, ICMS_EXISTS);
-    } else if ((!present && (options & STORE_WRITE_IF_EXISTS) != 0) ||
-               (write->only_record != 0 &&
-                (!present || write->only_record != store_record_id(store, location)))) {
+    } else if (write->only_record != 0 &&
+               (!present || write->only_record != store_record_id(store, location))) {
         mutation_answer(mutation, ICMS_MISS);
     } else if (!write_admitted(mutation)) {
         mutation_answer(mutation, ICMS_BUSY);
@@ -584,14 +582,12 @@ bool store_evict_start(struct store *store, struct store_mutation *mutation,
 
 icms_err store_write(struct store *store, struct store_write *write)
 {
-    const uint32_t both = STORE_WRITE_IF_EXISTS | STORE_WRITE_IF_ABSENT;
     struct store_mutation *mutation = (struct store_mutation *)(void *)write->private_words;
     const struct store_volume *volume;
 
     check(store->magic == STORE_MAGIC && write->done != NULL);
     if (write->volume >= store->volume_count || write->memory == NULL ||
-        (uintptr_t)write->memory % STORE_PAGE_BYTES != 0 || write->key.length > LIMIT_KEY_BYTES ||
-        (write->options & ~both) != 0 || (write->options & both) == both)
+        (uintptr_t)write->memory % STORE_PAGE_BYTES != 0 || write->key.length > LIMIT_KEY_BYTES)
         return ICMS_INVALID;
     if (write->key.length == 0)
         return ICMS_KEY_SIZE;

@@ -212,11 +212,6 @@ icms_err store_note_put(struct store *store, struct store_note *note) ICMS_MUST_
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
-enum store_write_option {
-    STORE_WRITE_IF_EXISTS = 1, /* MISS when the key is not there */
-    STORE_WRITE_IF_ABSENT = 2, /* EXISTS when it is              */
-};
-
 struct store_write {
     /* in: set by the caller */
     uint32_t volume;      /* its number in store_opts.volumes                  */
@@ -225,7 +220,7 @@ struct store_write {
                              the value starts at memory + STORE_HEADER_BYTES; the
                              store fills all around it                         */
     uint32_t value_bytes; /* 1 .. value_bytes_max                              */
-    uint32_t options;     /* enum store_write_option bits                      */
+    bool if_absent;       /* EXISTS when the key is there                      */
     uint64_t only_record; /* relocate only this one (store_read.record): it does not count as
                              stored; MISS when the key has another, or none. 0: whatever is there */
     void (*done)(struct store_write *write); /* called once                                      */
@@ -294,7 +289,7 @@ bool store_exists(struct store *store, uint32_t volume, const struct key *key,
 /* The record that a key has now (store_read.record), damaged or not; 0: none. No I/O. */
 uint64_t store_record_now(struct store *store, uint32_t volume, const struct key *key);
 
-/* Counts an access to a block, as a read or a write with STORE_WRITE_IF_ABSENT does. No I/O. */
+/* Counts an access to a block, as a read or a write with if_absent does. No I/O. */
 void store_touch(struct store *store, uint32_t volume, const struct key *key);
 
 /* Why a key is not there: CHECKSUM when its value is known to be damaged, EVICTED when the ghost

@@ -610,8 +610,7 @@ static void a_mark_of_damage_goes_when_the_block_comes_back(void **state)
     rig_stats(rig, &stats);
     assert_int_equal(stats.checksum_errors, 3);
     assert_int_equal(stats.blocks + stats.used_bytes, 0);
-    assert_int_equal(rig_put(rig, 0, 0, 3000, 10, STORE_WRITE_IF_EXISTS), ICMS_MISS);
-    assert_int_equal(rig_put(rig, 0, 0, 3000, 10, STORE_WRITE_IF_ABSENT), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 0, 3000, 10, true), ICMS_OK);
     assert_int_equal(rig_delete(rig, 0, 1), ICMS_OK);
     for (int again = 0; again < 2; again++) {
         assert_int_equal(rig_get(rig, 0, 0, 3000, 10, NULL), ICMS_OK);

@@ -335,7 +335,7 @@ static void rig_op_run(struct loop_msg *msg)
                                            .key = op->key,
                                            .memory = op->memory,
                                            .value_bytes = op->value_bytes,
-                                           .options = op->options,
+                                           .if_absent = op->if_absent,
                                            .done = rig_write_done};
         op->started = store_write(rig->store, &op->u.write);
         break;
@@ -397,7 +397,7 @@ static icms_err rig_op_finish(struct rig_op *op)
 }
 
 icms_err rig_put(struct rig *rig, uint32_t volume, uint64_t key, uint32_t bytes, uint64_t seed,
-                 uint32_t options)
+                 bool if_absent)
 {
     struct rig_op *op = rig_op_new(rig, RIG_WRITE, bytes);
 
@@ -405,7 +405,7 @@ icms_err rig_put(struct rig *rig, uint32_t volume, uint64_t key, uint32_t bytes,
     op->key = rig_key(key);
     op->seed = seed;
     op->value_bytes = bytes;
-    op->options = options;
+    op->if_absent = if_absent;
     return rig_op_finish(op);
 }
 

@@ -44,7 +44,7 @@ struct rig_op {
     struct key key;
     uint64_t seed;                   /* write: what the value is made of  */
     uint32_t value_bytes;            /* write                             */
-    uint32_t options;                /* write                             */
+    bool if_absent;                  /* write                             */
     bool prefilled;                  /* write: the value is in memory     */
     uint64_t record;                 /* read: which one it was; delete: the only one, 0: any */
     void (*more)(struct rig_op *op); /* read: in pieces; called on the loop */
@@ -112,7 +112,7 @@ void rig_op_wait(struct rig_op *op);
 
 /* The same for one operation at a time; what done said. */
 icms_err rig_put(struct rig *rig, uint32_t volume, uint64_t key, uint32_t bytes, uint64_t seed,
-                 uint32_t options);
+                 bool if_absent);
 icms_err rig_delete(struct rig *rig, uint32_t volume, uint64_t key);
 icms_err rig_flush(struct rig *rig);
 

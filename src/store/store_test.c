@@ -84,11 +84,6 @@ static void wrong_arguments_are_refused(void **state)
     rig_op_start(op);
     rig_op_wait(op);
     assert_int_equal(op->started, ICMS_INVALID);
-    op->key.length = 8;
-    op->options = STORE_WRITE_IF_ABSENT | STORE_WRITE_IF_EXISTS;
-    rig_op_start(op);
-    rig_op_wait(op);
-    assert_int_equal(op->started, ICMS_INVALID);
     rig_op_free(op);
 }
 
@@ -99,11 +94,10 @@ static void conditions_are_kept(void **state)
     rig_one_volume(rig);
     rig_format(rig);
     rig_up(rig);
-    assert_int_equal(rig_put(rig, 0, 1, 100, 1, STORE_WRITE_IF_EXISTS), ICMS_MISS);
-    assert_int_equal(rig_put(rig, 0, 1, 100, 2, STORE_WRITE_IF_ABSENT), ICMS_OK);
-    assert_int_equal(rig_put(rig, 0, 1, 100, 3, STORE_WRITE_IF_ABSENT), ICMS_EXISTS);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 2, true), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 3, true), ICMS_EXISTS);
     assert_int_equal(rig_get(rig, 0, 1, 100, 2, NULL), ICMS_OK);
-    assert_int_equal(rig_put(rig, 0, 1, 5000, 4, STORE_WRITE_IF_EXISTS), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 1, 5000, 4, false), ICMS_OK);
     assert_int_equal(rig_get(rig, 0, 1, 5000, 4, NULL), ICMS_OK);
 }
 
@@ -216,8 +210,7 @@ static void what_is_read_stays(void **state)
         assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
         assert_int_equal(rig_get(rig, 0, 0, BYTES, 0, NULL), ICMS_OK);
         if (i > LATER)
-            assert_int_equal(rig_put(rig, 0, LATER, BYTES, LATER, STORE_WRITE_IF_ABSENT),
-                             ICMS_EXISTS);
+            assert_int_equal(rig_put(rig, 0, LATER, BYTES, LATER, true), ICMS_EXISTS);
     }
     for (uint64_t i = 30; i < 40; i++) /* between the two */
         assert_false(rig_exists(rig, 0, i));
