@@ -142,6 +142,38 @@ static void a_drive_that_keeps_failing_goes_out_of_service(void **state)
     assert_int_equal(rig_get(rig, 0, 1, 100, 1, NULL), ICMS_OK);
 }
 
+static void call_rest(struct rig *rig, void *arg)
+{
+    (void)store_rest(rig->store);
+}
+
+/* Writes that end well when the drive is out of service already: rig_on_index is not called. */
+static void nothing_is_told_of_the_index_after_down(void **state)
+{
+    struct rig *rig = *state;
+    struct rig_op *op[8];
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 100, 100, 1, 0), ICMS_OK); /* a segment is open */
+    if (rig->sim != NULL)
+        sim_file_slow(rig->node, rig->path, 1000);
+    for (uint64_t i = 0; i < 8; i++) {
+        op[i] = rig_op_new(rig, RIG_WRITE, 3000);
+        op[i]->key = rig_key(i);
+        op[i]->value_bytes = 3000;
+        rig_op_start(op[i]);
+    }
+    rig_call(rig, call_rest, NULL);
+    for (uint64_t i = 0; i < 8; i++) {
+        rig_op_wait(op[i]);
+        rig_op_free(op[i]);
+    }
+    assert_int_equal(atomic_load(&rig->down_calls), 1);
+    rig_down(rig);
+}
+
 /* Failures of what the store does behind the scenes cost nothing that was acknowledged. */
 static void failures_of_the_log_itself_lose_nothing(void **state)
 {
@@ -149,14 +181,15 @@ static void failures_of_the_log_itself_lose_nothing(void **state)
                                          "store.reclaim:2:fail+",
                                          "store.seal:1:fail,"
                                          "store.header:3:fail,"
-                                         "store.reclaim:1:fail"};
+                                         "store.reclaim:1:fail",
+                                         "store.seal:1:fail+"};
     struct rig *rig = *state;
     uint64_t key = 0, known = 0;
 
     rig_one_volume(rig);
     rig->opts.bytes = 2 << 20;
     rig_format(rig);
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
         struct store_stats stats;
         uint64_t hits = 0;
 
@@ -463,6 +496,7 @@ static void a_store_does_not_rest_before_reclaim_ended(void **state)
         STORE_TEST(few_free_segments_are_told, backend),                                           \
         STORE_TEST(a_failed_write_is_never_visible, backend),                                      \
         STORE_TEST(a_drive_that_keeps_failing_goes_out_of_service, backend),                       \
+        STORE_TEST(nothing_is_told_of_the_index_after_down, backend),                              \
         STORE_TEST(failures_of_the_log_itself_lose_nothing, backend),                              \
         STORE_TEST(a_new_life_that_fails_once_counts_once, backend),                               \
         STORE_TEST(a_life_that_fails_for_good_takes_the_drive_out, backend),                       \

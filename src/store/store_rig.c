@@ -151,6 +151,14 @@ static void rig_on_down(void *arg)
     struct rig *rig = arg;
 
     atomic_fetch_add(&rig->down_calls, 1);
+    atomic_store(&rig->is_down, true);
+}
+
+static void rig_on_index(void *arg, uint32_t volume, const struct key *key, bool is_there)
+{
+    struct rig *rig = arg;
+
+    check(!atomic_load(&rig->is_down));
 }
 
 icms_err rig_open(struct rig *rig, struct err_why *why)
@@ -159,7 +167,8 @@ icms_err rig_open(struct rig *rig, struct err_why *why)
 
     rig->opts.volumes = rig->uuid;
     rig->opts.volume_count = rig->volume_count;
-    rig->opts.ops.down = rig_on_down;
+    rig->opts.ops = (struct store_ops){.down = rig_on_down, .index = rig_on_index};
+    atomic_store(&rig->is_down, false);
     rig->opts.owner = rig;
     err = store_open(rig->loop, &rig->opts, why, &rig->store);
     for (uint32_t i = 0; i < rig->volume_count && err == ICMS_OK; i++)

@@ -29,6 +29,7 @@ struct rig {
     struct uuid uuid[RIG_VOLUMES_MAX];
     uint64_t quota_bytes[RIG_VOLUMES_MAX];
     atomic_int down_calls; /* of store_ops.down                */
+    atomic_bool is_down;   /* it was called since the open     */
     struct sim *sim;       /* simulated back end, else NULL    */
     struct sim_node *node;
     char directory[64];
