@@ -182,7 +182,7 @@ static icms_err drive_come(struct target_drives_change *change, const struct tar
 
 /* All but what comes is compared; nothing is changed. */
 static icms_err change_plan(struct target_drives_change *change, const struct target_opts *opts,
-                            uint32_t *out_drive, struct err_why *why)
+                            struct err_why *why)
 {
     const struct target *target = change->target;
     uint32_t takes = 0;
@@ -201,7 +201,6 @@ static icms_err change_plan(struct target_drives_change *change, const struct ta
         return err_set(why, ICMS_CONFIG,
                        "drives: all of them would be draining, and none would take blocks; leave "
                        "one up");
-    *out_drive = UINT32_MAX;
     return ICMS_OK;
 }
 
@@ -310,7 +309,7 @@ icms_err target_drives_change(struct target *target, const struct target_opts *o
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     change->target = target;
     loop_timer_init(&change->timer, change_fire);
-    err = change_plan(change, opts, out_drive, why);
+    err = change_plan(change, opts, why);
     for (uint32_t i = 0; i < opts->drive_count && err == ICMS_OK; i++) {
         if (drive_find(target, opts->drives[i].path) < LIMIT_DRIVES)
             continue;
