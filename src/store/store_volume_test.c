@@ -176,6 +176,30 @@ static void old_records_keep_a_volume_from_beginning(void **state)
     rig_verify(rig);
 }
 
+/* Of more than are kept by their UUIDs, every volume may have old records, until there are none. */
+static void old_records_of_many_volumes(void **state)
+{
+    enum { VOLUMES = 300 };
+    struct rig *rig = *state;
+
+    rig->volume_count = VOLUMES;
+    for (uint32_t i = 0; i < VOLUMES; i++)
+        rig->uuid[i] = rig_uuid(i);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint32_t i = 0; i < VOLUMES; i++)
+        assert_int_equal(rig_put(rig, i, i, 100, i, 0), ICMS_OK);
+    rig_down(rig);
+    rig->volume_count = 1;
+    rig_up(rig);
+    assert_int_equal(begin(rig, 1, VOLUMES - 1, 0), ICMS_BUSY);
+    assert_int_equal(begin(rig, 1, 1000, 0), ICMS_BUSY); /* which none is of */
+    store_all(rig, 0, 1000, 500);                        /* the whole drive, once */
+    assert_int_equal(begin(rig, 1, VOLUMES - 1, 0), ICMS_OK);
+    assert_int_equal(found(rig, 1, VOLUMES - 1, 1), 0);
+    rig_verify(rig);
+}
+
 /* Until a volume holds no more than that. */
 struct bound {
     struct rig *rig;
@@ -344,6 +368,7 @@ int main(int argc, char **argv)
         BOTH(resets_use_no_streams_up),
         BOTH(a_volume_is_back_without_its_stream),
         BOTH(old_records_keep_a_volume_from_beginning),
+        BOTH(old_records_of_many_volumes),
         BOTH(a_quota_changes),
         BOTH(a_quota_below_a_segment),
         BOTH(a_write_that_waits_is_too_large_by_now),
