@@ -604,6 +604,10 @@ static void fake_r2t(struct fake_cmd *cmd)
             fake_r2t_send(cmd, cid ^ 0x155, 0, bytes);
             return;
         }
+        if (fake_wrong(target, FAKE_STORE_DATA)) {
+            fake_data_pdu(cmd, cid, 0, (const uint8_t[8]){0}, 8, NVME_TCP_FLAG_LAST);
+            return;
+        }
         if (fake_wrong(target, FAKE_STORE_UNREAD)) {
             fake_answer(cmd, 0, 0);
             return;

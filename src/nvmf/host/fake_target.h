@@ -32,6 +32,7 @@ enum fake_wrong {
     FAKE_R2T_TWICE,    /* asks again before the data came                        */
     FAKE_R2T_NEXT,     /* asks for the next data before the first came           */
     FAKE_R2T_CID,      /* asks for data of a command that has none               */
+    FAKE_STORE_DATA,   /* data for a command that has none to take                */
     FAKE_STORE_UNREAD, /* success without taking the data                        */
     FAKE_TERM,         /* TermReq                                                */
     FAKE_RESET,        /* ends the connection                                    */

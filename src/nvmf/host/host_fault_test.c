@@ -506,7 +506,7 @@ static void a_target_that_breaks_the_protocol_loses_its_connection(void **state)
         bool store = wrong >= FAKE_R2T_RANGE && wrong <= FAKE_STORE_UNREAD;
         struct bed *bed = bed_ready(NULL, 0);
         uint8_t *value = bed_pattern(20000, 5);
-        uint8_t *room = malloc(20064);
+        uint8_t *room = malloc(20064), *copy = bed_pattern(20000, 5);
         struct op op, other;
 
         memset(room, 0xee, 20064);
@@ -525,6 +525,7 @@ static void a_target_that_breaks_the_protocol_loses_its_connection(void **state)
             assert_int_not_equal(op.req.err, ICMS_OK);
         for (int i = 0; i < 64; i++)
             assert_int_equal(room[20000 + i], 0xee);
+        assert_memory_equal(value, copy, 20000); /* nothing comes into what is stored */
         assert_int_equal(bed->downs, 1);
         assert_int_equal(bed->closes, 1);
         if (wrong != FAKE_RESET && wrong != FAKE_TERM) {
@@ -537,6 +538,7 @@ static void a_target_that_breaks_the_protocol_loses_its_connection(void **state)
         assert_int_equal(bed->ups, 2);
         bed_free(bed);
         free(value);
+        free(copy);
         free(room);
     }
 }
