@@ -652,6 +652,29 @@ static void who_need_not_is_not_asked(void **state)
     rig_free(&rig);
 }
 
+static void with_tls_of_others(struct nvmf_target_opts *opts)
+{
+    with_auth(opts);
+    opts->require = REQUIRE_TLS;
+}
+
+/* Where hosts that are listed authenticate without TLS, one that is not is asked as they are: the
+ * answer tells nobody which names are listed. */
+static void a_stranger_without_tls_is_asked_like_a_listed_host(void **state)
+{
+    struct rig *rig = rig_new(1, with_tls_of_others);
+    struct talk talk = talk_new(rig, NULL, 0, NOBODY);
+
+    assert_false(talk_all(&talk, &auth_keys[KEY_HOST], false));
+    assert_true(peer_closed(talk.peer));
+    peer_free(&talk.peer);
+    talk = talk_new(rig, NULL, 0, HOST);
+    assert_true(talk_all(&talk, &auth_keys[KEY_HOST], false));
+    assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
+    peer_free(&talk.peer);
+    rig_free(&rig);
+}
+
 static void with_a_volume_that_must(struct nvmf_target_opts *opts)
 {
     with_one_that_must(opts);
@@ -751,6 +774,7 @@ int main(void)
         cmocka_unit_test(a_storm_of_strangers_ends),
         cmocka_unit_test(failures_hide_no_pass),
         cmocka_unit_test(who_need_not_is_not_asked),
+        cmocka_unit_test(a_stranger_without_tls_is_asked_like_a_listed_host),
         cmocka_unit_test(a_volume_may_ask_for_more),
         cmocka_unit_test(secrets_that_cannot_be_used_are_refused_at_the_start),
     };
