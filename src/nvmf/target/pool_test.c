@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pool of data buffers: exact sizes, joined neighbours, nothing lost, nothing handed out twice.
+ * And the backlog of stores that wait for it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 
 #include "base/hash.h"
 #include "nvmf/target/pool.h"
+#include "nvmf/target/target_int.h"
 
 #define POOL_TEST_PAGES 1000
 
@@ -116,12 +118,45 @@ static void pool_survives_a_random_life(void **state)
     free(memory);
 }
 
+/* A tenant has its part of a full backlog, which those that wait and itself share alike; alone it
+ * has all. */
+static void a_tenant_has_its_share_of_the_backlog(void **state)
+{
+    static struct nvmf_target target;
+    static struct nvmft_shard shard;
+    struct nvmft_tenant tenants[3] = {{.backlog_bytes = 0}};
+    struct nvmft_buffers *buffers = &shard.buffers;
+
+    target.opts.store_backlog_bytes = 1200;
+    shard.target = &target;
+    buffers->tenants = tenants;
+    assert_false(nvmft_backlog_full(&shard, 0, 1200));
+    assert_true(nvmft_backlog_full(&shard, 0, 1201));
+    tenants[0].backlog_bytes = buffers->backlog_bytes = 1200; /* one waits, with all */
+    buffers->backlog_tenants = 1;
+    assert_true(nvmft_backlog_full(&shard, 0, 1));
+    assert_false(nvmft_backlog_full(&shard, 1, 600)); /* one of two from now on */
+    assert_true(nvmft_backlog_full(&shard, 1, 601));
+    tenants[1].backlog_bytes = 300;
+    buffers->backlog_bytes = 1500;
+    buffers->backlog_tenants = 2;
+    assert_false(nvmft_backlog_full(&shard, 1, 300)); /* still one of two */
+    assert_true(nvmft_backlog_full(&shard, 1, 301));
+    assert_false(nvmft_backlog_full(&shard, 2, 400)); /* one of three */
+    assert_true(nvmft_backlog_full(&shard, 2, 401));
+    buffers->backlog_bytes = 900; /* while the backlog is not full, no share counts */
+    tenants[0].backlog_bytes = 600;
+    assert_false(nvmft_backlog_full(&shard, 0, 300));
+    assert_true(nvmft_backlog_full(&shard, 0, 301));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pool_hands_out_exactly_what_it_has),
         cmocka_unit_test(pool_refuses_more_than_all),
         cmocka_unit_test(pool_survives_a_random_life),
+        cmocka_unit_test(a_tenant_has_its_share_of_the_backlog),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
