@@ -214,6 +214,29 @@ static void a_subsystem_has_1024_namespaces(void **state)
     rig_free(&rig);
 }
 
+/* A command without a namespace asks whether the target lives, and counts as none. */
+static void a_command_without_a_namespace_is_not_counted(void **state)
+{
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *admin = rig_peer(rig), *io = rig_peer(rig);
+    struct nvmf_target_stats stats;
+    uint64_t counted = 0;
+    struct nvme_cqe cqe;
+
+    assert_true(peer_admin(admin, 0));
+    assert_true(peer_io(io, admin, 1, 0));
+    assert_int_equal(peer_exist(io, 9, "k", &cqe), NVME_SC_NAMESPACE);
+    assert_int_equal(peer_exist(io, 0, "k", &cqe), NVME_SC_NAMESPACE);
+    rig_stats(rig, &stats);
+    for (int err = 0; err < NVMF_TARGET_ERRS; err++)
+        counted += stats.ops[NVMF_TARGET_EXIST][err];
+    assert_int_equal(counted, 1);
+    peer_free(&io);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 static void values_of_every_size_come_back(void **state)
 {
     static const uint32_t sizes[] = {1,
@@ -816,6 +839,7 @@ int main(void)
         cmocka_unit_test(a_host_connects_and_sees_the_controller),
         cmocka_unit_test(a_host_sees_the_namespaces_it_may_use_and_no_others),
         cmocka_unit_test(a_subsystem_has_1024_namespaces),
+        cmocka_unit_test(a_command_without_a_namespace_is_not_counted),
         cmocka_unit_test(values_of_every_size_come_back),
         cmocka_unit_test(each_kv_status_is_answered),
         cmocka_unit_test(delete_of_a_missing_key_fails_only_when_asked_to),
