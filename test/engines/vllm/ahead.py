@@ -36,8 +36,9 @@ def case_prestage(lab, kind):
             store(lab, p, first, number)
         second = Engine(lab, configure(p.agents[1], weights="files", prestage_ms=60000),
                         log=f"{kind}-prestage-b", options={"max_num_seqs": 1}).ready()
-        # The first one keeps the engine busy, the other one is queued behind it.
-        second.peer.tell(prompts=[prompt(7), prompt(1)], tokens=64)
+        # The first one keeps the engine busy, the other one is queued behind it. It has no whole block: vLLM looks
+        # at the next one while it waits for an answer what there is of one, which then begins its loads at once.
+        second.peer.tell(prompts=[prompt(7, BLOCK - 1), prompt(1)], tokens=64)
         answer = second.hear()
         assert answer["answers"][1][:16] == lab.reference(prompt(1))["tokens"], answer["answers"]
         found = hints(p.agents[1])
