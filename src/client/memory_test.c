@@ -516,19 +516,29 @@ static void a_canceled_request_lets_go(void **state)
     unreg(&memory);
 }
 
+/* A get whose copy to the device does not end. */
+static struct icms_request *get_of_stuck(struct fixture *f, struct icms_memory **out_memory,
+                                         struct icms_block *out_block)
+{
+    struct icms_request *request = NULL;
+
+    *out_block = block_of(1, memory_new(f, MIB, out_memory), 60000);
+    assert_int_equal(rig_put_one(f->kv, 1, 60000), ICMS_OK);
+    gpu->set(FAKE_DEVICE_STUCK, 1);
+    assert_int_equal(icms_get_start(f->kv, out_block, 1, NULL, &request), ICMS_OK);
+    return request;
+}
+
 /* Its copy to the device has begun: it is over at once, and its memory in use until it has ended.
  */
 static void a_canceled_get_does_not_wait_for_its_copy(void **state)
 {
     struct fixture *f = *state;
     struct icms_memory *memory;
-    uint64_t address = memory_new(f, MIB, &memory), begin;
-    struct icms_block block = block_of(1, address, 60000);
-    struct icms_request *request = NULL;
+    struct icms_block block;
+    struct icms_request *request = get_of_stuck(f, &memory, &block);
+    uint64_t begin;
 
-    assert_int_equal(rig_put_one(f->kv, 1, 60000), ICMS_OK);
-    gpu->set(FAKE_DEVICE_STUCK, 1);
-    assert_int_equal(icms_get_start(f->kv, &block, 1, NULL, &request), ICMS_OK);
     assert_int_equal(icms_request_wait(request, 200), ICMS_DEADLINE);
     begin = client_now_ns();
     icms_request_cancel(request);
@@ -561,14 +571,11 @@ static void a_cancel_wakes_who_waits_for_a_copy(void **state)
 {
     struct fixture *f = *state;
     struct icms_memory *memory;
-    uint64_t address = memory_new(f, MIB, &memory), begin;
-    struct icms_block block = block_of(1, address, 60000);
-    struct icms_request *request = NULL;
+    struct icms_block block;
+    struct icms_request *request = get_of_stuck(f, &memory, &block);
+    uint64_t begin;
     pthread_t thread;
 
-    assert_int_equal(rig_put_one(f->kv, 1, 60000), ICMS_OK);
-    gpu->set(FAKE_DEVICE_STUCK, 1);
-    assert_int_equal(icms_get_start(f->kv, &block, 1, NULL, &request), ICMS_OK);
     begin = client_now_ns();
     assert_int_equal(pthread_create(&thread, NULL, cancels_what_is_waited_for, request), 0);
     assert_int_equal(icms_request_wait(request, -1), ICMS_OK);

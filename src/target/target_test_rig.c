@@ -215,6 +215,13 @@ void inside_begin(struct loop_msg *msg)
     target_call(inside->target, target_loop(inside->target, 0), &inside->call);
 }
 
+static void inside_post(struct rig *rig, struct inside *inside)
+{
+    inside->target = rig->target;
+    inside->call.done = inside_done;
+    loop_send(target_loop(rig->target, 0), &inside->msg, inside_begin);
+}
+
 void inside_send(struct rig *rig, struct inside *inside, enum nvmf_target_op op, const char *key,
                  uint64_t memory_bytes, uint32_t value_bytes)
 {
@@ -222,22 +229,18 @@ void inside_send(struct rig *rig, struct inside *inside, enum nvmf_target_op op,
 
     check(memory != NULL);
     memset(memory, 1, memory_bytes);
-    inside->target = rig->target;
-    inside->call.done = inside_done;
     inside->call.req = (struct nvmf_target_req){.op = op,
                                                 .key = peer_key(key),
                                                 .memory = memory,
                                                 .memory_bytes = memory_bytes,
                                                 .value_bytes = value_bytes};
-    loop_send(target_loop(rig->target, 0), &inside->msg, inside_begin);
+    inside_post(rig, inside);
 }
 
 icms_err inside_run(struct rig *rig, struct inside *inside)
 {
-    inside->target = rig->target;
     inside->over = false;
-    inside->call.done = inside_done;
-    loop_send(target_loop(rig->target, 0), &inside->msg, inside_begin);
+    inside_post(rig, inside);
     for (int i = 0; i < 1000 && !inside->over; i++)
         (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 1000000);
     assert_true(inside->over);
