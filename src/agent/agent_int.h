@@ -197,6 +197,8 @@ struct agent_op {
     uint64_t space;                /* LOAD: bytes there for the stored block                      */
     uint32_t arrived_bytes;        /* LOAD, sealed: of the value, as who waits was told           */
     struct agent_req *direct;      /* LOAD into the memory of this request, its only one: no slot */
+    uint64_t arrival;              /* LOAD, direct: of all that an enclosure was asked for, which
+                                      one this is; 0: it was not asked                            */
     uint32_t value_bytes;          /* STORE: plain value. LOAD, in over: likewise                 */
     uint32_t stored_bytes;         /* STORE: with the trailer                                     */
     uint64_t deadline_ns;          /* absolute                                                    */
@@ -347,6 +349,8 @@ struct agent_reactor {
     bool started;                          /* its thread runs; the owner's                 */
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered                       */
     uint64_t requests, answered;           /* taken; of these, over                        */
+    uint64_t arrivals;                     /* loads into a client's memory, each time that an
+                                              enclosure was asked                          */
     uint64_t pod_load_bytes, pod_store_bytes; /* of all enclosures there ever were         */
     struct trace_book book;                   /* of requests that are over                    */
     uint64_t answers[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* by enum shm_op and status */

@@ -149,7 +149,7 @@ static uint32_t req_arrived_bytes(const struct agent_op *op, uint32_t came_bytes
 
 /* More of a sealed value is in its slot: who waits may be told, piece by piece. A load that begins
  * anew, elsewhere perhaps, has none again: clients see by tags or the checksum what they were told
- * of. */
+ * of, and in their own memory by the number of the arrival. */
 static void enclosure_req_came(struct nvmf_req *req)
 {
     struct agent_op *op = req->owner;
@@ -249,8 +249,10 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
         .done = enclosure_req_done,
         .owner = op,
     };
-    if (shard->spec.sealed && op->kind == AGENT_OP_LOAD && op->direct == NULL)
+    if (shard->spec.sealed && op->kind == AGENT_OP_LOAD)
         op->u.nvmf.came = enclosure_req_came;
+    if (op->direct != NULL)
+        op->arrival = ++enclosure->reactor->arrivals;
     err = enclosure_op_send(op);
     if (err == ICMS_OK) {
         link_begun(op->by_link, &op->u.nvmf);

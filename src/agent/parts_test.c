@@ -271,6 +271,58 @@ static void a_link_that_is_lost_in_the_middle_costs_nothing(void **state)
     link_is_lost(rig_plain_new(), true, PLAIN);
 }
 
+/* In the memory of a client in this process: parts and the answer name one arrival, and after a
+ * link is lost another one, which begins anew. */
+static void the_parts_in_a_clients_memory_name_their_arrival(void **state)
+{
+    struct agent_rig *rig = rig_plain_new();
+    struct rig_client *client = rig_client_new(rig);
+    uint8_t *memory = malloc(PLAIN + LIMIT_TRAILER_BYTES), *wanted = malloc(PLAIN);
+    struct shm_submit entry = {.op = SHM_OP_GET,
+                               .flags = SHM_FLAG_PARTS | SHM_FLAG_DIRECT,
+                               .lease = 1,
+                               .offset = (uint64_t)(uintptr_t)memory,
+                               .bytes = PLAIN + LIMIT_TRAILER_BYTES,
+                               .aside = (uint64_t)(uintptr_t)wanted,
+                               .deadline_ns = rig_now_ns(rig) + 20000 * MS};
+    const struct shm_complete *answer;
+    struct key key;
+    uint64_t tag, first;
+    uint32_t lost;
+
+    agent_client_trust(rig->agent, client->attached.client);
+    rig_flash(rig, 0, KV, 100, PLAIN);
+    rig_key(100, &key);
+    entry.key_length = key.length;
+    memcpy(entry.key, key.bytes, sizeof(entry.key));
+    tag = rig_submit(client, &entry);
+    assert_true(next_part(client, tag));
+    first = client->parts[tag].version;
+    assert_true(next_part(client, tag));
+    assert_int_equal(client->parts[tag].version, first);
+    assert_int_not_equal(first, 0);
+    rig_value(100, PLAIN, wanted);
+    assert_int_equal(client->parts[tag].slot, SHM_SLOT_NONE);
+    assert_memory_equal(memory, wanted, client->parts[tag].value_bytes);
+    lost = rig_stats(rig)->enclosures[0].links[0].in_flight != 0 ? 0 : 1;
+    sim_net_cut(rig->sim, rig->node, rig->link_node[0][lost], true);
+    while (next_part(client, tag))
+        assert_memory_equal(memory, wanted, client->parts[tag].value_bytes);
+    assert_int_not_equal(client->parts[tag].version, first);
+    answer = rig_wait(client, tag);
+    assert_int_equal(answer->status, ICMS_OK);
+    assert_int_equal(answer->slot, SHM_SLOT_NONE);
+    assert_int_equal(answer->version, client->parts[tag].version);
+    assert_int_equal(rig_stats(rig)->enclosures[0].failovers, 1);
+    assert_memory_equal(memory, wanted, PLAIN);
+    rig_on_fake(rig, 0, fake_target_drop); /* it holds what it could not send */
+    rig_run(rig, MS);
+    rig_client_free(client);
+    rig_free(rig);
+    free(memory);
+    free(wanted);
+}
+
 /* The owner is lost; the next in order has another value of the key. */
 static void another_owner_brings_another_value(void **state)
 {
@@ -379,6 +431,7 @@ int main(void)
         cmocka_unit_test(who_waits_for_several_is_woken_by_answers),
         cmocka_unit_test(small_and_raw_values_have_no_parts),
         cmocka_unit_test(a_link_that_is_lost_in_the_middle_costs_nothing),
+        cmocka_unit_test(the_parts_in_a_clients_memory_name_their_arrival),
         cmocka_unit_test(another_owner_brings_another_value),
         cmocka_unit_test(no_part_comes_after_the_answer),
         cmocka_unit_test(nor_does_one_of_a_plain_value),

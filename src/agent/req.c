@@ -201,6 +201,7 @@ static enum step req_direct_done(struct agent_req *req, const struct agent_op *o
         req->answer.value_bytes -= LIMIT_TRAILER_BYTES; /* how much space it wants */
     if (op->err != ICMS_OK)
         return req_answer_reason(req, op->err, op->reason);
+    req->answer.version = op->arrival;
     req->answer.source = own ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
     req->answer.checked = own && !op->is_unknown;
     counter_add(own ? &shard->hits_local : &shard->hits_pod, 1);
@@ -800,12 +801,17 @@ static uint64_t req_wake(struct agent_waiter *waiter, struct agent_op *op)
     return req_retry(req) ? bytes : 0;
 }
 
-/* The first bytes of the value that it waits for are in the slot of the load. */
+/* The first bytes of the value that it waits for are in the slot of the load, or in its memory. */
 static void req_came(struct agent_waiter *waiter, const struct agent_op *op)
 {
     struct agent_req *req = container_of(waiter, struct agent_req, waiter);
     const struct shm_complete part = {
-        .tag = req->tag, .slot = op->slot, .value_bytes = op->arrived_bytes, .part = 1};
+        .tag = req->tag,
+        .version = op->arrival,
+        .slot = op->slot,
+        .value_bytes = op->arrived_bytes,
+        .part = 1,
+    };
 
     if ((req->flags & SHM_FLAG_PARTS) != 0 && op->arrived_bytes != 0)
         req->part(req, &part);

@@ -213,7 +213,9 @@ struct client_begun {
     bool is_over;                          /* the answer has to tell what else there is       */
     uint8_t head[LIMIT_SEALED_HEAD_BYTES]; /* of the value that they are of                   */
     uint64_t bytes;                        /* plain: the first ones; 0: none                  */
-    uint32_t crc;                          /* CRC32C of them, as they were copied             */
+    uint32_t crc;                          /* CRC32C of them, as they were copied, or lie in the
+                                              caller's memory                                 */
+    uint64_t arrival;                      /* direct: of which arrival; 0: they were copied   */
 };
 
 struct client_op {

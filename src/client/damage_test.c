@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "client/client_int.h"
 #include "client/client_rig.h"
 
@@ -287,20 +288,41 @@ static void assert_direct_collision(struct icms_volume *volume, uint32_t bytes, 
     atomic_store(&fake.checks, false);
 }
 
-static void a_direct_receive_of_anything_else_is_a_miss(void **state)
+/* A handle with the agent of the tests inside, and its volume; folder ends with XXXXXX. */
+static struct icms *inside_open(char *folder, struct icms_volume **out_volume)
 {
-    /* The trailer lies behind the room, on both sides of its end, and inside of it. */
-    static const uint32_t behind[] = {0, 10, LIMIT_TRAILER_BYTES, 4096};
-    char folder[] = "/tmp/icms-damage-test-XXXXXX", where[64], path[64];
-    struct icms_volume *volume = NULL;
     struct icms *icms = NULL;
-    struct icms_block block;
+    char where[64];
 
     fake_reset();
     assert_non_null(mkdtemp(folder));
     (void)snprintf(where, sizeof(where), "dir:%s", folder);
     assert_int_equal(icms_open(where, NULL, NULL, 0, &icms), ICMS_OK);
-    assert_int_equal(icms_volume_open(icms, "kv", NULL, 0, &volume), ICMS_OK);
+    assert_int_equal(icms_volume_open(icms, "kv", NULL, 0, out_volume), ICMS_OK);
+    return icms;
+}
+
+static void inside_close(struct icms *icms, const char *folder)
+{
+    static const char *const names[] = {"icms.lock", "volumes", "icms.store", ""};
+    char path[64];
+
+    icms_close(&icms);
+    for (int i = 0; i < 4; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        (void)remove(path);
+    }
+}
+
+static void a_direct_receive_of_anything_else_is_a_miss(void **state)
+{
+    /* The trailer lies behind the room, on both sides of its end, and inside of it. */
+    static const uint32_t behind[] = {0, 10, LIMIT_TRAILER_BYTES, 4096};
+    char folder[] = "/tmp/icms-damage-test-XXXXXX";
+    struct icms_volume *volume = NULL;
+    struct icms *icms = inside_open(folder, &volume);
+    struct icms_block block;
+
     for (size_t i = 0; i < SIZES; i++) {
         if (sizes[i] < CLIENT_DIRECT_BYTES)
             continue;
@@ -332,13 +354,73 @@ static void a_direct_receive_of_anything_else_is_a_miss(void **state)
     }
     assert_true(atomic_load(&fake.directs) > 0);
     assert_int_equal(atomic_load(&fake.directs), atomic_load(&fake.gets));
-    icms_close(&icms);
-    for (int i = 0; i < 4; i++) {
-        static const char *const names[] = {"icms.lock", "volumes", "icms.store", ""};
+    inside_close(icms, folder);
+}
 
-        (void)snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
-        (void)remove(path);
+/* How the value comes that a get waits for. In the agent's thread. */
+static enum {
+    COMES_ONCE,         /* in one arrival                                           */
+    COMES_BAD_BEFORE,   /* the second arrival mends what was wrong in the first     */
+    COMES_BAD_AFTER,    /* the second arrival damages what was right in the first   */
+    COMES_TOLD_AGAIN,   /* likewise, and the second one is told of, too             */
+    COMES_TOLD_TOO_MUCH /* the parts are longer than the value                      */
+} comes;
+
+/* Tells of so many bytes of an arrival, and gives the client's thread time to sum them: if it does
+ * so later, it sees what is there then, and the test is less strict. */
+static void arrival_told(struct fake_arriving *arriving, uint64_t arrival, uint32_t bytes)
+{
+    struct shm_complete part = *arriving->answer;
+
+    part.version = arrival;
+    part.value_bytes = bytes;
+    part.part = 1;
+    check(shm_complete_part(arriving->ring, &part));
+    if (shm_complete_publish(arriving->ring))
+        loop_event_signal(arriving->event);
+    (void)usleep(20000);
+}
+
+static bool value_comes(struct fake_arriving *arriving)
+{
+    uint8_t *byte = arriving->stored + 1000;
+    uint64_t arrival = 7;
+
+    *byte ^= comes == COMES_BAD_BEFORE;
+    arrival_told(arriving, arrival, 256 * KIB - LIMIT_TRAILER_BYTES);
+    arrival_told(arriving, arrival,
+                 comes == COMES_TOLD_TOO_MUCH ? arriving->value_bytes + 1
+                                              : 512 * KIB - LIMIT_TRAILER_BYTES);
+    if (comes == COMES_BAD_BEFORE || comes == COMES_BAD_AFTER || comes == COMES_TOLD_AGAIN) {
+        *byte ^= 1;
+        arrival = 8;
     }
+    if (comes == COMES_TOLD_AGAIN)
+        arrival_told(arriving, arrival, 256 * KIB - LIMIT_TRAILER_BYTES);
+    arriving->answer->version = arrival;
+    return true;
+}
+
+/* What was summed while it arrived counts for that arrival: the next one writes there again. */
+static void a_sum_is_of_one_arrival(void **state)
+{
+    char folder[] = "/tmp/icms-damage-test-XXXXXX";
+    struct icms_volume *volume = NULL;
+    struct icms *icms = inside_open(folder, &volume);
+    struct icms_block block;
+
+    assert_int_equal(rig_put_one(volume, 1, 1024 * KIB), ICMS_OK);
+    atomic_store(&fake.arriving, value_comes);
+    for (comes = COMES_ONCE; comes <= COMES_TOLD_TOO_MUCH; comes++) {
+        bool is_bad = comes == COMES_BAD_AFTER || comes == COMES_TOLD_AGAIN;
+
+        assert_int_equal(direct_get(volume, 1024 * KIB, 1028 * KIB, &block),
+                         is_bad ? ICMS_MISS : ICMS_OK);
+        assert_int_equal(block.reason, is_bad ? ICMS_MISS_CHECKSUM : ICMS_MISS_NONE);
+    }
+    assert_int_equal(atomic_load(&fake.parted), COMES_TOLD_TOO_MUCH + 1);
+    atomic_store(&fake.arriving, NULL);
+    inside_close(icms, folder);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, client_rig_teardown)
@@ -353,6 +435,7 @@ int main(void)
         TEST(a_value_of_another_version_is_left_alone),
         TEST(a_value_that_is_one_byte_too_long_is_refused),
         cmocka_unit_test(a_direct_receive_of_anything_else_is_a_miss),
+        cmocka_unit_test(a_sum_is_of_one_arrival),
     };
 
     return cmocka_run_group_tests_name("client-damage", tests, NULL, NULL);

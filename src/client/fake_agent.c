@@ -311,7 +311,6 @@ static void get_direct(const struct fake_block *block, const struct shm_submit *
         return;
     }
     value = malloc(stored);
-    check(value != NULL);
     memcpy(value, block->value, stored);
     value_damage(value, block->bytes);
     memcpy((void *)(uintptr_t)in->offset, value, inside);
@@ -326,17 +325,18 @@ static bool get_arrives(struct agent *agent, struct fake_client *client, struct 
     bool (*arrives)(struct fake_arriving * arriving) = atomic_load(&fake.arriving);
     const struct shm_arena *view =
         &agent->views[in->volume * agent->reactor_count + (uint32_t)(ring - client->rings)];
+    const uint8_t *stored = shm_arena_value(view, out->slot, out->value_bytes);
+    struct fake_arriving arriving = {
+        .stored = (uint8_t *)(stored != NULL ? (uintptr_t)stored : in->offset),
+        .value_bytes = out->value_bytes,
+        .answer = out,
+        .ring = ring,
+        .event = client->client_event};
 
     if ((in->flags & SHM_FLAG_PARTS) == 0 || out->status != ICMS_OK)
         return true;
     atomic_fetch_add(&fake.parted, 1);
-    return arrives == NULL ||
-           arrives(&(struct fake_arriving){
-               .stored = (uint8_t *)(uintptr_t)shm_arena_value(view, out->slot, out->value_bytes),
-               .value_bytes = out->value_bytes,
-               .answer = out,
-               .ring = ring,
-               .event = client->client_event});
+    return arrives == NULL || arrives(&arriving);
 }
 
 static void serve_get(struct agent *agent, struct fake_client *client, const struct shm_submit *in,

@@ -19,7 +19,7 @@
 #define FAKE_REACTORS 8
 #define FAKE_CLIENTS  16
 
-/* A value that is in its slot, and is said to arrive there. */
+/* A value that is in its slot, or in the client's memory, and is said to arrive there. */
 struct fake_arriving {
     uint8_t *stored; /* value and trailer */
     uint32_t value_bytes;

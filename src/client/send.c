@@ -421,7 +421,7 @@ static void send_parts(struct icms_request *request, struct client_op *op)
     op->begun = (struct client_begun){0};
     op->parts = !request->lease_wanted && block->data != NULL && block->bytes > LIMIT_PIECE_BYTES;
     if (request->volume->keys == NULL)
-        op->parts = op->parts && !op->direct && request->view->arena.sealed &&
+        op->parts = op->parts && request->view->arena.sealed &&
                     client_copy_find(request, op->block) == NULL;
     request->parts = request->parts || op->parts;
 }

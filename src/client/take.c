@@ -18,7 +18,8 @@
  * rest, the copy is the value of the answer. A piece that passes its tag is the piece of this block
  * that was sealed under the head that was read with it: it is good for the answer if the value that
  * this brings has the same head. What does not pass means nothing: the answer is taken as if
- * nothing had been begun.
+ * nothing had been begun. What an agent in this process receives in the caller's memory is summed
+ * there, and the sum counts for the arrival that it is of alone: the next one writes there again.
  *
  * Slots, operations and answers are found by the key's 16 bytes. That it is the block of this key
  * is decided here alone, by the digest in its trailer, at each get, whether or not the value was
@@ -344,9 +345,28 @@ static void take_part_copy(const struct icms_request *request, struct client_op 
     uint64_t end = u64_min(part->value_bytes, client_block_room(request, op->block));
     const uint8_t *from = shm_arena_value(shard, part->slot, (uint32_t)end);
 
+    if (op->begun.arrival != 0) /* it was to come here, and goes through the arena now */
+        op->begun = (struct client_begun){0};
     if (from == NULL || end <= op->begun.bytes)
         return;
     take_more(request, op->block, from, end, &op->begun);
+}
+
+/* An agent in this process receives it in the caller's memory, where what one arrival brought stays
+ * as it is: the sum of that is begun. The next arrival writes there again. */
+static void take_part_sum(const struct icms_request *request, struct client_op *op,
+                          const struct shm_complete *part)
+{
+    struct client_begun *begun = &op->begun;
+    uint64_t end = u64_min(part->value_bytes, op->room);
+
+    if (part->version != begun->arrival)
+        *begun = (struct client_begun){.arrival = part->version};
+    if (end <= begun->bytes)
+        return;
+    begun->crc = crc32c_add(begun->crc, client_block_memory(request, op->block) + begun->bytes,
+                            end - begun->bytes);
+    begun->bytes = end;
 }
 
 void client_op_take_part(struct icms_request *request, struct client_op *op,
@@ -354,6 +374,8 @@ void client_op_take_part(struct icms_request *request, struct client_op *op,
 {
     if (request->volume->keys != NULL)
         take_part_open(request, op, part);
+    else if (op->direct && part->slot == SHM_SLOT_NONE)
+        take_part_sum(request, op, part);
     else
         take_part_copy(request, op, part);
 }
@@ -553,6 +575,18 @@ void client_block_give_up(struct icms_request *request, size_t index, icms_err w
         client_block_done(request, index, why, ICMS_MISS_NONE);
 }
 
+/* The CRC32C of a value in the caller's memory, of which the first bytes may have been summed when
+ * they arrived. */
+static uint32_t take_direct_crc(const struct client_op *op, const uint8_t *memory)
+{
+    const struct client_begun *begun = &op->begun;
+    uint32_t value_bytes = op->answer.value_bytes;
+
+    if (begun->arrival == 0 || begun->arrival != op->answer.version || begun->bytes > value_bytes)
+        return crc32c(memory, value_bytes);
+    return crc32c_add(begun->crc, memory + begun->bytes, value_bytes - begun->bytes);
+}
+
 /* The agent received the block, with its trailer, in the caller's memory and what is behind, or
  * copied and checked it there: the value is not summed a second time then. */
 static void take_direct(struct icms_request *request, struct client_op *op)
@@ -573,7 +607,7 @@ static void take_direct(struct icms_request *request, struct client_op *op)
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
     else if (op->answer.checked == 0)
-        wrong = take_check(request, &block->key, value_bytes, crc32c(memory, value_bytes), trailer);
+        wrong = take_check(request, &block->key, value_bytes, take_direct_crc(op, memory), trailer);
     else
         wrong =
             sealed_trailer_is(trailer, block->key.digest) ? ICMS_MISS_NONE : ICMS_MISS_COLLISION;
@@ -607,6 +641,8 @@ static void take_get(struct icms_request *request, struct client_op *op)
     }
     if (source > ICMS_SOURCE_POD)
         source = ICMS_SOURCE_NONE;
+    if (op->begun.arrival != 0)
+        op->begun = (struct client_begun){0};
     place = (struct client_place){.slot = answer->slot,
                                   .value_bytes = answer->value_bytes,
                                   .lease = op->lease,

@@ -215,7 +215,9 @@ _Static_assert(sizeof(struct shm_estimate) == 16, "it lies anywhere in staging m
 
 struct shm_complete {
     uint64_t tag;
-    uint64_t version;     /* GET: of the slot when leased                */
+    uint64_t version;     /* GET: of the slot when leased. DIRECT, and its parts: which arrival in
+                             the client's memory this is of; each time that it begins anew it is
+                             another one, never 0                      */
     uint32_t slot;        /* GET: where the block lies                   */
     uint32_t value_bytes; /* GET, EXISTS (upper bound): value            */
     uint32_t status;      /* icms_err                                    */
@@ -226,7 +228,8 @@ struct shm_complete {
     uint8_t part;         /* GET with PARTS: 1: not the answer. The first value_bytes of the value
                              are in the slot, of which there is no lease: they count only as far as
                              their tags pass, or with the checksum of the whole value. Encrypted:
-                             whole pieces. Fewer than before: it arrives anew                    */
+                             whole pieces. Fewer than before: it arrives anew. With slot
+                             SHM_SLOT_NONE they are in the client's memory (DIRECT)              */
 };
 _Static_assert(sizeof(struct shm_complete) == 32, "half a cache line");
 
