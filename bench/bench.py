@@ -112,7 +112,9 @@ def run_one(program, name, arguments):
     run = subprocess.run([program, "bench", name, "--json", *options], stdout=subprocess.PIPE,
                          text=True, check=False)
     if run.returncode != 0:
-        print(f"{name}: failed; its old rows stay", file=sys.stderr)
+        why = [json.loads(line).get("why") for line in run.stdout.splitlines()[-1:]]
+        print(f"{name}: failed; its old rows stay{''.join(f': {text}' for text in why if text)}",
+              file=sys.stderr)
         return False
     head["load_after"] = os.getloadavg()[0]
     (RESULTS / f"{name}.jsonl").write_text(json.dumps(head) + "\n" + run.stdout)

@@ -396,6 +396,15 @@ typedef icms_err bench_process_fn(void *arg, struct bench_listening *listening,
                                   struct err_why *why);
 void bench_process_listens(struct bench_listening *listening, uint16_t port);
 
+/* In the new process: listens on a port of 127.0.0.1, says so, and takes one connection. -1: it
+ * failed, why says with what. */
+int bench_process_accept(struct bench_listening *listening, struct err_why *why);
+
+/* In this one: the connection to it, blocking; out_fd is to be closed also after an error, unless
+ * it is -1. */
+icms_err bench_process_connect(const struct bench_process *process, struct err_why *why,
+                               int *out_fd) ICMS_MUST_CHECK;
+
 /* Forks; this process may have no other threads now. Returns when it listens; what it failed with
  * otherwise. The new one has the memory of this one, and dies with it. */
 icms_err bench_process_start(const char *name, bench_process_fn *body, void *arg,
@@ -450,6 +459,23 @@ icms_err bench_tcp_run(struct bench_side *side, const struct bench_work *work, u
                        struct bench_slice *slice, struct err_why *why);
 pid_t bench_tcp_server(const struct bench_tcp *tcp);
 void bench_tcp_free(struct bench_tcp **tcp);
+
+/* ---- raw streaming (raw_stream.c) ------------------------------------------------------------ */
+
+/* Values that a process reads from a file in parts and sends over one connection while it reads on,
+ * one value at a time: how soon a value can be there that is sent while it is read. */
+struct bench_stream;
+
+/* Forks. As many values of this size, whole pieces, lie one after the other at the begin of the
+ * file.
+ */
+#define BENCH_STREAM_PIECE ((uint32_t)256 << 10)
+icms_err bench_stream_new(const char *path, uint64_t count, uint32_t size, struct err_why *why,
+                          struct bench_stream **out_stream) ICMS_MUST_CHECK;
+
+/* A side, for loads at depth 1. */
+struct bench_side bench_stream_side(struct bench_stream *stream);
+void bench_stream_free(struct bench_stream **stream);
 
 /* ---- programs of others (tool.c) --------------------------------------------------------------
  */

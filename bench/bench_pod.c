@@ -29,6 +29,7 @@
 #define POD_TCP_BYTES   ((uint64_t)256 << 20) /* of values that raw TCP moves round */
 #define POD_P50_BYTES   ((uint32_t)1 << 20)   /* values that are sent while they are read: */
 #define POD_P50_PART    0.8                   /* their latency, of disk and TCP one by one */
+#define POD_P50_STREAM  1.1                   /* and of a bare program that streams them   */
 
 /* A pod and what uses it. */
 struct pod_side {
@@ -40,6 +41,7 @@ struct pod_side {
     struct bench_pool pool;                 /* what raw TCP moves                           */
     struct bench_tcp *tcp;                  /* the other part of what is possible           */
     struct bench_figures tcp_figures[2][2]; /* by operation and place of the depth          */
+    struct bench_stream *stream;            /* what streaming can gain; NULL: small values  */
 };
 
 static icms_err pod_slice(struct bench_side *base, const struct bench_work *work, uint64_t ns,
@@ -93,15 +95,20 @@ static icms_err pod_put(void *owner, uint64_t count, struct err_why *why)
     return ICMS_OK;
 }
 
+/* Values that both sides are filled with. */
+static uint64_t pod_values(const struct pod_side *side, const struct bench_files *files)
+{
+    uint64_t extents = bench_disk_extents(files->disk, side->size);
+
+    return files->bytes < (uint64_t)1 << 30 ? extents / 2 : extents * 7 / 10;
+}
+
 /* Fills both sides with the same values, in turns. */
 static icms_err pod_fill(const struct bench_opts *opts, struct pod_side *side,
                          struct bench_files *files, struct err_why *why)
 {
-    uint64_t extents = bench_disk_extents(files->disk, side->size);
-
-    side->engine.trail = (struct bench_trail){
-        .count = files->bytes < (uint64_t)1 << 30 ? extents / 2 : extents * 7 / 10,
-        .kept = 2 * POD_ARENA_SLOTS};
+    side->engine.trail =
+        (struct bench_trail){.count = pod_values(side, files), .kept = 2 * POD_ARENA_SLOTS};
     return bench_files_fill(opts, files, side->size, side->engine.trail.count, pod_put, side, why);
 }
 
@@ -147,6 +154,12 @@ static icms_err pod_tcp_measure(const struct bench_opts *opts, struct pod_side *
     return err;
 }
 
+/* Whether this load is judged by its latency: a large one, alone. */
+static bool pod_is_streamed(const struct pod_side *side, const struct bench_work *work)
+{
+    return work->op == BENCH_GET && work->depth == 1 && side->stream != NULL;
+}
+
 /* What the whole way may cost: disk, TCP and two checksums, of which raw TCP has one. */
 static void pod_goals(const struct pod_side *side, const struct bench_work *work,
                       const struct bench_figures *tcp, struct bench_row *row)
@@ -157,11 +170,37 @@ static void pod_goals(const struct pod_side *side, const struct bench_work *work
     if (work->op == BENCH_GET && work->depth > 1)
         row->ratio_goal = 0.92;
     row->cpu_goal = factor * (row->ceiling.cpu_s_per_gb + tcp->cpu_s_per_gb + crc);
-    if (work->op == BENCH_GET && work->depth == 1 && side->size >= POD_P50_BYTES)
+    if (pod_is_streamed(side, work))
         row->p50_goal_us = POD_P50_PART * (row->ceiling.p50_us + tcp->p50_us);
     bench_row_extra(row, "crc_cpu_s_per_gb", crc);
     bench_row_extra(row, "tcp_cpu_s_per_gb", tcp->cpu_s_per_gb);
     bench_row_extra(row, "tcp_p50_us", tcp->p50_us);
+}
+
+/* The same loads by a bare program that streams them from the raw disk's file. It goes on where the
+ * raw disk was, and that where it ended: what one of them just read the host may have in memory. */
+static icms_err pod_stream_measure(const struct bench_opts *opts, struct pod_side *side,
+                                   struct bench_side *raw, const struct bench_work *work,
+                                   struct bench_row *row, struct err_why *why)
+{
+    struct bench_side stream = bench_stream_side(side->stream);
+    struct bench_row bare = {.bench = "pod", .variant = ""};
+    struct bench_opts less = *opts;
+    icms_err err;
+
+    less.slices = (opts->slices + 1) / 2;
+    stream.trail->next = raw->trail->next;
+    err = bench_compare(&less, work, NULL, &stream, &bare, why);
+    raw->trail->next = stream.trail->next;
+    if (err == ICMS_OK && bare.subject.errors > 0)
+        return err_set(why, ICMS_IO, "raw stream: %llu of %llu loads failed",
+                       (unsigned long long)bare.subject.errors,
+                       (unsigned long long)bare.subject.ops);
+    if (err != ICMS_OK || bare.subject.p50_us <= 0)
+        return err;
+    bench_row_extra(row, "stream_p50_us", bare.subject.p50_us);
+    bench_row_goal(row, "p50_of_stream", row->subject.p50_us / bare.subject.p50_us, POD_P50_STREAM);
+    return ICMS_OK;
 }
 
 static icms_err pod_row(const struct bench_opts *opts, struct pod_side *side,
@@ -176,8 +215,11 @@ static icms_err pod_row(const struct bench_opts *opts, struct pod_side *side,
     if (err != ICMS_OK)
         return err;
     pod_goals(side, work, tcp, &row);
-    opts->row(opts->arg, &row);
-    return ICMS_OK;
+    if (pod_is_streamed(side, work))
+        err = pod_stream_measure(opts, side, &raw, work, &row, why);
+    if (err == ICMS_OK)
+        opts->row(opts->arg, &row);
+    return err;
 }
 
 /* All depths of one operation through one variant. */
@@ -205,6 +247,7 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
 {
     static const char *const variants[] = {"inprocess", "daemon"};
     uint32_t depths[2], depth_count = bench_depths(opts, depths);
+    char raw_path[BENCH_PATH_BYTES + 8];
     icms_err err = bench_pool_new(side->size, POD_TCP_BYTES, why, &side->pool);
 
     if (err == ICMS_OK)
@@ -213,6 +256,10 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
         err = pod_tcp_measure(opts, side, why);
     bench_tcp_free(&side->tcp);
     bench_pool_free(&side->pool);
+    (void)snprintf(raw_path, sizeof(raw_path), "%s/raw-0", files->dir);
+    if (err == ICMS_OK && side->size >= POD_P50_BYTES && side->size % BENCH_STREAM_PIECE == 0 &&
+        bench_wants_op(opts, BENCH_GET))
+        err = bench_stream_new(raw_path, pod_values(side, files), side->size, why, &side->stream);
     if (err == ICMS_OK)
         err = bench_engine_init(&side->engine, side->size, why);
     if (err == ICMS_OK)
@@ -234,6 +281,7 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
         }
     bench_rig_down(&side->rig);
     bench_engine_fini(&side->engine);
+    bench_stream_free(&side->stream);
     return err;
 }
 

@@ -426,6 +426,37 @@ static void test_raw_tcp_sees_wrong_bytes(void **state)
     bench_pool_free(&pool);
 }
 
+/* A value of more than a part and one of less; a file that is shorter than it should be ends the
+ * stream. */
+static void test_raw_stream_moves_whole_values(void **state)
+{
+    char path[] = "bench_test.stream.XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    for (uint32_t size = 256 << 10; size <= 4 << 20; size *= 16) {
+        struct bench_work work = {.op = BENCH_GET, .size_bytes = size, .depth = 1};
+        struct bench_slice slice = {.ops = 0};
+        struct bench_stream *stream;
+        struct bench_side side;
+        struct err_why why;
+
+        assert_int_equal(bench_file_make(path, 2 * size, &why), ICMS_OK);
+        assert_int_equal(bench_stream_new(path, 2, size, &why, &stream), ICMS_OK);
+        side = bench_stream_side(stream);
+        assert_int_equal(side.run(&side, &work, 5000000, &slice, &why), ICMS_OK);
+        assert_in_range(slice.ops, 1, UINT64_MAX);
+        assert_int_equal(slice.errors, 0);
+        assert_int_equal(slice.verified, slice.ops * size);
+        assert_in_range(slice.wall_ns, 5000000, UINT64_MAX);
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(side.run(&side, &work, 5000000, &slice, &why), ICMS_RESET);
+        bench_stream_free(&stream);
+    }
+    (void)close(fd);
+    (void)unlink(path);
+}
+
 static icms_err process_fails(void *arg, struct bench_listening *listening, struct err_why *why)
 {
     return err_set(why, ICMS_NO_SPACE, "%s", (const char *)arg);
@@ -511,6 +542,7 @@ int main(void)
         cmocka_unit_test(test_gen_open_loop_counts_waiting),
         cmocka_unit_test(test_gen_counts),
         cmocka_unit_test(test_raw_tcp_sees_wrong_bytes),
+        cmocka_unit_test(test_raw_stream_moves_whole_values),
         cmocka_unit_test(test_a_process_that_fails_says_why),
         cmocka_unit_test(test_instructions_are_counted),
         cmocka_unit_test(test_options_are_checked),

@@ -7,12 +7,16 @@
  * along. A process dies with the one that forked it, or when bench_process_end kills it; it holds
  * nothing that has to be given back.
  */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +53,43 @@ void bench_process_listens(struct bench_listening *listening, uint16_t port)
 
     (void)!write(listening->fd, &report, sizeof(report));
     (void)close(listening->fd);
+}
+
+int bench_process_accept(struct bench_listening *listening, struct err_why *why)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(address);
+    int on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    if (fd < 0 || bind(fd, (struct sockaddr *)(void *)&address, bytes) != 0 || listen(fd, 1) != 0 ||
+        getsockname(fd, (struct sockaddr *)(void *)&address, &bytes) != 0) {
+        (void)err_set(why, err_from_errno(errno), "cannot listen on 127.0.0.1: %s",
+                      strerror(errno));
+        return -1;
+    }
+    bench_process_listens(listening, ntohs(address.sin_port));
+    fd = accept(fd, NULL, NULL);
+    if (fd < 0)
+        (void)err_set(why, err_from_errno(errno), "no connection: %s", strerror(errno));
+    else
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return fd;
+}
+
+icms_err bench_process_connect(const struct bench_process *process, struct err_why *why,
+                               int *out_fd)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                  .sin_port = htons(process->port)};
+    int on = 1;
+
+    *out_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*out_fd < 0 || connect(*out_fd, (struct sockaddr *)(void *)&address, sizeof(address)) != 0)
+        return err_set(why, err_from_errno(errno), "cannot connect to 127.0.0.1:%u: %s",
+                       process->port, strerror(errno));
+    (void)setsockopt(*out_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return ICMS_OK;
 }
 
 icms_err bench_process_start(const char *name, bench_process_fn *body, void *arg,

@@ -11,10 +11,7 @@
  *
  * The client runs on the thread of bench_run, the server in a process of its own.
  */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -119,18 +116,11 @@ static void server_run(struct bench_tcp *tcp, int fd)
 
 static icms_err server_body(void *arg, struct bench_listening *listening, struct err_why *why)
 {
-    struct bench_tcp *tcp = arg;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof(address);
-    int on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = bench_process_accept(listening, why);
 
-    if (fd < 0 || bind(fd, (struct sockaddr *)(void *)&address, bytes) != 0 || listen(fd, 1) != 0 ||
-        getsockname(fd, (struct sockaddr *)(void *)&address, &bytes) != 0)
-        return err_set(why, err_from_errno(errno), "raw TCP: cannot listen: %s", strerror(errno));
-    bench_process_listens(listening, ntohs(address.sin_port));
-    fd = accept(fd, NULL, NULL);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    server_run(tcp, fd);
+    if (fd < 0)
+        return ICMS_IO;
+    server_run(arg, fd);
     return ICMS_OK;
 }
 
@@ -186,20 +176,6 @@ icms_err bench_tcp_run(struct bench_side *side, const struct bench_work *work, u
     return fine ? ICMS_OK : err_set(why, ICMS_RESET, "raw TCP: the connection broke");
 }
 
-static icms_err client_connect(struct bench_tcp *tcp, struct err_why *why)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                  .sin_port = htons(tcp->server.port)};
-    int on = 1;
-
-    tcp->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (tcp->fd < 0 || connect(tcp->fd, (struct sockaddr *)(void *)&address, sizeof(address)) != 0)
-        return err_set(why, err_from_errno(errno), "raw TCP: cannot connect: %s", strerror(errno));
-    (void)setsockopt(tcp->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    return ICMS_OK;
-}
-
 icms_err bench_tcp_new(const struct bench_pool *pool, uint32_t depth_max, struct err_why *why,
                        struct bench_tcp **out_tcp)
 {
@@ -221,7 +197,7 @@ icms_err bench_tcp_new(const struct bench_pool *pool, uint32_t depth_max, struct
     if (err == ICMS_OK)
         err = bench_process_start("raw-tcp", server_body, tcp, why, &tcp->server);
     if (err == ICMS_OK)
-        err = client_connect(tcp, why);
+        err = bench_process_connect(&tcp->server, why, &tcp->fd);
     if (err != ICMS_OK) {
         bench_tcp_free(&tcp);
         return err;
