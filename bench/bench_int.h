@@ -396,9 +396,9 @@ typedef icms_err bench_process_fn(void *arg, struct bench_listening *listening,
                                   struct err_why *why);
 void bench_process_listens(struct bench_listening *listening, uint16_t port);
 
-/* In the new process: listens on a port of 127.0.0.1, says so, and takes one connection. -1: it
- * failed, why says with what. */
-int bench_process_accept(struct bench_listening *listening, struct err_why *why);
+/* In the new process: listens on a port of 127.0.0.1, says so, and takes one connection. */
+icms_err bench_process_accept(struct bench_listening *listening, struct err_why *why,
+                              int *out_fd) ICMS_MUST_CHECK;
 
 /* In this one: the connection to it, blocking; out_fd is to be closed also after an error, unless
  * it is -1. */

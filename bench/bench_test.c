@@ -426,15 +426,16 @@ static void test_raw_tcp_sees_wrong_bytes(void **state)
     bench_pool_free(&pool);
 }
 
-/* A value of more than a part and one of less; a file that is shorter than it should be ends the
- * stream. */
+/* Values of one piece, of the most parts, and of whole eighths; a file that is shorter than it
+ * should be ends the stream. */
 static void test_raw_stream_moves_whole_values(void **state)
 {
     char path[] = "bench_test.stream.XXXXXX";
     int fd = mkstemp(path);
 
     assert_true(fd >= 0);
-    for (uint32_t size = 256 << 10; size <= 4 << 20; size *= 16) {
+    for (uint32_t pieces = 1; pieces <= 16; pieces += pieces == 1 ? 14 : 1) {
+        uint32_t size = pieces * BENCH_STREAM_PIECE;
         struct bench_work work = {.op = BENCH_GET, .size_bytes = size, .depth = 1};
         struct bench_slice slice = {.ops = 0};
         struct bench_stream *stream;

@@ -55,25 +55,22 @@ void bench_process_listens(struct bench_listening *listening, uint16_t port)
     (void)close(listening->fd);
 }
 
-int bench_process_accept(struct bench_listening *listening, struct err_why *why)
+icms_err bench_process_accept(struct bench_listening *listening, struct err_why *why, int *out_fd)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof(address);
     int on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
 
     if (fd < 0 || bind(fd, (struct sockaddr *)(void *)&address, bytes) != 0 || listen(fd, 1) != 0 ||
-        getsockname(fd, (struct sockaddr *)(void *)&address, &bytes) != 0) {
-        (void)err_set(why, err_from_errno(errno), "cannot listen on 127.0.0.1: %s",
-                      strerror(errno));
-        return -1;
-    }
+        getsockname(fd, (struct sockaddr *)(void *)&address, &bytes) != 0)
+        return err_set(why, err_from_errno(errno), "cannot listen on 127.0.0.1: %s",
+                       strerror(errno));
     bench_process_listens(listening, ntohs(address.sin_port));
-    fd = accept(fd, NULL, NULL);
-    if (fd < 0)
-        (void)err_set(why, err_from_errno(errno), "no connection: %s", strerror(errno));
-    else
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    return fd;
+    *out_fd = accept(fd, NULL, NULL);
+    if (*out_fd < 0)
+        return err_set(why, err_from_errno(errno), "no connection: %s", strerror(errno));
+    (void)setsockopt(*out_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return ICMS_OK;
 }
 
 icms_err bench_process_connect(const struct bench_process *process, struct err_why *why,

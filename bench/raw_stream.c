@@ -24,9 +24,9 @@
 #include "base/crc.h"
 #include "bench/bench_int.h"
 
-#define STREAM_PARTS     8 /* of a value                          */
-#define STREAM_AT_A_TIME 2 /* of those are with the device        */
-#define STREAM_PARTS_MAX (STREAM_PARTS + 1)
+#define STREAM_PARTS     8                  /* of a value                          */
+#define STREAM_AT_A_TIME 2                  /* of those are with the device        */
+#define STREAM_PARTS_MAX (2 * STREAM_PARTS) /* a value of 15 pieces has 15 */
 
 struct bench_stream {
     char path[BENCH_PATH_BYTES + 32]; /* the file                                          */
@@ -121,6 +121,7 @@ static bool value_stream(struct stream_server *server, int fd, uint64_t n)
     uint32_t parts = (server->size + server->part_bytes - 1) / server->part_bytes;
     uint32_t asked = 0, sent = 0, busy = 0;
 
+    check(parts <= STREAM_PARTS_MAX);
     memset(server->here, 0, sizeof(server->here));
     while (sent < parts) {
         int done;
@@ -162,11 +163,11 @@ static icms_err server_body(void *arg, struct bench_listening *listening, struct
     if (server.file < 0)
         return err_set(why, err_from_errno(errno), "%s: cannot be opened: %s", stream->path,
                        strerror(errno));
-    fd = bench_process_accept(listening, why);
-    while (fd >= 0 && recv(fd, &n, sizeof(n), MSG_WAITALL) == sizeof(n))
+    err = bench_process_accept(listening, why, &fd);
+    while (err == ICMS_OK && recv(fd, &n, sizeof(n), MSG_WAITALL) == sizeof(n))
         if (!value_stream(&server, fd, n))
             break;
-    return fd >= 0 ? ICMS_OK : ICMS_IO;
+    return err;
 }
 
 /* ---- the client ------------------------------------------------------------------------------ */

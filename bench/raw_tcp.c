@@ -116,12 +116,12 @@ static void server_run(struct bench_tcp *tcp, int fd)
 
 static icms_err server_body(void *arg, struct bench_listening *listening, struct err_why *why)
 {
-    int fd = bench_process_accept(listening, why);
+    int fd;
+    icms_err err = bench_process_accept(listening, why, &fd);
 
-    if (fd < 0)
-        return ICMS_IO;
-    server_run(arg, fd);
-    return ICMS_OK;
+    if (err == ICMS_OK)
+        server_run(arg, fd);
+    return err;
 }
 
 /* ---- the client ------------------------------------------------------------------------------ */
