@@ -479,6 +479,28 @@ uint64_t rig_prestage(struct rig_client *client, uint32_t n, uint64_t timeout_ns
     return rig_submit(client, &entry);
 }
 
+bool rig_hint(struct rig_client *client, uint32_t n, uint64_t need_ns, uint32_t hint, uint8_t flags)
+{
+    enum { AT = 3u << 20 }; /* in staging memory, behind what puts use */
+    const struct shm_complete *answer;
+    struct shm_submit entry;
+    uint8_t *memory = client->ring.staging + AT;
+
+    rig_entry(client, &entry, SHM_OP_PRESTAGE, 0, n, 2000 * RIG_MS);
+    entry.key_length = 0;
+    memset(entry.key, 0, sizeof(entry.key));
+    entry.offset = AT;
+    entry.bytes = 1;
+    entry.lease = hint;
+    entry.flags = flags;
+    entry.aside = rig_now_ns(client->rig) + need_ns;
+    rig_put_key(memory, 0, n);
+    memory[sizeof(struct shm_key)] = 0xee;
+    answer = rig_wait(client, rig_submit(client, &entry));
+    check(answer != NULL && answer->status == ICMS_OK);
+    return memory[sizeof(struct shm_key)] == ICMS_MISS_NONE;
+}
+
 uint64_t rig_put(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
                  uint8_t flags, uint64_t timeout_ns)
 {

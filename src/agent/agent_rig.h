@@ -154,6 +154,10 @@ uint64_t rig_get(struct rig_client *client, uint32_t volume, uint32_t n, uint32_
                  uint64_t timeout_ns);
 /* Into the agent's memory, of volume 0. */
 uint64_t rig_prestage(struct rig_client *client, uint32_t n, uint64_t timeout_ns);
+/* A hint of block n of volume 0, which will be asked for then (from now). hint: shm_hint(). Whether
+ * the agent took it, or, with SHM_FLAG_FORGET, took it back. */
+bool rig_hint(struct rig_client *client, uint32_t n, uint64_t need_ns, uint32_t hint,
+              uint8_t flags);
 uint64_t rig_put(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
                  uint8_t flags, uint64_t timeout_ns);
 uint64_t rig_op(struct rig_client *client, uint8_t op, uint32_t volume, uint32_t n,

@@ -11,8 +11,8 @@
  * tier LOCAL: LOADING -> hint_write -> WRITING -> hint_written -> READY; what is in memory is not
  * loaded, and what the drive has is READY. What ends it earlier: its deadline (hint_timer),
  * agent_hint_cancel, and misses. A pin (pin.c) stays READY when it is read, and is QUEUED again
- * when its block goes; what keeps it from its block for now makes it rest, QUEUED and out of the
- * line (hint_rest_or_end).
+ * when its block goes. What keeps a hint from its block for a while makes it rest, QUEUED and out
+ * of the line (hint_rest).
  *
  * Whose turn it is: each user of a volume (struct hint_share) has a heap of its hints, and waits in
  * the line with one link while the heap is not empty. One that cannot go on is held until the retry
@@ -32,12 +32,8 @@
 /* Hints that are looked at before others have their turn. */
 #define HINT_RUN_MAX 32
 
-/* Loads of hints in flight, in bytes of the arena, while there are other loads, and while there are
- * none; one of any size goes. A load counts as HINT_LOAD_BYTES at least, so that hints of blocks
- * that do not exist are few, too. */
-#define HINT_BUSY_BYTES ((uint64_t)2 << 20)
-#define HINT_IDLE_BYTES ((uint64_t)16 << 20)
-#define HINT_LOAD_BYTES ((uint64_t)64 << 10)
+/* How long hints rest whose server has to answer loads of others first. */
+#define HINT_REST_NS ((uint64_t)500 * 1000 * 1000)
 
 /* How soon it is looked again for what hints wait for. */
 #define HINT_RETRY_NS ((uint64_t)2 * 1000 * 1000)
@@ -268,6 +264,18 @@ static void hint_end_wasted(struct agent_hint *hint, enum agent_hint_end end)
     hint_end(hint, end);
 }
 
+/* It has its turn again after that time. */
+static void hint_rest(struct agent_hint *hint, uint64_t rest_ns)
+{
+    struct agent_reactor *reactor = hint->shard->reactor;
+
+    check(hint->slot == SHM_SLOT_NONE && hint->kept_bytes == 0);
+    hint_dequeue(hint);
+    hint_state_set(hint, HINT_QUEUED);
+    loop_timer_start(reactor->loop, &hint->timer,
+                     u64_min(hint_until_ns(hint), reactor_now_ns(reactor) + rest_ns));
+}
+
 /* Its block cannot be brought now: a pin has its turn again in a while. Otherwise, and when a pin
  * is over, that is the end. */
 static void hint_rest_or_end(struct agent_hint *hint, enum agent_hint_end end)
@@ -275,15 +283,10 @@ static void hint_rest_or_end(struct agent_hint *hint, enum agent_hint_end end)
     uint64_t now_ns = reactor_now_ns(hint->shard->reactor);
 
     if (hint->pin_ns == 0 || hint->wanted == 0 || hint->identity != hint->shard->identity ||
-        agent_pin_is_over(hint, now_ns)) {
+        agent_pin_is_over(hint, now_ns))
         hint_end_wasted(hint, end);
-        return;
-    }
-    check(hint->slot == SHM_SLOT_NONE && hint->kept_bytes == 0);
-    hint_dequeue(hint);
-    hint_state_set(hint, HINT_QUEUED);
-    loop_timer_start(hint->shard->reactor->loop, &hint->timer,
-                     u64_min(hint->pin_ns, now_ns + AGENT_PIN_LOOK_NS));
+    else
+        hint_rest(hint, AGENT_PIN_LOOK_NS);
 }
 
 /* READY: its block is asked for. A pin stays. */
@@ -382,17 +385,22 @@ static void hint_look(struct agent_hint *hint)
     hint_keep_arm(hint);
 }
 
-/* QUEUED, WRITING: too late, or a pin has rested. READY: nobody asked for it, or a pin looks for
- * its block, or is over. */
+/* LOADING: it is overdue. QUEUED, WRITING: too late, or it has rested. READY: nobody asked for it,
+ * or a pin looks for its block, or is over. */
 static void hint_timer(struct loop_timer *timer)
 {
     struct agent_hint *hint = container_of(timer, struct agent_hint, timer);
-    bool is_pin =
-        hint->pin_ns != 0 && !agent_pin_is_over(hint, reactor_now_ns(hint->shard->reactor));
+    uint64_t now_ns = reactor_now_ns(hint->shard->reactor);
+    bool is_pin = hint->pin_ns != 0 && !agent_pin_is_over(hint, now_ns);
 
+    if (hint->state == HINT_LOADING) {
+        agent_hint_load_overdue(hint);
+        prestage_run_send(hint->shard->reactor->prestage);
+        return;
+    }
     if (hint->state == HINT_WRITING)
         hint_leave_write(hint);
-    if (hint->state == HINT_QUEUED && is_pin)
+    if (hint->state == HINT_QUEUED && now_ns < hint_until_ns(hint))
         hint_queue(hint);
     else if (hint->state != HINT_READY)
         hint_end_wasted(hint, AGENT_HINT_DROPPED);
@@ -589,9 +597,7 @@ static uint64_t hint_wake(struct agent_waiter *waiter, struct agent_op *op)
     check(hint->state == HINT_LOADING && op != NULL);
     hint_give_place(hint);
     if (hint->is_own) {
-        prestage->drive_loads -= hint->share->tier == ICMS_TIER_LOCAL;
-        check(prestage->window_bytes >= hint->window_bytes);
-        prestage->window_bytes -= hint->window_bytes;
+        loop_timer_stop(prestage->reactor->loop, &hint->timer);
         agent_hint_load_ended(hint, op);
         if (op->err == ICMS_OK)
             counter_add(&shard->prestage.load_bytes, op->value_bytes);
@@ -614,18 +620,6 @@ static uint64_t hint_wake(struct agent_waiter *waiter, struct agent_op *op)
     return 0;
 }
 
-/* Whether a load of so many bytes may go now. */
-static bool prestage_has_credit(const struct agent_prestage *prestage, uint64_t bytes)
-{
-    const struct agent_reactor *reactor = prestage->reactor;
-    uint64_t bytes_max = reactor->ops_used[IO_CLASS_LOAD] > 0 ? HINT_BUSY_BYTES : HINT_IDLE_BYTES;
-
-    if (line_first(&reactor->wait_op[IO_CLASS_LOAD]) != NULL ||
-        line_first(&reactor->wait_op[IO_CLASS_PRESTAGE]) != NULL)
-        return false;
-    return prestage->window_bytes == 0 || prestage->window_bytes + bytes <= bytes_max;
-}
-
 /* Begins a load for a hint. False: there is nothing to do it with now. */
 static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
 {
@@ -634,13 +628,20 @@ static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
     bool is_kept = !is_for_drive && hint->pin_ns == 0;
     uint64_t space = hint->space != 0 ? hint->space : agent_shard_load_bytes(shard, &hint->key);
     uint64_t bytes = agent_shard_extent_bytes(shard, space);
-    uint64_t window_bytes = u64_max(bytes, HINT_LOAD_BYTES);
+    enum hint_credit credit = agent_hint_credit(hint, bytes);
     struct agent_op *op;
-    uint32_t slot;
+    uint32_t slot = SHM_SLOT_NONE;
 
-    if (!prestage_has_credit(prestage, window_bytes))
+    if (credit == HINT_CREDIT_NONE)
         return false;
-    slot = SHM_SLOT_NONE;
+    if (credit == HINT_CREDIT_OVERDUE) {
+        hint_rest(hint, HINT_REST_NS);
+        return true;
+    }
+    if (credit == HINT_CREDIT_OTHERS) {
+        share_hold(prestage, hint->share);
+        return true;
+    }
     if (line_first(&shard->wait_slot) == NULL && (!is_kept || agent_hint_may_keep(hint, bytes)))
         slot = agent_shard_slot_take_hint(shard, space);
     if (slot == SHM_SLOT_NONE) {
@@ -657,15 +658,12 @@ static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
     op->is_reload = hint->space != 0;
     op->once = hint->once;
     /* a get that joins it has a timer of its own */
-    op->deadline_ns = agent_hint_load_begun(hint, hint_until_ns(hint));
-    hint->window_bytes = window_bytes;
-    prestage->window_bytes += window_bytes;
+    op->deadline_ns = agent_hint_load_begun(hint, hint_until_ns(hint), bytes);
     hint_wait(hint, op, true);
+    loop_timer_start(prestage->reactor->loop, &hint->timer, hint->overdue_ns);
     if (is_kept)
         agent_hint_keep(hint, agent_shard_slot_bytes(shard, slot));
-    if (is_for_drive)
-        prestage->drive_loads++;
-    else
+    if (!is_for_drive)
         hint_drive_read(shard, &hint->key);
     line_charge(&prestage->lines[hint->share->tier], hint->share->number, bytes);
     agent_op_start(op);

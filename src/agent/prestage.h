@@ -11,12 +11,15 @@
  *
  * Never ahead of loads. A hint is loaded with class prestage, in a queue pair of its own, while no
  * request waits for an operation or for space, within a window of bytes that is smaller while loads
- * are in flight. It evicts no block that another hint keeps. A load of a key that is in flight is
- * joined, whoever began it; a get joins the load of a hint, which goes on as a load then.
+ * are in flight, and a part of it for each enclosure. It evicts no block that another hint keeps. A
+ * load of a key that is in flight is joined, whoever began it; a get joins the load of a hint,
+ * which goes on as a load then.
  *
  * In time. A hint whose block cannot arrive by its deadline, by what loads from that server take,
  * is dropped before it is loaded (prestage_pace.c). The load of a hint may last as long as the hint
- * has time, and not only as long as that of a get: on a slow path large blocks arrive, too.
+ * has time, and not only as long as that of a get: on a slow path large blocks arrive, too. After a
+ * second it is out of the window, and further hints from that server rest: one that does not answer
+ * holds up the others of its users for a second.
  *
  * Kept. A block that arrived is not evicted until it is read, or until AGENT_HINT_GRACE_NS after
  * its deadline. Such blocks take 1 / AGENT_KEPT_SHARE of the shard's memory at most, its users with

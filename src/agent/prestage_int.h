@@ -40,16 +40,27 @@ struct hint_share {
 #define HINT_PACE_DRIVE LIMIT_ENCLOSURES
 #define HINT_PACES      (HINT_PACE_DRIVE + 1)
 
-/* What loads of hints lately took there: prestage_pace.c. */
+/* What loads of hints lately took there, and those in flight: prestage_pace.c. */
 struct hint_pace {
-    uint64_t load_ns; /* about; 0: not known                                                      */
-    uint64_t at_ns;   /* when one was begun or ended last                                         */
+    uint64_t load_ns;       /* about; 0: not known                                                */
+    uint64_t at_ns;         /* when one was begun or ended last                                   */
+    uint64_t load_bytes;    /* in flight                                                          */
+    uint64_t overdue_bytes; /* of them                                                            */
+};
+
+/* Whether a load may begin for a hint. */
+enum hint_credit {
+    HINT_CREDIT,         /* it may                                                                */
+    HINT_CREDIT_OVERDUE, /* its server has not answered what it was asked long ago                */
+    HINT_CREDIT_OTHERS,  /* its server has enough to do: for a hint from another one it may       */
+    HINT_CREDIT_NONE,    /* for none                                                              */
 };
 
 struct agent_hint {
     enum hint_state state;
-    bool is_own; /* LOADING: its load was begun for it                                */
-    bool once;   /* the block will be read once at most, as all of its user say who want it   */
+    bool is_own;     /* LOADING: its load was begun for it                                */
+    bool is_overdue; /* LOADING, is_own: it takes long, and is not in the window          */
+    bool once;       /* the block will be read once at most, as all of its user say who want it   */
     struct agent_shard *shard;
     struct agent_user_share *user;
     uint32_t user_number; /* user->number: it belongs to nobody who has the place later         */
@@ -64,10 +75,11 @@ struct agent_hint {
     uint64_t first_ns;       /* the earliest of theirs, by which it has its turn */
     uint64_t asked_ns;       /* when a get came before the block; 0: none did                     */
     uint64_t begun_ns;       /* LOADING, is_own: when                                             */
+    uint64_t overdue_ns;     /* LOADING, is_own: from when on                                     */
     struct hint_pace *pace;  /* LOADING, is_own: of where its block is to come from               */
     uint64_t late_ns;        /* READY: it arrived so long after its deadline                      */
     uint64_t space;          /* bytes that the stored block needs; 0: nobody said                 */
-    uint64_t window_bytes;   /* LOADING, is_own: of the window                                    */
+    uint64_t load_bytes;     /* LOADING, is_own: that it counts                                   */
     uint64_t kept_bytes;     /* of the arena: reserved, LOADING; or kept, READY                   */
     uint64_t pin_ns;         /* until when it is pinned; 0: it is no pin                          */
     uint64_t pinned_bytes;   /* of the tier, that it counts                                       */
@@ -95,9 +107,9 @@ struct agent_prestage {
     struct line lines[HINT_TIERS]; /* shares of a tier that have something QUEUED                 */
     void *line_memory[HINT_TIERS];
     struct list held;      /* shares that cannot go on                                        */
-    uint64_t window_bytes; /* of loads in flight                                              */
+    uint64_t window_bytes; /* of loads in flight that are not overdue                         */
     struct hint_pace paces[HINT_PACES];
-    uint32_t drive_loads;   /* in flight, for the drive                                        */
+    uint32_t drive_loads;   /* of them, for the drive                                          */
     uint32_t drive_writes;  /* hints that are WRITING                                          */
     bool drive_refused;     /* the write budget refused the last one                           */
     uint64_t drive_from_ns; /* and nothing is begun before that                               */
@@ -109,8 +121,13 @@ struct agent_prestage {
 /* About how long a load of the hint takes if it is begun now; 0: nobody knows. */
 uint64_t agent_hint_load_ns(const struct agent_hint *hint);
 
-/* Its own load begins, and may last until then, which is returned; it is over. */
-uint64_t agent_hint_load_begun(struct agent_hint *hint, uint64_t until_ns);
+/* Whether a load of so many bytes may begin for it. */
+enum hint_credit agent_hint_credit(const struct agent_hint *hint, uint64_t bytes);
+
+/* Its own load of so many bytes begins, and may last until then, which is returned; it was not
+ * answered by overdue_ns; it is over. */
+uint64_t agent_hint_load_begun(struct agent_hint *hint, uint64_t until_ns, uint64_t bytes);
+void agent_hint_load_overdue(struct agent_hint *hint);
 void agent_hint_load_ended(struct agent_hint *hint, const struct agent_op *op);
 
 /* Whether a hint may keep so many bytes. What gives its place to it stays until it is evicted as

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * agent/prestage_pace.c: how long the load of a hint takes, for prestage.c: whether a block can
- * still arrive, and how long its load may wait.
+ * still arrive, how long its load may wait, and how many are in flight.
  *
  * Called on the reactor's loop.
  *
@@ -12,6 +12,13 @@
  * A server that nothing is loaded from says nothing new. So what is expected is halved with each
  * HINT_HALVE_NS since the last load of a hint was begun or ended there: a slow server gets a hint
  * now and then, and no burst of them.
+ *
+ * Loads in flight are few, so that hints slow no load down and leave operations and memory to
+ * others: of all servers together (the window), and of each. One that takes HINT_OVERDUE_NS is as
+ * good as lost, and slows nothing down: it leaves the window. So a server that does not answer, or
+ * hardly, holds the hints for others up for that long and not until its loads end; and while it has
+ * HINT_OVERDUE_BYTES of such loads, its hints rest. What it can hold is bounded by what is in
+ * flight to one server.
  */
 #include "agent/agent_int.h"
 #include "agent/prestage_int.h"
@@ -20,6 +27,19 @@
 #define HINT_AVERAGE 8
 
 #define HINT_HALVE_NS ((uint64_t)1000 * 1000 * 1000)
+
+/* Loads of hints in flight, in bytes of the arena: in the window while there are other loads, and
+ * while there are none; from one server; one of any size goes. A load counts as HINT_LOAD_BYTES at
+ * least, so that hints of blocks that do not exist are few, too. */
+#define HINT_BUSY_BYTES   ((uint64_t)2 << 20)
+#define HINT_IDLE_BYTES   ((uint64_t)16 << 20)
+#define HINT_SERVER_BYTES ((uint64_t)4 << 20)
+#define HINT_LOAD_BYTES   ((uint64_t)64 << 10)
+
+/* How long a load is in the window at most, and how much of a server may be out of it before its
+ * hints rest. */
+#define HINT_OVERDUE_NS    ((uint64_t)1000 * 1000 * 1000)
+#define HINT_OVERDUE_BYTES ((uint64_t)1 << 20)
 
 /* A load may take so long where nothing is known, and so many times what is expected. A command
  * that is never answered has its block for so long. */
@@ -70,17 +90,64 @@ uint64_t agent_hint_load_ns(const struct agent_hint *hint)
            u64_min((now_ns - pace->at_ns) / HINT_HALVE_NS, 63);
 }
 
-uint64_t agent_hint_load_begun(struct agent_hint *hint, uint64_t until_ns)
+enum hint_credit agent_hint_credit(const struct agent_hint *hint, uint64_t bytes)
 {
-    uint64_t now_ns = reactor_now_ns(hint->shard->reactor), bytes, most_ns;
+    const struct agent_reactor *reactor = hint->shard->reactor;
+    const struct agent_prestage *prestage = reactor->prestage;
+    uint64_t bytes_max = reactor->ops_used[IO_CLASS_LOAD] > 0 ? HINT_BUSY_BYTES : HINT_IDLE_BYTES;
     const struct estimate *estimate;
-    struct hint_pace *pace = hint_pace(hint, &estimate, &bytes);
+    uint64_t expected_bytes;
+    const struct hint_pace *pace = hint_pace(hint, &estimate, &expected_bytes);
 
-    most_ns = u64_max(HINT_LOAD_NS, HINT_LOAD_TIMES * pace_ns(pace, estimate, bytes, now_ns));
+    bytes = u64_max(bytes, HINT_LOAD_BYTES);
+    if (pace->overdue_bytes >= HINT_OVERDUE_BYTES)
+        return HINT_CREDIT_OVERDUE;
+    if (line_first(&reactor->wait_op[IO_CLASS_LOAD]) != NULL ||
+        line_first(&reactor->wait_op[IO_CLASS_PRESTAGE]) != NULL)
+        return HINT_CREDIT_NONE;
+    if (prestage->window_bytes != 0 && prestage->window_bytes + bytes > bytes_max)
+        return HINT_CREDIT_NONE;
+    if (pace->load_bytes != 0 && pace->load_bytes + bytes > HINT_SERVER_BYTES)
+        return HINT_CREDIT_OTHERS;
+    return HINT_CREDIT;
+}
+
+uint64_t agent_hint_load_begun(struct agent_hint *hint, uint64_t until_ns, uint64_t bytes)
+{
+    struct agent_prestage *prestage = hint->shard->reactor->prestage;
+    uint64_t now_ns = reactor_now_ns(hint->shard->reactor), expected_bytes, most_ns;
+    const struct estimate *estimate;
+    struct hint_pace *pace = hint_pace(hint, &estimate, &expected_bytes);
+
+    most_ns =
+        u64_max(HINT_LOAD_NS, HINT_LOAD_TIMES * pace_ns(pace, estimate, expected_bytes, now_ns));
     hint->begun_ns = pace->at_ns = now_ns;
+    hint->overdue_ns = now_ns + HINT_OVERDUE_NS;
+    hint->is_overdue = false;
     hint->pace = pace;
+    hint->load_bytes = u64_max(bytes, HINT_LOAD_BYTES);
+    pace->load_bytes += hint->load_bytes;
+    prestage->window_bytes += hint->load_bytes;
+    prestage->drive_loads += hint->share->tier == ICMS_TIER_LOCAL;
     return u64_max(now_ns + (uint64_t)hint->shard->agent->opts.load_deadline_ms * 1000000,
                    u64_min(until_ns, now_ns + most_ns));
+}
+
+static void hint_leave_window(const struct agent_hint *hint)
+{
+    struct agent_prestage *prestage = hint->shard->reactor->prestage;
+
+    check(prestage->window_bytes >= hint->load_bytes);
+    prestage->window_bytes -= hint->load_bytes;
+    prestage->drive_loads -= hint->share->tier == ICMS_TIER_LOCAL;
+}
+
+void agent_hint_load_overdue(struct agent_hint *hint)
+{
+    check(hint->is_own && !hint->is_overdue);
+    hint_leave_window(hint);
+    hint->is_overdue = true;
+    hint->pace->overdue_bytes += hint->load_bytes;
 }
 
 void agent_hint_load_ended(struct agent_hint *hint, const struct agent_op *op)
@@ -89,6 +156,11 @@ void agent_hint_load_ended(struct agent_hint *hint, const struct agent_op *op)
     uint64_t now_ns = reactor_now_ns(hint->shard->reactor), took_ns = now_ns - hint->begun_ns;
     bool is_late = op->err != ICMS_OK && op->reason == ICMS_MISS_DEADLINE;
 
+    if (hint->is_overdue)
+        pace->overdue_bytes -= hint->load_bytes;
+    else
+        hint_leave_window(hint);
+    pace->load_bytes -= hint->load_bytes;
     pace->at_ns = now_ns;
     if (is_late)
         pace->load_ns = u64_max(pace->load_ns, took_ns);

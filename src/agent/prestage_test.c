@@ -752,6 +752,8 @@ static void a_user_over_its_part_gives_places_to_another(void **state)
     for (uint32_t n = 100; n < 100 + kept; n++)
         there += rig_in_arena(other, KV, n);
     assert_in_range(there, kept / 2 - 1, kept / 2 + 1);
+    assert_true(stats_of(rig)->kept_bytes * AGENT_KEPT_SHARE <=
+                rig_stats(rig)->volumes[KV].arena_bytes);
     for (uint32_t n = 0; n < 32; n++)
         still += rig_load(hoarder, KV, n, BYTES);
     assert_true(still >= kept / 2 - 1);
