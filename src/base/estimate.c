@@ -24,6 +24,7 @@ void estimate_forget(struct estimate *estimate)
     counter_set(&estimate->rate_ns, 0);
     counter_set(&estimate->rate_bytes, 0);
     estimate->firsts = estimate->rates = estimate->surprises = 0;
+    estimate->was_alone = false;
 }
 
 static uint64_t bounded_ns(double ns)
@@ -164,14 +165,18 @@ void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint6
 
 static uint64_t average(uint64_t average, uint64_t value, uint32_t count)
 {
-    double weight = 1.0 / (double)u64_min(count, ESTIMATE_MEMORY);
+    double weight = 1.0 / (double)u64_min(count, ESTIMATE_FIRSTS);
 
     return (uint64_t)((double)average + ((double)value - (double)average) * weight);
 }
 
-static void first_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns)
+static void first_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns, bool was_alone)
 {
-    estimate->firsts = (uint32_t)u64_min((uint64_t)estimate->firsts + 1, ESTIMATE_MEMORY);
+    if (was_alone && !estimate->was_alone) {
+        estimate->was_alone = true;
+        estimate->firsts = 0;
+    }
+    estimate->firsts = (uint32_t)u64_min((uint64_t)estimate->firsts + 1, ESTIMATE_FIRSTS);
     counter_set(&estimate->first_ns,
                 u64_max(average(estimate->first_ns, took_ns, estimate->firsts), 1));
     counter_set(&estimate->first_bytes, average(estimate->first_bytes, bytes, estimate->firsts));
@@ -188,6 +193,16 @@ static void rate_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns
     counter_set(&estimate->rate_ns, u64_min(estimate->rate_ns + took_ns, ESTIMATE_NS_MAX));
     counter_set(&estimate->rate_bytes,
                 u64_min(estimate->rate_bytes + bytes, ESTIMATE_BYTES_MAX * ESTIMATE_MEMORY));
+}
+
+/* What is not its bytes in the time that a load takes alone; 0: nothing is known. */
+static uint64_t latency_ns(const struct estimate *estimate)
+{
+    double ns = (double)estimate->first_ns -
+                (double)estimate->first_bytes * pace(estimate->first_ns, estimate->first_bytes,
+                                                     estimate->rate_ns, estimate->rate_bytes);
+
+    return ns > 0 ? (uint64_t)ns : 0;
 }
 
 /* What this load says is all that is known from now on: it took so long with all that was ahead of
@@ -215,9 +230,11 @@ enum verdict {
 /* Loads that were asked for before all was dropped are compared with what was known before, and say
  * nothing new. */
 static enum verdict judge(struct estimate *estimate, const struct estimate_load *load,
-                          uint64_t took_ns)
+                          uint64_t took_ns, bool is_alone)
 {
     if (load->expected_ns == ESTIMATE_UNKNOWN || load->asked_ns < estimate->dropped_ns)
+        return AS_EXPECTED;
+    if (is_alone && estimate->firsts > 0 && !estimate->was_alone && took_ns < load->expected_ns)
         return AS_EXPECTED;
     if (took_ns / 2 <= load->expected_ns && took_ns >= load->expected_ns / 2) {
         estimate->surprises = 0;
@@ -226,12 +243,20 @@ static enum verdict judge(struct estimate *estimate, const struct estimate_load 
     return ++estimate->surprises < ESTIMATE_SURPRISES ? SURPRISE : CHANGED;
 }
 
+/* Whether it is known what the first value of several takes that is not their rate: from loads that
+ * were alone, or in the rate. */
+static bool has_first(const struct estimate *estimate)
+{
+    return estimate->was_alone || (estimate->firsts == 0 && estimate->rate_ns != 0);
+}
+
 /* What the end of a load teaches. */
 static void learn(struct estimate *estimate, const struct estimate_load *load, bool came,
                   uint64_t came_bytes, uint64_t now_ns)
 {
     uint64_t took_ns = now_ns - load->asked_ns;
-    enum verdict verdict = judge(estimate, load, took_ns);
+    bool is_alone = estimate->came_ns == 0 && estimate->in_flight == 0;
+    enum verdict verdict = judge(estimate, load, took_ns, is_alone);
 
     if (verdict == CHANGED)
         begin_anew(estimate, load, came, now_ns);
@@ -239,10 +264,12 @@ static void learn(struct estimate *estimate, const struct estimate_load *load, b
         return;
     else if (!came && estimate->first_ns + estimate->rate_ns == 0)
         begin_anew(estimate, load, false, now_ns);
-    else if (came && estimate->came_ns == 0)
-        first_add(estimate, came_bytes, took_ns);
-    else if (came)
+    else if (came && estimate->came_ns != 0)
         rate_add(estimate, came_bytes, now_ns - u64_max(estimate->came_ns, load->asked_ns));
+    else if (came && (is_alone || !has_first(estimate)))
+        first_add(estimate, came_bytes, took_ns, is_alone);
+    else if (came)
+        rate_add(estimate, came_bytes, took_ns - u64_min(latency_ns(estimate), took_ns - 1));
 }
 
 uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *load,

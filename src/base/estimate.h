@@ -8,16 +8,19 @@
  *   server idle:                 first_ns + (bytes - first_bytes) / rate
  *   busy, nothing has come yet:  the same, less the time since it became busy
  *   busy, values come:           (bytes in flight + bytes) / rate
- * first_ns and first_bytes are averages over loads that were the first of a busy interval. The rate
- * is what came in busy intervals since the value before, or since it was asked for if that was
- * later, over the time that this took; it is the bandwidth where that is the bottleneck, and what a
- * window of loads gets where latency is. Without a rate the first loads stand for it, which expects
- * too much time and never too little.
+ * first_ns and first_bytes are averages over loads that were alone. Until one was, the first of
+ * several stands for them, which may take more: those that share a server may all come late, and
+ * together. The rate is what came in busy intervals since the value before, or since it was asked
+ * for if that was later, over the time that this took; the first of several took its latency, too,
+ * which is left out. It is the bandwidth where that is the bottleneck, and what a window of loads
+ * gets where latency is. Without a rate the first loads stand for it, which expects too much time
+ * and never too little.
  *
- * Memory. Averages are over the last ESTIMATE_MEMORY loads or ESTIMATE_MEMORY_NS of busy time,
- * whichever is more. After ESTIMATE_SURPRISES loads in a row that took more than twice, or less
- * than half, of what was expected, all that was learnt before is dropped: the server is not what it
- * was.
+ * Memory. first_ns and first_bytes are averages over the last ESTIMATE_FIRSTS loads, the rate is
+ * one over the last ESTIMATE_MEMORY or ESTIMATE_MEMORY_NS of busy time, whichever is more: of
+ * several that are asked for together, the first are slow and the last are fast. After
+ * ESTIMATE_SURPRISES loads in a row that took more than twice, or less than half, of what was
+ * expected, all that was learnt before is dropped: the server is not what it was.
  *
  * What counts. A load that ended with its value. One that ended at its deadline took longer than
  * that: it counts when more was expected of the server, which then is as fast as if the value had
@@ -40,7 +43,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ESTIMATE_MEMORY    16
+#define ESTIMATE_FIRSTS    16
+#define ESTIMATE_MEMORY    64
 #define ESTIMATE_MEMORY_NS ((uint64_t)50 * 1000 * 1000)
 #define ESTIMATE_SURPRISES 3
 #define ESTIMATE_ERRORS    32
@@ -72,9 +76,10 @@ struct estimate {
     uint64_t came_ns;                    /* when a value came last since then; 0: none did     */
     uint64_t came_bytes;                 /* that came since then                               */
     /* learnt */
-    uint64_t first_ns, first_bytes; /* averages of first loads; counters; first_ns 0: none     */
+    uint64_t first_ns, first_bytes; /* averages of loads alone; counters; first_ns 0: none     */
     uint64_t rate_ns, rate_bytes;   /* sums of what followed them; counters; rate_ns 0: none   */
     uint32_t firsts, rates;         /* how many there are in them                              */
+    bool was_alone;                 /* false: they are firsts of several                       */
     uint32_t surprises;             /* in a row                                                */
     uint64_t dropped_ns;            /* when all was dropped last                               */
     /* judged */

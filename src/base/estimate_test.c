@@ -280,6 +280,38 @@ static void single_loads_promise_nothing(void **state)
     is_within(expected_ns, batch(&server, 32, 64 * KIB), 30);
 }
 
+/* A server that begins with all that it is asked for: the first of several comes late, and the
+ * others right behind it. What one takes alone is another matter, whichever is seen first. */
+static void several_together_and_one_alone_are_both_learnt(void **state)
+{
+    enum { LEARNT = 4 };
+
+    (void)state;
+    for (int alone_first = 0; alone_first < 2; alone_first++) {
+        struct server server;
+        uint64_t expected_ns, took_ns;
+
+        server_init(&server, MS, (uint64_t)1000 * 1000 * 1000, 5);
+        if (alone_first)
+            windowed(&server, 4, 1, 2 * MIB);
+        for (int i = 0; i < 12; i++) {
+            server.latency_ns = 30 * MS;
+            expected_ns = estimate_ns(&server.estimate, 64 * MIB, server.now_ns);
+            took_ns = batch(&server, 32, 2 * MIB);
+            if (i >= LEARNT)
+                is_within(expected_ns, took_ns, 25);
+            server.latency_ns = MS;
+            server.now_ns += S;
+            expected_ns = estimate_ns(&server.estimate, 2 * MIB, server.now_ns);
+            took_ns = batch(&server, 1, 2 * MIB);
+            if (i >= LEARNT)
+                is_within(expected_ns, took_ns, 25);
+            server.now_ns += S;
+        }
+        assert_true(estimate_error(&server.estimate) <= 250);
+    }
+}
+
 /* A load that is not answered for long makes one busy interval of all others: what passes between
  * two of these is not what they take. */
 static void a_load_that_stays_makes_no_others_slow(void **state)
@@ -495,6 +527,7 @@ int main(void)
         cmocka_unit_test(groups_are_judged_as_a_whole),
         cmocka_unit_test(groups_that_miss_are_left_out),
         cmocka_unit_test(single_loads_promise_nothing),
+        cmocka_unit_test(several_together_and_one_alone_are_both_learnt),
         cmocka_unit_test(a_load_that_stays_makes_no_others_slow),
         cmocka_unit_test(queues_count),
         cmocka_unit_test(changes_are_noticed_soon),
