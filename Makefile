@@ -70,11 +70,14 @@ check-gpu: all
 bench-hot: all
 	@bench/bench_hot.py --build $(BUILD) --json $(BUILD)/hot.json $(if $(BENCH_DIR),--dir $(BENCH_DIR))
 
-# Load or compute, on throttled paths to a real pod, by a model of an engine or by llama.cpp.
+# Load or compute, on throttled paths to a real pod, by a model of an engine, with small and large
+# prefixes, or by llama.cpp.
 bench-choice: all
 	@$(if $(LLAMA),tools/deps.sh demo)
 	@bench/bench_choice.py --build $(BUILD) $(if $(LLAMA),--llama) \
 		--json $(BUILD)/choice$(if $(LLAMA),-llama).json $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(CHOICE)
+	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --block-kib 2048 --paths 0,10000000,0 \
+		--rounds 2 --full-rounds 12 --json $(BUILD)/choice-large.json $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
 
 bench-engines: ROUNDS = 7
 bench-engines: all

@@ -17,9 +17,9 @@ of a prefix; how far the time of these loads was from what was expected, nine of
 which does not tell; and the same as the agent sees it (`icms status`).
 
 Bars: on paths of 1 MB/s, 10 MB/s and at full bandwidth the choice takes at most 1.1 times as long as the
-faster of the two others, as a median, and in each of the first prompts, where the faster one takes more than 0.1 s;
-else each of the first prompts takes at most 5 ms longer than that. Nine of ten prefixes take what was said within
-30 %. Exit status 1 if one is missed.
+faster of the two others, as a median. Each of the first prompts takes at most 1.1 times as long as the slowest
+by the faster way, and where that takes less than 0.1 s at most 5 ms longer than 1.1 times its median. Nine of ten
+prefixes take what was said within 30 %. Exit status 1 if one is missed.
 
        bench_choice.py --check: whether rows are judged by these bars, and options; nothing is measured
 """
@@ -51,7 +51,7 @@ SHORT_S, SHORT_MOST_S = 0.1, 0.005  # where the faster way takes less, the first
 PATH_LEAST = 50  # bytes a second: the proxy sends 50 pieces a second
 MODEL = {"block_kib": 128, "prefill": 2000}  # defaults that --llama has none of: both are what llama.cpp has
 # Defaults with --llama: two to three minutes on two cores.
-LLAMA = {"paths": "0,1000000,10000000,0", "rounds": 5, "full_rounds": 5, "learn": 4, "block_tokens": 8}
+LLAMA = {"paths": "0,1000000,10000000,0,10000000", "rounds": 5, "full_rounds": 5, "learn": 4, "block_tokens": 8}
 
 
 def count_in(word):
@@ -74,7 +74,7 @@ def options(words):
     parser.add_argument("--llama", action="store_true",
                         help="llama.cpp as the engine, which demo/build.sh builds into --build; defaults are then "
                              + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in LLAMA.items()))
-    parser.add_argument("--paths", type=paths_in, default="0,1000000,10000000,0,1000000",
+    parser.add_argument("--paths", type=paths_in, default="0,1000000,10000000,0,10000000,1000000,0",
                         help="bytes a second of the path to the enclosure, one after the other; 0: not throttled "
                              "(%(default)s)")
     parser.add_argument("--rounds", type=count_in, default=4, help="prompts of each way on a throttled path (%(default)s)")
@@ -121,11 +121,19 @@ class Model:
         self.errors = []  # of prefixes that were loaded whole: of what was expected
         self.rooms = [bytearray(given.block_bytes) for _ in range(given.blocks)]
         self.compute(given.blocks)  # what an engine has done before it has a prefix
+        self.use_memory()
 
     def close(self):
         self.movers.close()
         for client in self.clients:
             client.close()
+
+    def use_memory(self):
+        """Memory of the agent and of the engine is not new when the first prompt comes. It teaches nothing of paths."""
+        for i in range(2):
+            names = self.names(f"memory {i}")
+            assert self.volume.put(names, [self.value] * len(names), deadline_ms=60000).ok
+            assert self.volume.get(names, self.rooms, deadline_ms=60000).ok
 
     def names(self, prompt):
         return [f"{prompt} block {i}" for i in range(self.given.blocks)]
@@ -213,21 +221,22 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
             rows[way].append(engine.serve(prompts_of(number, way, rounds)[i], way))
     means = {way: statistics.median(seconds for seconds, _ in rows[way]) for way in WAYS}
     best = min(means["load"], means["compute"])
+    slowest = max(seconds for seconds, _ in rows["load" if means["load"] == best else "compute"])
     errors = engine.errors
     return {"bytes_per_s": bytes_per_s, "estimate": estimate_of(agent),
             **{f"{way}_s": means[way] for way in WAYS}, "choice_of_best": means["choice"] / best,
             "loaded": [ready for _, ready in rows["choice"]],
             "prefixes": len(errors), "prefix_error_p90": nine_of_ten(errors),
             "load_spread_p90": nine_of_ten([abs(seconds - means["load"]) / means["load"] for seconds, _ in rows["load"]]),
-            "slowest_of_best": max(seconds for seconds, _ in rows["load" if means["load"] == best else "compute"]) / best,
+            "slowest_of_best": slowest / best,
             "first_of_best": [seconds / best for seconds, _ in first],
-            "first_too_late": sum(is_too_late(seconds, best) for seconds, _ in first),
+            "first_too_late": sum(is_too_late(seconds, best, slowest) for seconds, _ in first),
             "first_loaded": [ready for _, ready in first]}
 
 
-def is_too_late(seconds, best):
-    """One of the first prompts, where the faster way takes best seconds."""
-    return seconds > best * CHOICE_MOST + (SHORT_MOST_S if best < SHORT_S else 0)
+def is_too_late(seconds, best, slowest):
+    """One of the first prompts, where the faster way takes best seconds as a median, and slowest at most."""
+    return seconds > (best * CHOICE_MOST + SHORT_MOST_S if best < SHORT_S else slowest * CHOICE_MOST)
 
 
 def nine_of_ten(errors):
@@ -242,7 +251,7 @@ def run(given):
     paths = given.paths
     prefix = given.blocks * given.block_bytes
     drive = max(256, 2 * len(paths) * (max(given.rounds, given.full_rounds) * 3 + given.learn) * prefix >> 20)
-    memory = max(32, 2 * prefix >> 20)
+    memory = max(32, 2 * prefix >> 20)  # Model.use_memory fills it
     volume = {"name": "kv", "value_max": f"{(given.block_bytes >> 20) + 1}MiB", "memory_max": f"{memory}MiB"}
     print(f"prefixes of {prefix / 1e6:.1f} MB, {given.blocks * given.block_tokens} tokens", flush=True)
     with tempfile.TemporaryDirectory(prefix="icms-", dir=given.dir) as name, pod.Pod(given.build, name) as p:
@@ -302,8 +311,8 @@ def check():
                           ({"prefix_error_p90": 0.31}, True), ({"prefixes": 0, "prefix_error_p90": None}, False)):
         if bool(missed([well, {**well, **change}])) != fails:
             sys.exit(f"{change} is not judged by its bar")
-    for seconds, best, late in ((1.1, 1, False), (1.11, 1, True), (0.0159, 0.01, False), (0.0161, 0.01, True)):
-        if is_too_late(seconds, best) != late:
+    for seconds, best, late in ((1.31, 1, False), (1.33, 1, True), (0.0159, 0.01, False), (0.0161, 0.01, True)):
+        if is_too_late(seconds, best, best * 1.2) != late:
             sys.exit(f"a first prompt of {seconds} s beside {best} s is not judged by its bar")
     for words, good in ((["--llama"], True), (["--llama", "--block-tokens", "7"], False),
                         (["--llama", "--blocks", "992"], False), (["--llama", "--blocks", "991"], True),

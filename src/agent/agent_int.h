@@ -37,8 +37,14 @@
 #define AGENT_CLIENT_REQS 1024 /* requests of one client in flight; more wait in its ring */
 #define AGENT_OPS         2048 /* operations of one loop in flight; more requests wait             */
 #define AGENT_OPS_OTHERS  (AGENT_OPS / 4) /* of them, of each class but loads */
-#define AGENT_TAKE_MAX    32 /* entries taken from a ring at a time                              */
-#define AGENT_TAKE_ROUND  8  /* such takes before others have their turn                         */
+
+/* The value of a load may come so much later than its deadline, for who asks for it again, of loads
+ * that begin while there are so few. */
+#define AGENT_LATE_NS  ((uint64_t)1000 * 1000 * 1000)
+#define AGENT_LATE_OPS (AGENT_OPS / 8)
+
+#define AGENT_TAKE_MAX   32 /* entries taken from a ring at a time                              */
+#define AGENT_TAKE_ROUND 8  /* such takes before others have their turn                         */
 #define AGENT_TAKE_BYTES                                                                           \
     ((uint64_t)16 << 20)      /* bytes to copy or to verify, likewise              */
 #define AGENT_EVICT_MAX    8  /* windows evicted at a time: one look at the leases serves all     */

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "agent/agent_int.h"
 #include "agent/agent_rig.h"
 #include "agent/extent.h"
 #include "base/bytes.h"
@@ -567,6 +568,76 @@ static void a_join_does_not_shorten_a_deadline(void **state)
     rig_free(rig);
 }
 
+/* Its enclosure is slower than its deadline: what is on its way then is there for the next one, and
+ * is asked for and sent once. */
+static void what_comes_late_is_there_for_the_next_get(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t tag, began_ns = rig_now_ns(rig);
+
+    for (uint32_t n = 1; n <= 2; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    rig->fake[0]->delay_ns = 300 * MS;
+    tag = rig_get(client, KV, 1, 0, 100 * MS);
+    (void)rig_get(client, KV, 2, 1, 100 * MS);
+    assert_miss(rig_wait(client, tag), ICMS_MISS_DEADLINE);
+    assert_in_range(rig_now_ns(rig) - began_ns, 99 * MS, 105 * MS);
+    tag = rig_get(client, KV, 1, 0, 1000 * MS); /* joins it */
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+    assert_in_range(rig_now_ns(rig) - began_ns, 300 * MS, 310 * MS);
+    rig_run(rig, 10 * MS);
+    assert_true(rig_in_arena(client, KV, 2)); /* which nobody waited for */
+    assert_int_equal(rig->fake[0]->retrieves, 2);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* But not for ever: an enclosure that keeps it holds nothing of the agent, nor who asks again. */
+static void what_does_not_come_is_asked_for_again(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t tag;
+
+    rig_flash(rig, 0, KV, 1, BYTES);
+    rig->fake[0]->hold = true;
+    tag = rig_get(client, KV, 1, 0, 100 * MS);
+    assert_miss(rig_wait(client, tag), ICMS_MISS_DEADLINE);
+    rig->fake[0]->hold = false;
+    tag = rig_get(client, KV, 1, 0, 2000 * MS);
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+    assert_int_equal(rig->fake[0]->retrieves, 2);
+    rig->fake[0]->hold = true;
+    for (uint32_t n = 100; n < 200; n++)
+        (void)rig_get(client, KV, n, SHM_SLOT_NONE, 100 * MS);
+    rig_run(rig, 1200 * MS);
+    assert_int_equal(rig->agent->reactors[0].ops_used[IO_CLASS_LOAD], 0);
+    assert_int_equal(rig_stats(rig)->volumes[KV].slots_used, 1);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Where much is in flight, operations are for those that somebody waits for. */
+static void late_loads_keep_no_others_out(void **state)
+{
+    struct rig_opts opts = {.enclosures = 4, .slots = 4096, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+
+    for (uint32_t i = 0; i < 4; i++)
+        rig->fake[i]->hold = true;
+    for (uint32_t n = 0; n < 900; n++)
+        (void)rig_get(client, KV, n, SHM_SLOT_NONE, 100 * MS);
+    rig_run(rig, 50 * MS);
+    assert_int_equal(rig->agent->reactors[0].ops_used[IO_CLASS_LOAD], 900);
+    rig_run(rig, 100 * MS);
+    assert_in_range(rig->agent->reactors[0].ops_used[IO_CLASS_LOAD], AGENT_LATE_OPS / 2,
+                    AGENT_LATE_OPS);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 static void canceled_requests_are_answered_once(void **state)
 {
     for (uint32_t loops = 1; loops <= 3; loops += 2) {
@@ -878,6 +949,9 @@ int main(void)
         cmocka_unit_test(stores_over_the_backlog_are_shed),
         cmocka_unit_test(every_request_is_answered_by_its_deadline),
         cmocka_unit_test(a_join_does_not_shorten_a_deadline),
+        cmocka_unit_test(what_comes_late_is_there_for_the_next_get),
+        cmocka_unit_test(what_does_not_come_is_asked_for_again),
+        cmocka_unit_test(late_loads_keep_no_others_out),
         cmocka_unit_test(canceled_requests_are_answered_once),
         cmocka_unit_test(a_dead_enclosure_is_excluded_within_a_second),
         cmocka_unit_test(a_get_that_nobody_can_answer_takes_no_io),

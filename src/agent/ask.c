@@ -231,6 +231,15 @@ static icms_err enclosure_op_send(struct agent_op *op)
     return ICMS_INVALID;
 }
 
+/* What is on its way when its deadline passes is not thrown away: who asks for the block again soon
+ * waits with this load. Not while much is in flight, nor where the memory is the client's; hints
+ * have deadlines of their own (prestage_pace.c). */
+static bool op_may_be_late(const struct agent_op *op)
+{
+    return op_is_measured(op) && op->direct == NULL && !op->suspect &&
+           op->shard->reactor->ops_used[IO_CLASS_LOAD] <= AGENT_LATE_OPS;
+}
+
 static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct agent_op *op)
 {
     struct agent_shard *shard = op->shard;
@@ -251,6 +260,8 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     };
     if (shard->spec.sealed && op->kind == AGENT_OP_LOAD)
         op->u.nvmf.came = enclosure_req_came;
+    if (op_may_be_late(op))
+        op->u.nvmf.late_ns = AGENT_LATE_NS;
     if (op->direct != NULL)
         op->arrival = ++enclosure->reactor->arrivals;
     err = enclosure_op_send(op);

@@ -50,6 +50,9 @@ struct nvmf_req {
                                            much time is left                                     */
     uint32_t only_record;               /* Delete: only this one (record); 0: whatever is there  */
     uint64_t deadline_ns;               /* absolute, loop_now_ns                                 */
+    uint64_t late_ns;                   /* Retrieve: how long after the deadline the value may
+                                           come if it was sent for; the target is told of the
+                                           deadline alone                                        */
     void (*done)(struct nvmf_req *req); /* called once                                           */
     void (*came)(struct nvmf_req *req); /* Retrieve: more of the value is in memory, came_bytes of
                                            it; any number of times before done. NULL: not of
@@ -86,9 +89,10 @@ struct nvmf_req {
  *
  * At the deadline a request that is still parked, or that only waits for an answer, ends with
  * DEADLINE; its command stays reserved until the target answers. A retrieve whose data is arriving
- * ends when the rest is received elsewhere. A store that went out cannot be taken back: the target
- * may still ask for its data, so it ends when the target has answered (with what it answered) or,
- * at the latest NVMF_STORE_LATE_NS after its deadline, with the association. */
+ * ends when the rest is received elsewhere; one that may be late and was sent does so after
+ * late_ns. A store that went out cannot be taken back: the target may still ask for its data, so it
+ * ends when the target has answered (with what it answered) or, at the latest NVMF_STORE_LATE_NS
+ * after its deadline, with the association. */
 icms_err nvmf_store(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
 icms_err nvmf_retrieve(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
 icms_err nvmf_exist(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;

@@ -104,6 +104,9 @@ static void req_deadline(struct loop_timer *timer)
     if (req->state == NVMF_REQ_PARKED) {
         line_leave(&req->queue->line, req->share, &req->link);
         nvmf_req_end(req, ICMS_DEADLINE);
+    } else if (req->state == NVMF_REQ_SENT && req->late_ns != 0 && !req->late) {
+        req->late = true;
+        loop_timer_start(req->ctrl->loop, &req->timer, loop_now_ns(req->ctrl->loop) + req->late_ns);
     } else if (req->state == NVMF_REQ_SENT) {
         req_expire_sent(req);
     }
@@ -123,6 +126,8 @@ void nvmf_req_start(struct nvmf_req *req)
     struct nvmf_ctrl *ctrl = req->ctrl;
 
     check(req->state == NVMF_REQ_IDLE);
+    check(req->late_ns == 0 || req->opcode == NVME_ICMS_RETRIEVE ||
+          req->opcode == NVME_KV_RETRIEVE);
     req->state = NVMF_REQ_PARKED;
     req->cmd = NULL;
     req->late = false;
