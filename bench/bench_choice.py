@@ -9,7 +9,8 @@ another whose path to the enclosure a proxy throttles. On each path prompts are 
 of the prefix is loaded, all of it is computed, and what the adapter chooses (icms.vllm.choice, prefix_cache.c).
 Every prompt has a prefix of its own, which the agent does not have in its memory.
 
-A path begins without a warning, as when a link degrades or is repaired. Its first --learn prompts are
+The first path is a slow one: on it the memory of all processes, and their connections, are used for the first time. A
+path begins without a warning, as when a link degrades or is repaired. Its first --learn prompts are
 served by the choice alone, which has to find out by itself, and are shown by themselves, beside how much
 longer than its median the faster way itself takes at most; --rounds of each way follow. Rows: time to first
 token of each way, and that of the choice as a part of the faster of the two others, medians; what was loaded
@@ -18,8 +19,8 @@ which does not tell; and the same as the agent sees it (`icms status`).
 
 Bars: on paths of 1 MB/s, 10 MB/s and at full bandwidth the choice takes at most 1.1 times as long as the
 faster of the two others, as a median. Each of the first prompts takes at most 1.1 times as long as the slowest
-by the faster way, and where that takes less than 0.1 s at most 5 ms longer than 1.1 times its median. Nine of ten
-prefixes take what was said within 30 %. Exit status 1 if one is missed.
+by the faster way, and 5 ms more where that takes less than 0.1 s as a median. Nine of ten prefixes take what was
+said within 30 %. Exit status 1 if one is missed.
 
        bench_choice.py --check: whether rows are judged by these bars, and options; nothing is measured
 """
@@ -74,7 +75,7 @@ def options(words):
     parser.add_argument("--llama", action="store_true",
                         help="llama.cpp as the engine, which demo/build.sh builds into --build; defaults are then "
                              + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in LLAMA.items()))
-    parser.add_argument("--paths", type=paths_in, default="0,1000000,10000000,0,10000000,1000000,0",
+    parser.add_argument("--paths", type=paths_in, default="10000000,0,1000000,10000000,0,10000000,1000000,0",
                         help="bytes a second of the path to the enclosure, one after the other; 0: not throttled "
                              "(%(default)s)")
     parser.add_argument("--rounds", type=count_in, default=4, help="prompts of each way on a throttled path (%(default)s)")
@@ -236,7 +237,7 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
 
 def is_too_late(seconds, best, slowest):
     """One of the first prompts, where the faster way takes best seconds as a median, and slowest at most."""
-    return seconds > (best * CHOICE_MOST + SHORT_MOST_S if best < SHORT_S else slowest * CHOICE_MOST)
+    return seconds > slowest * CHOICE_MOST + (SHORT_MOST_S if best < SHORT_S else 0)
 
 
 def nine_of_ten(errors):
@@ -311,7 +312,7 @@ def check():
                           ({"prefix_error_p90": 0.31}, True), ({"prefixes": 0, "prefix_error_p90": None}, False)):
         if bool(missed([well, {**well, **change}])) != fails:
             sys.exit(f"{change} is not judged by its bar")
-    for seconds, best, late in ((1.31, 1, False), (1.33, 1, True), (0.0159, 0.01, False), (0.0161, 0.01, True)):
+    for seconds, best, late in ((1.31, 1, False), (1.33, 1, True), (0.0181, 0.01, False), (0.0183, 0.01, True)):
         if is_too_late(seconds, best, best * 1.2) != late:
             sys.exit(f"a first prompt of {seconds} s beside {best} s is not judged by its bar")
     for words, good in ((["--llama"], True), (["--llama", "--block-tokens", "7"], False),
