@@ -169,19 +169,18 @@ class Model:
 
     def load(self, names, compares):
         """As the adapters do: how many blocks were loaded. compares: what their option load says."""
-        from icms.vllm.choice import Choice, Prefill, patience
+        from icms.vllm.choice import Choice
 
-        prefill, tokens = self.prefill if compares else Prefill(), self.given.block_tokens
-        until = time.monotonic() + patience(len(names) * tokens, prefill, LIMIT_S)
-        there = self.wait(lambda done: self.movers.exists(self.volume, names, until, done))
-        there = names[:leading(there)]
-        choice = Choice(len(there))
-        if there and compares:
-            choice = self.wait(lambda done: self.movers.choose(self.volume, there, 1, tokens, prefill, LIMIT_S, done))
+        if compares:
+            choice = self.wait(lambda done: self.movers.match(
+                self.volume, names, 1, self.given.block_tokens, self.prefill, LIMIT_S, lambda made, _: done(made)))
+        else:
+            there = self.wait(lambda done: self.movers.exists(self.volume, names, time.monotonic() + LIMIT_S, done))
+            choice = Choice(leading(there))
         if choice.load == 0:
             return 0
         start, loaded = time.monotonic(), choice.load
-        good = self.wait(lambda done: self.movers.load(self.volume, there[:loaded], self.rooms[:loaded],
+        good = self.wait(lambda done: self.movers.load(self.volume, names[:loaded], self.rooms[:loaded],
                                                        choice.phases(loaded, 1, LIMIT_S), done))
         if choice.computing is not None and choice.seconds > 0 and all(good):
             self.errors.append(abs(time.monotonic() - start - choice.seconds) / choice.seconds)

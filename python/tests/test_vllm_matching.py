@@ -31,8 +31,8 @@ class HeldMovers:
     def exists(self, volume, names, deadline, done):
         self.found = done
 
-    def choose(self, volume, names, ranks, block_tokens, prefill, limit, done):
-        self.asked_for, self.chosen = (names, ranks), done
+    def match(self, volume, names, ranks, block_tokens, prefill, limit, done):
+        self.asked_for, self.chosen = (names(), ranks), done
 
     def load(self, volume, names, rooms, phases, done):
         self.names, self.loaded, self.phases = names, done, phases
@@ -44,15 +44,16 @@ def scheme_of(rank):
 
 
 class Matches(unittest.TestCase):
-    def setUp(self):
+    def setUp(self, steps=False):
         self.movers = HeldMovers()
         self.staging = Staging(4096, SLOTS)
         self.addCleanup(self.staging.close)
         schemes = [scheme_of(rank) for rank in range(RANKS)]
         hashes = [bytes([block]) for block in range(BLOCKS)]
-        self.prefill = Prefill()
-        self.match = Match(self.movers, self.staging, schemes, Names(schemes), hashes, 0, 60000, 16,
-                           self.prefill)
+        prefill = Prefill()
+        if steps:
+            prefill.add(64, 6.4)
+        self.match = Match(self.movers, self.staging, schemes, Names(schemes), hashes, 0, 60000, 16, prefill)
 
     def found(self):
         self.movers.found([True] * BLOCKS)
@@ -97,12 +98,11 @@ class Matches(unittest.TestCase):
         self.assertEqual(self.match.ready, 1)
 
     def test_what_is_faster_to_compute_is_not_loaded(self):
-        self.prefill.add(64, 6.4)
-        self.movers.found([True] * BLOCKS)
+        self.setUp(steps=True)
         self.assertEqual(self.movers.asked_for,
                          ([bytes([block, rank]) for block in range(BLOCKS) for rank in range(RANKS)], RANKS))
         self.assertEqual(self.staging.free, SLOTS)
-        self.movers.chosen(Choice(2, 1.0, 3.2))
+        self.movers.chosen(Choice(2, 1.0, 3.2), BLOCKS)
         self.assertEqual(self.movers.names, [b"\0\0", b"\0\1", b"\1\0", b"\1\1"])
         self.assertLess(self.movers.phases.begin().seconds, 1.2)  # and not a minute
         self.movers.loaded([True] * 4)
@@ -110,30 +110,26 @@ class Matches(unittest.TestCase):
         self.assertEqual(self.staging.free, SLOTS - 2 * RANKS)
 
     def test_nothing_is_loaded_from_a_path_that_is_too_slow(self):
-        self.prefill.add(64, 0.064)
-        self.movers.found([True] * BLOCKS)
-        self.movers.chosen(Choice(0, 0.0, 0.0))
+        self.setUp(steps=True)
+        self.movers.chosen(Choice(0, 0.0, 0.0), BLOCKS)
         self.assertTrue(self.match.over)
         self.assertEqual(self.match.ready, 0)
         self.assertEqual(self.staging.free, SLOTS)
 
     def test_a_match_that_was_dropped_meanwhile_loads_nothing(self):
-        self.prefill.add(64, 6.4)
-        self.movers.found([True] * BLOCKS)
+        self.setUp(steps=True)
         self.match.drop()
-        self.movers.chosen(Choice(BLOCKS, 0.0, 6.4))
+        self.movers.chosen(Choice(BLOCKS, 0.0, 6.4), BLOCKS)
         self.assertTrue(self.match.over)
         self.assertEqual(self.staging.free, SLOTS)
 
     def test_of_what_others_have_left_a_part_is_loaded(self):
         for free, blocks in ((5, 2), (2, 1), (1, 0), (0, 0)):
             with self.subTest(free=free):
-                self.setUp()
-                self.prefill.add(64, 6.4)
-                self.movers.found([True] * BLOCKS)
+                self.setUp(steps=True)
                 others = self.staging.take(SLOTS - free, 1)  # while the choice is made
                 self.assertEqual(self.staging.free, free)
-                self.movers.chosen(Choice(BLOCKS, 1.0, 6.4))
+                self.movers.chosen(Choice(BLOCKS, 1.0, 6.4), BLOCKS)
                 if blocks > 0:
                     self.assertEqual(self.movers.names,
                                      [bytes([block, rank]) for block in range(blocks) for rank in range(RANKS)])

@@ -15,14 +15,16 @@ import vllm_stand_ins as stand_ins
 from support import wait_for
 
 stand_ins.install()
+from icms._tables import Status  # noqa: E402
 from icms.client import Estimate, Results, Source  # noqa: E402
-from icms.errors import Error  # noqa: E402
+from icms.errors import Error, error_of  # noqa: E402
 from icms.vllm.choice import Choice, Phases, Prefill  # noqa: E402
 from icms.vllm.movers import Counts, Movers, soon  # noqa: E402
 
 BYTES = 8
 HOUR = 3600.0  # no deadline of these tests passes by itself
 OK, MISS = 0, 1
+PEER_DOWN = int(Status.PEER_DOWN)
 ABSENT, DEADLINE = 1, 4
 
 
@@ -54,7 +56,9 @@ class Held:
 
     def match_estimate(self, names, deadline_ms):
         if self.loads is None:
-            raise Error("the agent is away")
+            raise error_of(PEER_DOWN, "the agent is away")
+        if self.loads == "broken":
+            raise RuntimeError("a mistake")
         return [Estimate(seconds, None, BYTES, Source.POD) for seconds in self.loads]
 
     def start_prefetch(self, names, deadline_ms, prestage):
@@ -109,9 +113,14 @@ class Works(unittest.TestCase):
         self.rooms = [bytearray(BYTES) for _ in range(count)]
         return self.wait(lambda done: self.made.load(self.volume, names_of(count), self.rooms, phases, done))
 
-    def choose(self, count, ranks, prefill, limit=HOUR):
+    def match(self, count, ranks, prefill, limit=HOUR):
+        """The choice, and how many blocks are there."""
         self.made = self.movers()
-        return self.wait(lambda done: self.made.choose(self.volume, names_of(count), ranks, 16, prefill, limit, done))
+        return self.wait(lambda done: self.made.match(self.volume, names_of(count), ranks, 16, prefill, limit,
+                                                      lambda *told: done(told)))
+
+    def choose(self, count, ranks, prefill):
+        return self.match(count, ranks, prefill)[0]
 
 
 class Loads(Works):
@@ -221,7 +230,7 @@ class Ends(Works):
         self.made = self.movers()
         self.addCleanup(go_on.set)
         self.made.exists(self.volume, names_of(1), soon(3600000), lambda _: None)
-        self.made.choose(self.volume, names_of(1), 1, 16, Prefill(), HOUR, lambda _: None)
+        self.made.match(self.volume, names_of(1), 1, 16, Prefill(), HOUR, lambda *_: None)
         self.made.prestage(self.volume, names_of(1), lambda: HOUR)
         wait_for(lambda: len(calls) == 3)
         rooms = [bytearray(BYTES)] * 2
@@ -332,7 +341,7 @@ class Choices(Works):
         answers = queue.SimpleQueue()
 
         def choose():
-            self.made.choose(self.volume, names_of(8), 1, 16, self.prefill(), HOUR, answers.put)
+            self.made.match(self.volume, names_of(8), 1, 16, self.prefill(), HOUR, lambda choice, _: answers.put(choice))
             return answers.get(timeout=60)
 
         self.assertEqual(choose().load, 0)  # the first block missed at once, so there is only a short pause
@@ -353,10 +362,44 @@ class Choices(Works):
 
     def test_an_agent_that_is_away(self):
         self.volume.script = [DEADLINE]
-        self.assertEqual(self.choose(8, 1, self.prefill()).load, 0)
+        self.assertEqual(self.match(8, 1, self.prefill()), (Choice(0), 0))
+        self.assertEqual(self.volume.tried, [])
 
     def test_an_engine_without_steps(self):
+        self.volume.loads = [1.0] * 8
         self.assertEqual(self.choose(8, 1, Prefill()), Choice(8))
+
+    def test_what_is_not_there_is_not_chosen(self):
+        self.volume.loads = [0.0, 1.0, 1.0]  # of two ranks: the second block is not whole
+        self.assertEqual(self.match(8, 2, self.prefill()), (Choice(1, 1.0, 300.0), 1))
+        self.assertEqual(self.counts.take(), {("choices", "load"): 1, ("choices", "compute"): 0,
+                                              ("lookup_misses", "absent"): 3})
+        self.volume.loads = []
+        self.assertEqual(self.match(8, 1, self.prefill()), (Choice(0), 0))
+        self.assertEqual(self.volume.tried, [])
+
+    def test_names_are_made_on_the_thread(self):
+        self.volume.loads, self.made, threads = [1.0] * 8, self.movers(), []
+
+        def names():
+            threads.append(threading.current_thread())
+            return names_of(8)
+
+        told = self.wait(lambda done: self.made.match(self.volume, names, 1, 16, self.prefill(), HOUR,
+                                                      lambda *told: done(told)))
+        self.assertEqual((told[0].load, told[1]), (8, 8))
+        self.assertNotEqual(threads, [threading.current_thread()])
+
+    def test_a_mistake_or_the_end_finds_nothing(self):
+        self.volume.loads = "broken"
+        with self.assertLogs("nobody", "ERROR"):
+            self.assertEqual(self.match(8, 1, self.prefill()), (Choice(0), 0))
+        for names in (names_of(8), lambda: names_of(8)):
+            self.made = self.movers()
+            self.made.close()
+            told = []
+            self.made.match(self.volume, names, 1, 16, self.prefill(), HOUR, lambda *one: told.append(one))
+            self.assertEqual(told, [(Choice(0), 0)])
 
 
 if __name__ == "__main__":

@@ -706,6 +706,30 @@ class Tiers(unittest.TestCase):
         context, names = other.request(self.prompt)
         self.assertEqual(other.lookup(context, names)[0], [HIT] * CHUNKS)
 
+    def test_a_prompt_is_one_question_and_a_window_is_asked_for_chunk_by_chunk(self):
+        engine, asked = self.stored(), []
+        engine.tier._prefill.add(TOKENS, 3600.0)
+        volume = engine.tier._link.schemes[0].volume
+        for what in ("exists", "match_estimate"):
+            def told(volume, names, *, what=what, real=getattr(icms.Volume, what), **words):
+                asked.append((what, len(names)))
+                return real(volume, names, **words)
+
+            patch = unittest.mock.patch.object(icms.Volume, what, told)
+            patch.start()
+            self.addCleanup(patch.stop)
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+        self.assertEqual(asked, [("match_estimate", CHUNKS)])
+        del asked[:]
+        hole = engine.tier._requests[context.req_id].names[names[0]]
+        self.assertTrue(volume.remove([hole]).ok)
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names[::-1])[0], [HIT] * (CHUNKS - 1) + [MISS])
+        self.assertEqual(asked, [("exists", CHUNKS)])  # vLLM asks for a sliding window from its end on
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
+
     def test_a_slow_answer_is_waited_for_as_long_as_a_load(self):
         engine = self.stored()
         exists = icms.Volume.exists

@@ -9,7 +9,7 @@ nothing is known of the engine, all that is there is loaded.
 An estimate may be wrong: a path degrades or is repaired without a warning. Every wait for the tier has
 SLACK of the time that computing takes, or FLOOR_SECONDS where that is more, beyond what is expected:
 
-- the question what is there (`patience`);
+- the question what is there, and what that takes (`patience`);
 - a load, phase by phase (`Phases`), with the time to compute one block at least. What is expected within
   that time is asked for at once. Of more the first phase asks for the blocks that would be computed in that
   time, and all others wait for them: a path that became much slower costs no more than that, and is not

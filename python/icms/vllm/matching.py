@@ -2,7 +2,7 @@
 """What the scheduler's half of the connector knows of requests. No vLLM in here. Used by
 `connector`, on the scheduler's thread unless it says otherwise.
 
-Life cycle of a match: begin -> [exists] -> [choose] -> [load into staging] -> over; then taken by the request's
+Life cycle of a match: begin -> [match, or exists] -> [load into staging] -> over; then taken by the request's
 allocation, or dropped. Slots of a match that nobody wants any more go back when the tier has let go
 of them, not before.
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from ..keys import Scheme
-from .choice import Choice, Prefill, patience
+from .choice import Choice, Prefill
 from .movers import GRACE_MS, Movers, soon
 from .staging import Staging
 
@@ -49,8 +49,6 @@ class Match:
                  hashes: Sequence[bytes], first: int, deadline_ms: int, block_tokens: int,
                  prefill: Prefill) -> None:
         self.first = first
-        self._block_tokens = block_tokens
-        self._prefill = prefill
         self._deadline_ms = deadline_ms
         self._give_up = soon(3 * deadline_ms + GRACE_MS)
         self.ready = 0
@@ -64,9 +62,12 @@ class Match:
         self._lock = threading.Lock()
         self._over = False
         self._dropped = False
-        wait = patience((len(hashes) - first) * block_tokens, prefill, deadline_ms / 1000)
-        movers.exists(self._volume, lambda: [keys[0] for keys in names.of(hashes, first)],
-                      time.monotonic() + wait, self._found)
+        if prefill.seconds(1) is None:
+            movers.exists(self._volume, lambda: [keys[0] for keys in names.of(hashes, first)],
+                          time.monotonic() + deadline_ms / 1000, self._found)
+        else:
+            movers.match(self._volume, lambda: [key for keys in names.of(hashes, first) for key in keys],
+                         self._ranks, block_tokens, prefill, deadline_ms / 1000, self._chosen)
 
     @property
     def over(self) -> bool:
@@ -92,20 +93,14 @@ class Match:
 
     def _found(self, there: list[bool]) -> None:
         blocks = _leading(there)
-        keys = self._names.of(self._hashes, self.first)[:blocks]
-        blocks = self._as_many(blocks, self._staging.free // self._ranks)
-        flat = [key for block in keys[:blocks] for key in block]
-        if not flat or self._dropped or self._prefill.seconds(1) is None:
-            self._load(flat, Choice(blocks))
-            return
-        self._movers.choose(self._volume, flat, self._ranks, self._block_tokens, self._prefill,
-                            self._deadline_ms / 1000, lambda choice: self._load(flat, choice))
+        self._chosen(Choice(blocks), blocks)
 
-    def _load(self, flat: list[bytes], choice: Choice) -> None:
-        """flat: of the blocks that are there, the names of all ranks."""
+    def _chosen(self, choice: Choice, there: int) -> None:
+        """there: how many blocks there are."""
         ranks = self._ranks
+        flat = [key for block in self._names.of(self._hashes, self.first)[:there] for key in block]
         wanted = 0 if self._dropped else choice.load
-        self.slots = self._staging.take(wanted, ranks)  # others may have taken some since _found
+        self.slots = self._staging.take(wanted, ranks)
         blocks = self._as_many(wanted, len(self.slots))
         if blocks == 0:
             with self._lock:

@@ -106,46 +106,28 @@ class Movers:
         """done gets whether each block is there; False for what is not known by the deadline."""
         self._begin(self._asks, self._exists, volume, names, deadline, done)
 
-    def choose(self, volume: Volume, names: Sequence[bytes], ranks: int, block_tokens: int,
-               prefill: Prefill, limit: float, done: Callable[[Choice], None]) -> None:
-        """done gets what becomes of a prefix that is there, by `choice.decide`; limit: seconds that this
-        may take. names has for each block, in order, one a rank."""
-        blocks = len(names) // ranks
-        until = time.monotonic() + patience(blocks * block_tokens, prefill, limit)
+    def match(self, volume: Volume, names: Names, ranks: int, block_tokens: int, prefill: Prefill,
+              limit: float, done: Callable[[Choice, int], None]) -> None:
+        """done gets what becomes of the part of a prompt that is there, by `choice.decide`, and how many blocks that is,
+        from the first one on. One question tells both. limit: seconds that this may take, from now. names has for each
+        block, in order, one a rank. `exists` is for who does not compare, or asks for more than a beginning."""
+        begun = time.monotonic()
 
-        def estimate() -> list[float | None]:
-            loads: list[float | None] = [None] * len(names)
-            ms = left_ms(until)
-            try:
-                for i, one in enumerate(volume.match_estimate(names, deadline_ms=ms) if ms else ()):
-                    loads[i] = one.seconds
-            except Error:
-                pass  # not known
-            return loads[ranks - 1::ranks]
-
-        def fetch(first: int, count: int, seconds: float, deadline: float) -> int:
-            end = time.monotonic() + seconds
-            late, came = self._late, 0
-            try:
-                for i in range(first * ranks, (first + count) * ranks):
-                    late.append(volume.start_prefetch(
-                        names[i:i + 1], deadline_ms=max(1, int(min(limit, deadline) * 1000)),
-                        prestage=False))
-            except Error:
-                pass  # too many requests, or no agent: what was begun is tried
-            while late and late[0].wait(left_ms(end)) and late[0].result().ok:
-                late.pop(0)
-                came += 1
-            return came // ranks
-
-        def run(*_: Any) -> list[Choice]:
-            choice = decide(estimate, fetch, block_tokens, prefill, self._trials, until)
+        def work(_: Volume, made: Sequence[bytes]) -> list[tuple[Choice, int]]:
+            blocks = len(made) // ranks
+            until = begun + patience(blocks * block_tokens, prefill, limit)
+            loads, why = self._estimate(volume, made, until)
+            loads = loads[ranks - 1::ranks]
+            choice = decide(lambda: loads, self._fetch_of(volume, made, ranks, limit), block_tokens, prefill,
+                            self._trials, until)
             self.counts.add("choices", "load", choice.load)
-            self.counts.add("choices", "compute", blocks - choice.load)
-            return [choice]
+            self.counts.add("choices", "compute", len(loads) - choice.load)
+            if len(loads) < blocks:
+                self.counts.add("lookup_misses", why, blocks - len(loads))
+            return [(choice, len(loads))]
 
-        self._begin(self._choices, run, volume, names,
-                    lambda made: done(made[0] or Choice(0)))
+        self._begin(self._choices, work, volume, names,
+                    lambda made: done(*(made[0] if made and made[0] else (Choice(0), 0))))
 
     def load(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any], phases: Phases,
              done: Callable[[list[bool]], None], once: bool = False,
@@ -211,6 +193,36 @@ class Movers:
         """Whether something of the last trial may come still; the client lets go of what is over."""
         self._late = [one for one in self._late if not one.wait(0)]
         return bool(self._late)
+
+    def _estimate(self, volume: Volume, names: Sequence[bytes], until: float) -> tuple[list[float | None], str]:
+        """What it takes to load the names that are there, from the first one on, and why the next one is not."""
+        ms = left_ms(until)
+        if not ms:
+            return [], _LATE
+        try:
+            return [one.seconds for one in volume.match_estimate(names, deadline_ms=ms)], "absent"
+        except Error as error:
+            return [], error.status.name.lower()
+
+    def _fetch_of(self, volume: Volume, names: Sequence[bytes], ranks: int,
+                  limit: float) -> Callable[[int, int, float, float], int]:
+        """`fetch` of `choice.decide`."""
+        def fetch(first: int, count: int, seconds: float, deadline: float) -> int:
+            end = time.monotonic() + seconds
+            late, came = self._late, 0
+            try:
+                for i in range(first * ranks, (first + count) * ranks):
+                    late.append(volume.start_prefetch(
+                        names[i:i + 1], deadline_ms=max(1, int(min(limit, deadline) * 1000)),
+                        prestage=False))
+            except Error:
+                pass  # too many requests, or no agent: what was begun is tried
+            while late and late[0].wait(left_ms(end)) and late[0].result().ok:
+                late.pop(0)
+                came += 1
+            return came // ranks
+
+        return fetch
 
     def _exists(self, volume: Volume, names: Sequence[bytes], deadline: float) -> list[bool]:
         return self._counted("lookup", _calls(len(names), deadline, lambda part, ms: _good(

@@ -61,10 +61,11 @@ ONCE = "icms_once"
 class _Question:
     """Whether one chunk is there, for one request."""
 
-    __slots__ = ("key", "until", "answer")
+    __slots__ = ("key", "end", "until", "answer")
 
-    def __init__(self, key: bytes, until: float) -> None:
+    def __init__(self, key: bytes, end: int, until: float) -> None:
         self.key = key  # vLLM's
+        self.end = end  # where the chunk ends, in tokens
         self.until = until  # from then on it is a miss
         self.answer: bool | None = None
 
@@ -110,6 +111,10 @@ class _Request:
             elif before < end < before + tokens:
                 self.names[key] = prompt.aside(key)  # a part of a chunk, at a prompt's end
         self._seen = len(positions)
+
+
+#: A request, the tier's name of one of its chunks, and the question about it.
+_Asked = tuple[_Request, bytes, _Question]
 
 
 def _positions(context: ReqContext) -> dict[bytes, int]:
@@ -190,7 +195,7 @@ class IcmsTier(SecondaryTierManager):
         self._requests: dict[str, _Request] = {}
         self._up_told: bool | None = None  # what the metric said last
         self._forgotten = 0  # times that all that was known of chunks was forgotten
-        self._asked: list[tuple[_Request, bytes, _Question]] = []  # in this step, not yet sent
+        self._asked: list[_Asked] = []  # in this step, not yet sent
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[tuple[TransferJob, JobResult, Collection[bytes], int]] = (
             queue.SimpleQueue())
@@ -251,7 +256,7 @@ class IcmsTier(SecondaryTierManager):
             if name is None:
                 return LookupResult.MISS
             question = request.questions[key] = _Question(
-                key, soon(2 * self._deadlines_ms[0] + GRACE_MS))  # what is there, and what that takes
+                key, _positions(req_context)[key], soon(2 * self._deadlines_ms[0] + GRACE_MS))  # a trial, too
             self._asked.append((request, name, question))
             self._know(key, name)
         if question.answer is None:
@@ -267,42 +272,56 @@ class IcmsTier(SecondaryTierManager):
         if not asked or not schemes:
             return
         volume = schemes[0].volume
+        by_request: dict[int, list[_Asked]] = {}
+        others: list[_Asked] = []
+        for one in asked:
+            by_request.setdefault(id(one[0]), []).append(one)
+        for chunks in by_request.values():
+            if self._compares(chunks):
+                self._match(volume, chunks)
+            else:
+                others += chunks
+        if others:
+            self._ask(volume, others)
+
+    def _compares(self, asked: list[_Asked]) -> bool:
+        """Whether these chunks of one request are a beginning of what is left of its prompt, of which a part may be
+        loaded. Those of a sliding window are asked for from the last one on, and may have holes."""
+        if len(self._chunk_tokens) != 1 or self._prefill.seconds(1) is None:
+            return False
+        (tokens,) = self._chunk_tokens.values()
+        ends = [question.end for _, _, question in asked]
+        return all(0 < after - before <= tokens for before, after in itertools.pairwise(ends))
+
+    def _match(self, volume: Any, asked: list[_Asked]) -> None:
+        """Of one request: what is there, and what of it is loaded."""
+        (tokens,) = self._chunk_tokens.values()
+        forgotten = self._forgotten
+
+        def chosen(choice: Choice, there: int) -> None:
+            def answer() -> None:
+                if choice.load > 0:
+                    asked[0][0].choice = choice
+                _answer(asked, [i < choice.load for i in range(len(asked))])
+                self._tell(asked[:there + 1], [i < there for i in range(len(asked))], forgotten)
+
+            self._answers.put(answer)
+
+        self._movers.match(volume, [name for _, name, _ in asked], 1, tokens, self._prefill,
+                           self._deadlines_ms[0] / 1000, chosen)
+
+    def _ask(self, volume: Any, asked: list[_Asked]) -> None:
+        """Of any requests: what is there. All of it is loaded."""
         tokens = len(asked) * max(self._chunk_tokens.values())
         until = time.monotonic() + patience(tokens, self._prefill, self._deadlines_ms[0] / 1000)
         forgotten = self._forgotten
 
-        def done(there: list[bool]) -> None:
-            self._answers.put(lambda: self._tell(asked, there, forgotten))
-            by_request: dict[int, list[int]] = {}
-            for i, (request, _, _) in enumerate(asked):
-                by_request.setdefault(id(request), []).append(i)
-            for places in by_request.values():
-                self._found(volume, [asked[i] for i in places], [there[i] for i in places])
+        def answer(there: list[bool]) -> None:
+            _answer(asked, there)
+            self._tell(asked, there, forgotten)
 
-        self._movers.exists(volume, [name for _, name, _ in asked], until, done)
-
-    def _found(self, volume: Any, asked: list[tuple[_Request, bytes, _Question]],
-               there: list[bool]) -> None:
-        """What is there of the chunks of one request, in order. On a thread of Movers."""
-        request, questions = asked[0][0], [question for _, _, question in asked]
-        names = [name for (_, name, _), one in zip(asked, there) if one]
-        if not names or len(self._chunk_tokens) != 1 or self._prefill.seconds(1) is None:
-            self._answers.put(lambda: _answer(questions, there))
-            return
-        (tokens,) = self._chunk_tokens.values()
-
-        def chosen(choice: Choice) -> None:
-            left = itertools.count()
-            loaded = [one and next(left) < choice.load for one in there]
-
-            def answer() -> None:
-                if choice.load > 0:
-                    request.choice = choice
-                _answer(questions, loaded)
-
-            self._answers.put(answer)
-
-        self._movers.choose(volume, names, 1, tokens, self._prefill, self._deadlines_ms[0] / 1000, chosen)
+        self._movers.exists(volume, [name for _, name, _ in asked], until,
+                            lambda there: self._answers.put(lambda: answer(there)))
 
     def _forget(self) -> None:
         """Chunks of before are not those of from now on. Jobs that are outstanding go on under the
@@ -428,8 +447,8 @@ class IcmsTier(SecondaryTierManager):
         return stats
 
 
-def _answer(questions: list[_Question], there: list[bool]) -> None:
-    for question, one in zip(questions, there):
+def _answer(asked: list[_Asked], there: list[bool]) -> None:
+    for (_, _, question), one in zip(asked, there):
         if question.answer is None:
             question.answer = one
 
