@@ -31,8 +31,8 @@ class HeldMovers:
     def exists(self, volume, names, deadline, done):
         self.found = done
 
-    def match(self, volume, names, ranks, block_tokens, prefill, limit, done):
-        self.asked_for, self.chosen = (names(), ranks), done
+    def match(self, volume, names, ranks, block_tokens, prefill, limit, done, room):
+        self.asked_for, self.chosen, self.room = (names(), ranks), done, room
 
     def load(self, volume, names, rooms, phases, done):
         self.names, self.loaded, self.phases = names, done, phases
@@ -119,6 +119,7 @@ class Matches(unittest.TestCase):
     def test_a_match_that_was_dropped_meanwhile_loads_nothing(self):
         self.setUp(steps=True)
         self.match.drop()
+        self.assertEqual(self.movers.room(BLOCKS), 0)
         self.movers.chosen(Choice(BLOCKS, 0.0, 6.4), BLOCKS)
         self.assertTrue(self.match.over)
         self.assertEqual(self.staging.free, SLOTS)
@@ -129,6 +130,8 @@ class Matches(unittest.TestCase):
                 self.setUp(steps=True)
                 others = self.staging.take(SLOTS - free, 1)  # while the choice is made
                 self.assertEqual(self.staging.free, free)
+                self.assertEqual(self.movers.room(BLOCKS), blocks)
+                self.movers.counts.take()
                 self.movers.chosen(Choice(BLOCKS, 1.0, 6.4), BLOCKS)
                 if blocks > 0:
                     self.assertEqual(self.movers.names,

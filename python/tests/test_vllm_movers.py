@@ -39,7 +39,7 @@ class Held:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.asked, self.script, self.loads, self.tried = [], [], None, []
+        self.asked, self.script, self.loads, self.tried, self.holes = [], [], None, [], []
 
     def get(self, names, rooms, deadline_ms, once):
         with self.lock:
@@ -53,6 +53,10 @@ class Held:
 
     def put(self, names, rooms, if_absent, deadline_ms, once):
         return results([0] * len(names))
+
+    def exists(self, names, deadline_ms):
+        self.holes.append(list(names))
+        return results([ABSENT] * len(names))
 
     def match_estimate(self, names, deadline_ms):
         if self.loads is None:
@@ -372,10 +376,20 @@ class Choices(Works):
     def test_what_is_not_there_is_not_chosen(self):
         self.volume.loads = [0.0, 1.0, 1.0]  # of two ranks: the second block is not whole
         self.assertEqual(self.match(8, 2, self.prefill()), (Choice(1, 1.0, 300.0), 1))
+        self.assertEqual(self.volume.holes, [names_of(3)[2:]])  # why it is not there is asked of the first one alone
         self.assertEqual(self.counts.take(), {("choices", "load"): 1, ("choices", "compute"): 0,
                                               ("lookup_misses", "absent"): 3})
         self.volume.loads = []
         self.assertEqual(self.match(8, 1, self.prefill()), (Choice(0), 0))
+        self.assertEqual(self.volume.tried, [])
+
+    def test_there_is_no_choice_without_room(self):
+        for room, chosen in ((8, 8), (3, 3), (0, 0)):
+            self.volume.loads, self.made = [1.0] * 8, self.movers()
+            told = self.wait(lambda done: self.made.match(self.volume, names_of(8), 1, 16, self.prefill(), HOUR,
+                                                          lambda *told: done(told), lambda there: min(room, there)))
+            self.assertEqual((told[0].load, told[1]), (chosen, 8))
+            self.assertEqual(self.counts.take()["choices", "load"], chosen)
         self.assertEqual(self.volume.tried, [])
 
     def test_names_are_made_on_the_thread(self):

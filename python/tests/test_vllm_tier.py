@@ -726,7 +726,7 @@ class Tiers(unittest.TestCase):
         self.assertTrue(volume.remove([hole]).ok)
         context, names = engine.request(self.prompt)
         self.assertEqual(engine.lookup(context, names[::-1])[0], [HIT] * (CHUNKS - 1) + [MISS])
-        self.assertEqual(asked, [("exists", CHUNKS)])  # vLLM asks for a sliding window from its end on
+        self.assertEqual(asked, [("exists", CHUNKS), ("match_estimate", CHUNKS - 1)])  # as of a sliding window
         context, names = engine.request(self.prompt)
         self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
 

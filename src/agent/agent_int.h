@@ -38,10 +38,11 @@
 #define AGENT_OPS         2048 /* operations of one loop in flight; more requests wait             */
 #define AGENT_OPS_OTHERS  (AGENT_OPS / 4) /* of them, of each class but loads */
 
-/* The value of a load may come so much later than its deadline, for who asks for it again, of loads
- * that begin while there are so few. */
-#define AGENT_LATE_NS  ((uint64_t)1000 * 1000 * 1000)
-#define AGENT_LATE_OPS (AGENT_OPS / 8)
+/* The value of a load may come so much later than its deadline, for who asks for it again, while
+ * there are so few loads, and within a part of the memory. */
+#define AGENT_LATE_NS    ((uint64_t)1000 * 1000 * 1000)
+#define AGENT_LATE_OPS   (AGENT_OPS / 8)
+#define AGENT_LATE_SHARE 8
 
 #define AGENT_TAKE_MAX   32 /* entries taken from a ring at a time                              */
 #define AGENT_TAKE_ROUND 8  /* such takes before others have their turn                         */
@@ -177,6 +178,7 @@ struct agent_op {
     bool published;            /* STORE: the slot is visible (accepted puts)                  */
     bool if_absent;            /* STORE                                                       */
     bool suspect;              /* LOAD: the block is checked, and deleted if it is bad        */
+    bool is_late;              /* LOAD: the deadline passed, and the value may come still     */
     bool is_unknown;           /* LOAD, direct, own drive: of another version, not checked    */
     bool bad;                  /* LOAD: what came was not sealed for this volume and key      */
     bool counted;              /* LOAD, suspect: as a checksum error                          */
@@ -490,6 +492,7 @@ struct agent_shard {
     void *lines_memory;       /* of both                                                  */
     bool waking;              /* who takes space now is next in line                      */
     uint64_t store_bytes;     /* of the arena, held by stores in flight                   */
+    uint64_t late_bytes;      /* by loads after their deadline                            */
     uint64_t store_bytes_max; /* their share; the others are for loads                    */
     struct loop_timer sweep;  /* looks at limbo again                                     */
     struct loop_msg wake;     /* wakes wait_slot and wait_share                 */

@@ -618,24 +618,37 @@ static void what_does_not_come_is_asked_for_again(void **state)
     rig_free(rig);
 }
 
-/* Where much is in flight, operations are for those that somebody waits for. */
+/* Where much is in flight, operations and memory are for those that somebody waits for. */
 static void late_loads_keep_no_others_out(void **state)
 {
-    struct rig_opts opts = {.enclosures = 4, .slots = 4096, .block_bytes = BYTES};
-    struct agent_rig *rig = rig_new(&opts);
-    struct rig_client *client = rig_client_new(rig);
+    struct rig_opts opts = {.enclosures = 4, .slots = 8192, .block_bytes = BYTES};
 
-    for (uint32_t i = 0; i < 4; i++)
-        rig->fake[i]->hold = true;
-    for (uint32_t n = 0; n < 900; n++)
-        (void)rig_get(client, KV, n, SHM_SLOT_NONE, 100 * MS);
-    rig_run(rig, 50 * MS);
-    assert_int_equal(rig->agent->reactors[0].ops_used[IO_CLASS_LOAD], 900);
-    rig_run(rig, 100 * MS);
-    assert_in_range(rig->agent->reactors[0].ops_used[IO_CLASS_LOAD], AGENT_LATE_OPS / 2,
-                    AGENT_LATE_OPS);
-    rig_client_free(client);
-    rig_free(rig);
+    for (int has_little_memory = 0; has_little_memory < 2; has_little_memory++) {
+        struct agent_rig *rig;
+        struct rig_client *client;
+        const uint32_t *used;
+
+        opts.slots = has_little_memory ? 256 : 8192;
+        rig = rig_new(&opts);
+        client = rig_client_new(rig);
+        used = &rig->agent->reactors[0].ops_used[IO_CLASS_LOAD];
+        for (uint32_t i = 0; i < 4; i++)
+            rig->fake[i]->hold = true;
+        for (uint32_t n = 0; n < (has_little_memory ? 40 : 400); n++)
+            (void)rig_get(client, KV, n, SHM_SLOT_NONE, 100 * MS);
+        rig_run(rig, 50 * MS);
+        assert_int_equal(*used, has_little_memory ? 40 : 400);
+        rig_run(rig, 100 * MS);
+        if (has_little_memory)
+            assert_in_range(*used, 1, opts.slots / AGENT_LATE_SHARE / 2);
+        else
+            assert_in_range(*used, AGENT_LATE_OPS / 2, AGENT_LATE_OPS);
+        rig_run(rig, 1000 * MS);
+        assert_int_equal(*used, 0);
+        assert_int_equal(rig->agent->reactors[0].shards[KV].late_bytes, 0);
+        rig_client_free(client);
+        rig_free(rig);
+    }
 }
 
 static void canceled_requests_are_answered_once(void **state)

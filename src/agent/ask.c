@@ -166,12 +166,37 @@ static void enclosure_req_came(struct nvmf_req *req)
     }
 }
 
+/* The deadline of a load has passed. Its value is on its way and is not thrown away: who asks for
+ * the block again soon waits with this load. Not where many are in flight or memory is wanted. The
+ * enclosure is late, whatever comes. */
+static uint64_t enclosure_req_overdue(struct nvmf_req *req)
+{
+    struct agent_op *op = req->owner;
+    struct agent_shard *shard = op->shard;
+    uint64_t late_bytes = shard->late_bytes + req_space(req);
+
+    if (shard->reactor->ops_used[IO_CLASS_LOAD] > AGENT_LATE_OPS ||
+        line_first(&shard->wait_slot) != NULL ||
+        late_bytes > counter_get(&shard->bytes) / AGENT_LATE_SHARE)
+        return 0;
+    shard->late_bytes = late_bytes;
+    op->is_late = true;
+    list_remove(&op->asked.link);
+    agent_link_missed(op->by_link, shard, true, req, &op->asked);
+    return AGENT_LATE_NS;
+}
+
 static bool enclosure_op_again(struct agent_op *op);
 
 static void enclosure_req_done(struct nvmf_req *req)
 {
     struct agent_op *op = req->owner;
     struct agent_enclosure *enclosure = op->enclosure;
+    bool was_late = op->is_late;
+
+    op->is_late = false;
+    if (was_late)
+        op->shard->late_bytes -= req_space(req);
 
     link_over(op->by_link, req);
     list_remove(&op->asked.link);
@@ -185,7 +210,7 @@ static void enclosure_req_done(struct nvmf_req *req)
         enclosure->storing_bytes -= req_space(req);
         agent_enclosure_store_ended(enclosure, req, &op->asked);
     }
-    if (op_is_awaited(op))
+    if (op_is_awaited(op) && !was_late)
         agent_link_ended(op->by_link, op->shard, op->kind == AGENT_OP_LOAD, req, &op->asked);
     enclosure_op_count(op);
     if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK)
@@ -231,15 +256,6 @@ static icms_err enclosure_op_send(struct agent_op *op)
     return ICMS_INVALID;
 }
 
-/* What is on its way when its deadline passes is not thrown away: who asks for the block again soon
- * waits with this load. Not while much is in flight, nor where the memory is the client's; hints
- * have deadlines of their own (prestage_pace.c). */
-static bool op_may_be_late(const struct agent_op *op)
-{
-    return op_is_measured(op) && op->direct == NULL && !op->suspect &&
-           op->shard->reactor->ops_used[IO_CLASS_LOAD] <= AGENT_LATE_OPS;
-}
-
 static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct agent_op *op)
 {
     struct agent_shard *shard = op->shard;
@@ -260,8 +276,8 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     };
     if (shard->spec.sealed && op->kind == AGENT_OP_LOAD)
         op->u.nvmf.came = enclosure_req_came;
-    if (op_may_be_late(op))
-        op->u.nvmf.late_ns = AGENT_LATE_NS;
+    if (op_is_measured(op) && op->direct == NULL && !op->suspect)
+        op->u.nvmf.overdue = enclosure_req_overdue;
     if (op->direct != NULL)
         op->arrival = ++enclosure->reactor->arrivals;
     err = enclosure_op_send(op);

@@ -300,17 +300,15 @@ static bool req_end(const struct nvmf_req *req, enum slow_end *out_end)
     return true;
 }
 
-void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, bool is_load,
-                      const struct nvmf_req *req, const struct slow_op *asked)
+static void link_ended(struct agent_link *link, bool is_load, enum slow_end end,
+                       const struct slow_op *asked)
 {
     struct agent_enclosure *enclosure = link->enclosure;
     struct agent_reactor *reactor = enclosure->reactor;
     struct slow *slow = enclosure_slow(enclosure, is_load);
     uint64_t now_ns = reactor_now_ns(reactor);
-    enum slow_end end;
 
-    enclosure_asked(enclosure, shard, req, is_load);
-    if (!req_end(req, &end) || enclosure_state(enclosure) != AGENT_ENCLOSURE_UP ||
+    if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP ||
         agent_reactor_stalled(reactor, asked->sent_ns))
         return;
     if (agent_link_state(link) == AGENT_ENCLOSURE_UP &&
@@ -321,6 +319,23 @@ void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, 
         enclosure_slow_begins(enclosure, slow);
     else
         enclosure_late_arm(enclosure, slow);
+}
+
+void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, bool is_load,
+                      const struct nvmf_req *req, const struct slow_op *asked)
+{
+    enum slow_end end;
+
+    enclosure_asked(link->enclosure, shard, req, is_load);
+    if (req_end(req, &end))
+        link_ended(link, is_load, end, asked);
+}
+
+void agent_link_missed(struct agent_link *link, const struct agent_shard *shard, bool is_load,
+                       const struct nvmf_req *req, const struct slow_op *asked)
+{
+    enclosure_asked(link->enclosure, shard, req, is_load);
+    link_ended(link, is_load, SLOW_MISSED, asked);
 }
 
 void agent_enclosure_store_sent(struct agent_enclosure *enclosure, struct slow_op *asked)

@@ -242,6 +242,10 @@ void agent_enclosure_sent(struct agent_enclosure *enclosure, bool is_load, struc
 void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, bool is_load,
                       const struct nvmf_req *req, const struct slow_op *asked);
 
+/* It goes on after its deadline, and nothing is said when it ends. */
+void agent_link_missed(struct agent_link *link, const struct agent_shard *shard, bool is_load,
+                       const struct nvmf_req *req, const struct slow_op *asked);
+
 /* The same of a store; asked.bytes: of the stores that were in flight. */
 void agent_enclosure_store_sent(struct agent_enclosure *enclosure, struct slow_op *asked);
 void agent_enclosure_store_ended(struct agent_enclosure *enclosure, const struct nvmf_req *req,

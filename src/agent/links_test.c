@@ -154,6 +154,31 @@ static void a_silent_link_costs_no_miss_and_comes_back(void **state)
     }
 }
 
+/* Who waits with a load whose own deadline has passed has the other link, too, when that one's is
+ * lost. */
+static void a_late_load_on_a_silent_link_costs_no_miss(void **state)
+{
+    enum { GETS = 8 };
+    struct rig_opts opts = {.enclosures = 1, .links = 2, .slots = 2048};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t first = flash(rig, GETS), missed = 0;
+    uint64_t tags[GETS];
+
+    sim_net_cut(rig->sim, rig->node, rig->link_node[0][0], true);
+    for (uint32_t i = 0; i < GETS; i++)
+        tags[i] = rig_get(client, KV, first + i * 4, SHM_SLOT_NONE, 100 * MS);
+    for (uint32_t i = 0; i < GETS; i++)
+        missed += rig_wait(client, tags[i])->status != ICMS_OK;
+    assert_in_range(missed, 1, GETS - 1);
+    for (uint32_t i = 0; i < GETS; i++)
+        tags[i] = rig_get(client, KV, first + i * 4, SHM_SLOT_NONE, 5000 * MS);
+    for (uint32_t i = 0; i < GETS; i++)
+        assert_int_equal(rig_wait(client, tags[i])->status, ICMS_OK);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* Whatever it is that goes by the link when the connection ends. */
 static void each_operation_goes_on_by_the_other_link(void **state)
 {
@@ -698,6 +723,7 @@ int main(void)
         cmocka_unit_test(commands_are_spread_over_the_links),
         cmocka_unit_test(a_link_with_much_in_flight_takes_less),
         cmocka_unit_test(a_silent_link_costs_no_miss_and_comes_back),
+        cmocka_unit_test(a_late_load_on_a_silent_link_costs_no_miss),
         cmocka_unit_test(each_operation_goes_on_by_the_other_link),
         cmocka_unit_test(a_batch_goes_on_by_the_other_link),
         cmocka_unit_test(an_enclosure_is_excluded_when_all_its_links_are),

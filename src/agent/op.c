@@ -539,6 +539,13 @@ static bool op_read_goes_on(struct agent_op *op)
 
     if (op->enclosure == NULL)
         return false;
+    if (op->kind == AGENT_OP_LOAD && err != ICMS_OK &&
+        reactor_now_ns(op->shard->reactor) >= op->deadline_ns) {
+        /* Nobody else is asked, and who waits with a late one and has more time asks again. */
+        op->err = ICMS_DEADLINE;
+        op->reason = ICMS_MISS_DEADLINE;
+        return false;
+    }
     if (agent_err_is_lost(err) || err == ICMS_NO_VOLUME) {
         agent_search_lost(&op->search, err == ICMS_NO_VOLUME);
         return op_ask(op);

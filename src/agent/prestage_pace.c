@@ -107,7 +107,7 @@ enum hint_credit agent_hint_credit(const struct agent_hint *hint, uint64_t bytes
         return HINT_CREDIT_NONE;
     if (prestage->window_bytes != 0 && prestage->window_bytes + bytes > bytes_max)
         return HINT_CREDIT_NONE;
-    if (pace->load_bytes != 0 && pace->load_bytes + bytes > HINT_SERVER_BYTES)
+    if (pace->load_bytes != pace->overdue_bytes && pace->load_bytes + bytes > HINT_SERVER_BYTES)
         return HINT_CREDIT_OTHERS;
     return HINT_CREDIT;
 }

@@ -153,6 +153,19 @@ static void missed_deadlines_count(void **state)
     rig_free(rig);
 }
 
+/* What comes right after it does not count as if it had come in time. */
+static void answers_after_the_deadline_are_late(void **state)
+{
+    struct agent_rig *rig = rig_new(&three);
+    struct rig_client *client = rig_client_new(rig);
+
+    rig->fake[2]->delay_ns = 30 * MS;
+    gets(rig, client, 3000 * MS, 20 * MS);
+    assert_true(slow_total(rig) > 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* Lookups beside loads that hit the arena, or of clients that only ask what there is. */
 static void late_lookups_count(void **state)
 {
@@ -292,6 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_enclosure_is_passed_over_and_comes_back),
         cmocka_unit_test(missed_deadlines_count),
+        cmocka_unit_test(answers_after_the_deadline_are_late),
         cmocka_unit_test(late_lookups_count),
         cmocka_unit_test(a_pod_that_is_far_away_is_not_slow),
         cmocka_unit_test(an_enclosure_that_sheds_is_busy),

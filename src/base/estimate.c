@@ -254,8 +254,9 @@ static bool has_first(const struct estimate *estimate)
 static void learn(struct estimate *estimate, const struct estimate_load *load, bool came,
                   uint64_t came_bytes, uint64_t now_ns)
 {
-    uint64_t took_ns = now_ns - load->asked_ns;
-    bool is_alone = estimate->came_ns == 0 && estimate->in_flight == 0;
+    uint64_t took_ns = u64_max(now_ns - load->asked_ns, 1);
+    bool is_alone = estimate->came_ns == 0 && estimate->in_flight == 0 &&
+                    load->ahead_bytes == load->bytes && load->number == estimate->asked;
     enum verdict verdict = judge(estimate, load, took_ns, is_alone);
 
     if (verdict == CHANGED)

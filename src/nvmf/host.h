@@ -45,14 +45,14 @@ struct nvmf_req {
     enum io_class io_class; /* whose queue pair; Exist, Delete, List and Flush may choose, too    */
     struct key key; /* List: first key wanted, length 0: from the beginning; Flush: unused */
     struct iovec data[NVMF_DATA_VECTORS]; /* Store: the value, only read. Retrieve, List: room */
-    uint32_t options;                   /* NVME_KV_STORE_*                                       */
-    bool want_record;                   /* Retrieve: record is wanted; the target is not told how
-                                           much time is left                                     */
-    uint32_t only_record;               /* Delete: only this one (record); 0: whatever is there  */
-    uint64_t deadline_ns;               /* absolute, loop_now_ns                                 */
-    uint64_t late_ns;                   /* Retrieve: how long after the deadline the value may
-                                           come if it was sent for; the target is told of the
-                                           deadline alone                                        */
+    uint32_t options;     /* NVME_KV_STORE_*                                       */
+    bool want_record;     /* Retrieve: record is wanted; the target is not told how
+                             much time is left                                     */
+    uint32_t only_record; /* Delete: only this one (record); 0: whatever is there  */
+    uint64_t deadline_ns; /* absolute, loop_now_ns                                 */
+    /* Retrieve: it was sent, and the deadline, of which the target was told, has passed: for how
+     * long the value may still come; 0 or NULL: it ends. Called once at most. */
+    uint64_t (*overdue)(struct nvmf_req *req);
     void (*done)(struct nvmf_req *req); /* called once                                           */
     void (*came)(struct nvmf_req *req); /* Retrieve: more of the value is in memory, came_bytes of
                                            it; any number of times before done. NULL: not of

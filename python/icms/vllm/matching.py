@@ -67,7 +67,7 @@ class Match:
                           time.monotonic() + deadline_ms / 1000, self._found)
         else:
             movers.match(self._volume, lambda: [key for keys in names.of(hashes, first) for key in keys],
-                         self._ranks, block_tokens, prefill, deadline_ms / 1000, self._chosen)
+                         self._ranks, block_tokens, prefill, deadline_ms / 1000, self._chosen, self._room)
 
     @property
     def over(self) -> bool:
@@ -93,14 +93,17 @@ class Match:
 
     def _found(self, there: list[bool]) -> None:
         blocks = _leading(there)
-        self._chosen(Choice(blocks), blocks)
+        self._chosen(Choice(self._room(blocks)), blocks)
+
+    def _room(self, there: int) -> int:
+        return 0 if self._dropped else self._as_many(there, self._staging.free // self._ranks)
 
     def _chosen(self, choice: Choice, there: int) -> None:
         """there: how many blocks there are."""
         ranks = self._ranks
         flat = [key for block in self._names.of(self._hashes, self.first)[:there] for key in block]
         wanted = 0 if self._dropped else choice.load
-        self.slots = self._staging.take(wanted, ranks)
+        self.slots = self._staging.take(wanted, ranks)  # others may have taken some since _room
         blocks = self._as_many(wanted, len(self.slots))
         if blocks == 0:
             with self._lock:

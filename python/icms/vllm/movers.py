@@ -3,7 +3,7 @@
 `connector`.
 
 Loads, stores, questions and choices have threads of their own: a store that waits for its deadline
-delays no load, and a trial no question. A thread waits inside the library, with the interpreter's lock
+delays no load, and a trial no question of others. A thread waits inside the library, with the interpreter's lock
 released. Whatever a call comes to, it becomes an answer: a hit, or a miss with a reason, by its deadline.
 """
 from __future__ import annotations
@@ -27,8 +27,8 @@ Names = Sequence[bytes] | Callable[[], Sequence[bytes]]
 
 #: Blocks of one call at least, when a load is divided among threads.
 _PIECE_BLOCKS = 8
-#: Threads that choose: one of them may wait for a trial.
-_CHOICE_THREADS = 2
+#: Threads that ask and choose, one prompt each: one may wait for a trial, others for an enclosure that does not answer.
+_CHOICE_THREADS = 8
 #: Milliseconds that a hint may take of the thread that asks.
 _HINT_MS = 100
 #: Why a block is not there that did not come by its deadline.
@@ -107,24 +107,29 @@ class Movers:
         self._begin(self._asks, self._exists, volume, names, deadline, done)
 
     def match(self, volume: Volume, names: Names, ranks: int, block_tokens: int, prefill: Prefill,
-              limit: float, done: Callable[[Choice, int], None]) -> None:
+              limit: float, done: Callable[[Choice, int], None], room: Callable[[int], int] = lambda there: there,
+              hole: Callable[[str, int], None] = lambda why, at: None) -> None:
         """done gets what becomes of the part of a prompt that is there, by `choice.decide`, and how many blocks that is,
         from the first one on. One question tells both. limit: seconds that this may take, from now. names has for each
-        block, in order, one a rank. `exists` is for who does not compare, or asks for more than a beginning."""
+        block, in order, one a rank. room says for how many of so many blocks there is memory; no others are chosen.
+        hole is told, on a thread, why the block behind them is not there, "" if it is now, and its number; nobody waits
+        for that, and not where all are there. `exists` is for who does not compare, or asks for more than a beginning."""
         begun = time.monotonic()
 
         def work(_: Volume, made: Sequence[bytes]) -> list[tuple[Choice, int]]:
             blocks = len(made) // ranks
             until = begun + patience(blocks * block_tokens, prefill, limit)
-            loads, why = self._estimate(volume, made, until)
-            loads = loads[ranks - 1::ranks]
+            loads = self._estimate(volume, made, until)[ranks - 1::ranks]
+            there = len(loads)
+            if there < blocks:
+                self._begin(self._asks, self._hole, volume, [made[there * ranks]], blocks - there, limit,
+                            lambda whys: hole(whys[0] or "", there) if whys else None)
+            loads = loads[:room(there)]
             choice = decide(lambda: loads, self._fetch_of(volume, made, ranks, limit), block_tokens, prefill,
                             self._trials, until)
             self.counts.add("choices", "load", choice.load)
             self.counts.add("choices", "compute", len(loads) - choice.load)
-            if len(loads) < blocks:
-                self.counts.add("lookup_misses", why, blocks - len(loads))
-            return [(choice, len(loads))]
+            return [(choice, there)]
 
         self._begin(self._choices, work, volume, names,
                     lambda made: done(*(made[0] if made and made[0] else (Choice(0), 0))))
@@ -194,15 +199,20 @@ class Movers:
         self._late = [one for one in self._late if not one.wait(0)]
         return bool(self._late)
 
-    def _estimate(self, volume: Volume, names: Sequence[bytes], until: float) -> tuple[list[float | None], str]:
-        """What it takes to load the names that are there, from the first one on, and why the next one is not."""
+    def _estimate(self, volume: Volume, names: Sequence[bytes], until: float) -> list[float | None]:
+        """What it takes to load the names that are there, from the first one on."""
         ms = left_ms(until)
-        if not ms:
-            return [], _LATE
         try:
-            return [one.seconds for one in volume.match_estimate(names, deadline_ms=ms)], "absent"
-        except Error as error:
-            return [], error.status.name.lower()
+            return [one.seconds for one in volume.match_estimate(names, deadline_ms=ms)] if ms else []
+        except Error:
+            return []  # the question about the first one says why
+
+    def _hole(self, volume: Volume, names: Sequence[bytes], blocks: int, limit: float) -> list[str]:
+        """Why the one name is not there, for so many blocks from it on."""
+        whys = _calls(1, time.monotonic() + limit, lambda part, ms: _good(volume.exists(names, deadline_ms=ms)))
+        if whys[0]:
+            self.counts.add("lookup_misses", whys[0], blocks)
+        return whys
 
     def _fetch_of(self, volume: Volume, names: Sequence[bytes], ranks: int,
                   limit: float) -> Callable[[int, int, float, float], int]:

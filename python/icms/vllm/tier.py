@@ -113,6 +113,9 @@ class _Request:
         self._seen = len(positions)
 
 
+#: Why a chunk is not in the pod: nobody has to be asked again.
+_GONE = ("absent", "evicted")
+
 #: A request, the tier's name of one of its chunks, and the question about it.
 _Asked = tuple[_Request, bytes, _Question]
 
@@ -285,43 +288,67 @@ class IcmsTier(SecondaryTierManager):
             self._ask(volume, others)
 
     def _compares(self, asked: list[_Asked]) -> bool:
-        """Whether these chunks of one request are a beginning of what is left of its prompt, of which a part may be
-        loaded. Those of a sliding window are asked for from the last one on, and may have holes."""
-        if len(self._chunk_tokens) != 1 or self._prefill.seconds(1) is None:
-            return False
-        (tokens,) = self._chunk_tokens.values()
+        """Whether vLLM stops at the first of these chunks of one request that is not there, so that one question is
+        enough. It asks for those of a sliding window from the last one on, and they may have holes."""
         ends = [question.end for _, _, question in asked]
-        return all(0 < after - before <= tokens for before, after in itertools.pairwise(ends))
+        return self._chooses() and all(before < after for before, after in itertools.pairwise(ends))
+
+    def _chooses(self) -> bool:
+        return len(self._chunk_tokens) == 1 and self._prefill.seconds(1) is not None
 
     def _match(self, volume: Any, asked: list[_Asked]) -> None:
-        """Of one request: what is there, and what of it is loaded."""
-        (tokens,) = self._chunk_tokens.values()
+        """Of one request: what is there from the first chunk on, and what of it is loaded."""
         forgotten = self._forgotten
 
         def chosen(choice: Choice, there: int) -> None:
-            def answer() -> None:
-                if choice.load > 0:
-                    asked[0][0].choice = choice
-                _answer(asked, [i < choice.load for i in range(len(asked))])
-                self._tell(asked[:there + 1], [i < there for i in range(len(asked))], forgotten)
+            self._answers.put(lambda: answer(choice, there))
 
-            self._answers.put(answer)
+        def answer(choice: Choice, there: int) -> None:
+            self._take_choice(asked, choice, [i < there for i in range(len(asked))])
+            self._tell(asked[:there], [True] * there, forgotten)
 
+        def hole(why: str, at: int) -> None:
+            if why in _GONE:
+                self._answers.put(lambda: self._tell([asked[at]], [False], forgotten))
+
+        self._choose(volume, asked, chosen, hole)
+
+    def _choose(self, volume: Any, asked: list[_Asked], chosen: Callable[[Choice, int], None],
+                hole: Callable[[str, int], None] = lambda why, at: None) -> None:
+        (tokens,) = self._chunk_tokens.values()
         self._movers.match(volume, [name for _, name, _ in asked], 1, tokens, self._prefill,
-                           self._deadlines_ms[0] / 1000, chosen)
+                           self._deadlines_ms[0] / 1000, chosen, hole=hole)
+
+    def _take_choice(self, asked: list[_Asked], choice: Choice, there: list[bool]) -> None:
+        """Of one request, some of whose chunks are there: the first of these are loaded."""
+        if choice.load > 0:
+            asked[0][0].choice = choice
+        left = itertools.count()
+        _answer(asked, [one and next(left) < choice.load for one in there])
 
     def _ask(self, volume: Any, asked: list[_Asked]) -> None:
-        """Of any requests: what is there. All of it is loaded."""
+        """Of any requests: which chunks are there, and, of requests that may choose, what of them is loaded."""
         tokens = len(asked) * max(self._chunk_tokens.values())
         until = time.monotonic() + patience(tokens, self._prefill, self._deadlines_ms[0] / 1000)
         forgotten = self._forgotten
 
-        def answer(there: list[bool]) -> None:
-            _answer(asked, there)
-            self._tell(asked, there, forgotten)
+        def done(there: list[bool]) -> None:
+            self._answers.put(lambda: self._tell(asked, there, forgotten))
+            by_request: dict[int, list[int]] = {}
+            for i, (request, _, _) in enumerate(asked):
+                by_request.setdefault(id(request), []).append(i)
+            for places in by_request.values():
+                found([asked[i] for i in places], [there[i] for i in places])
 
-        self._movers.exists(volume, [name for _, name, _ in asked], until,
-                            lambda there: self._answers.put(lambda: answer(there)))
+        def found(chunks: list[_Asked], there: list[bool]) -> None:
+            those = [chunk for chunk, one in zip(chunks, there) if one]
+            if those and self._chooses():
+                self._choose(volume, those, lambda choice, _: self._answers.put(
+                    lambda: self._take_choice(chunks, choice, there)))
+            else:
+                self._answers.put(lambda: _answer(chunks, there))
+
+        self._movers.exists(volume, [name for _, name, _ in asked], until, done)
 
     def _forget(self) -> None:
         """Chunks of before are not those of from now on. Jobs that are outstanding go on under the

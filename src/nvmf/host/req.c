@@ -100,13 +100,16 @@ static void req_expire_sent(struct nvmf_req *req)
 static void req_deadline(struct loop_timer *timer)
 {
     struct nvmf_req *req = container_of(timer, struct nvmf_req, timer);
+    uint64_t more_ns = 0;
 
+    if (req->state == NVMF_REQ_SENT && req->overdue != NULL && !req->late)
+        more_ns = req->overdue(req);
     if (req->state == NVMF_REQ_PARKED) {
         line_leave(&req->queue->line, req->share, &req->link);
         nvmf_req_end(req, ICMS_DEADLINE);
-    } else if (req->state == NVMF_REQ_SENT && req->late_ns != 0 && !req->late) {
+    } else if (more_ns != 0) {
         req->late = true;
-        loop_timer_start(req->ctrl->loop, &req->timer, loop_now_ns(req->ctrl->loop) + req->late_ns);
+        loop_timer_start(req->ctrl->loop, &req->timer, loop_now_ns(req->ctrl->loop) + more_ns);
     } else if (req->state == NVMF_REQ_SENT) {
         req_expire_sent(req);
     }
@@ -126,7 +129,7 @@ void nvmf_req_start(struct nvmf_req *req)
     struct nvmf_ctrl *ctrl = req->ctrl;
 
     check(req->state == NVMF_REQ_IDLE);
-    check(req->late_ns == 0 || req->opcode == NVME_ICMS_RETRIEVE ||
+    check(req->overdue == NULL || req->opcode == NVME_ICMS_RETRIEVE ||
           req->opcode == NVME_KV_RETRIEVE);
     req->state = NVMF_REQ_PARKED;
     req->cmd = NULL;
