@@ -197,6 +197,28 @@ static void its_hints_go_on_when_it_does(void **state)
     rig_free(rig);
 }
 
+/* One small load that never ends is not enough to rest, and holds nothing up, however large. */
+static void one_load_that_is_lost_holds_no_large_one_up(void **state)
+{
+    enum { LOST_BYTES = 64 << 10 };
+    struct agent_rig *rig = rig_of((struct rig_opts){.enclosures = 2, .value_bytes = 8 << 20});
+    struct rig_client *client = rig_client_new(rig);
+    struct agent_reactor *reactor = &rig->agent->reactors[0];
+    struct hint_pace *pace = &reactor->prestage->paces[reactor->enclosures[0].number];
+    uint32_t key;
+
+    keys_of(rig, 0, 0, 1, &key);
+    pace->load_bytes = pace->overdue_bytes = LOST_BYTES;
+    hints(client, &key, 1, 5000 * MS, to_memory); /* counts as the largest block */
+    rig_run(rig, 50 * MS);
+    assert_true(rig_in_arena(client, KV, key));
+    pace->load_bytes -= LOST_BYTES;
+    pace->overdue_bytes -= LOST_BYTES;
+    assert_idle(rig);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* As one that answers after a while, and each time. */
 static void a_slow_one_is_asked_on(void **state)
 {
@@ -316,6 +338,7 @@ int main(void)
         cmocka_unit_test(several_hold_others_up_for_a_second_each),
         cmocka_unit_test(it_holds_up_no_other_volume),
         cmocka_unit_test(its_hints_go_on_when_it_does),
+        cmocka_unit_test(one_load_that_is_lost_holds_no_large_one_up),
         cmocka_unit_test(a_slow_one_is_asked_on),
         cmocka_unit_test(what_rests_is_a_hint_as_any_other),
         cmocka_unit_test(a_pin_rests_until_it_answers),
