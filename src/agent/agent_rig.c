@@ -501,6 +501,23 @@ bool rig_hint(struct rig_client *client, uint32_t n, uint64_t need_ns, uint32_t 
     return memory[sizeof(struct shm_key)] == ICMS_MISS_NONE;
 }
 
+const struct agent_prestage_stats *rig_hints(struct agent_rig *rig)
+{
+    return &rig_stats(rig)->volumes[0].prestage;
+}
+
+uint64_t rig_hints_left(struct agent_rig *rig)
+{
+    const struct agent_prestage_stats *stats = rig_hints(rig);
+    uint64_t left = stats->queued + stats->loading + stats->waiting, ended = 0;
+
+    for (int i = 0; i < AGENT_HINT_ENDS; i++)
+        ended += stats->ended[i];
+    check(stats->taken == ended + left);
+    check(left != 0 || stats->kept_bytes == 0);
+    return left;
+}
+
 uint64_t rig_put(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
                  uint8_t flags, uint64_t timeout_ns)
 {

@@ -158,6 +158,12 @@ uint64_t rig_prestage(struct rig_client *client, uint32_t n, uint64_t timeout_ns
  * the agent took it, or, with SHM_FLAG_FORGET, took it back. */
 bool rig_hint(struct rig_client *client, uint32_t n, uint64_t need_ns, uint32_t hint,
               uint8_t flags);
+/* What became of the hints of volume 0; the next call of rig_stats writes over it. */
+const struct agent_prestage_stats *rig_hints(struct agent_rig *rig);
+
+/* Of these each is somewhere, or has ended once; returns how many have not. */
+uint64_t rig_hints_left(struct agent_rig *rig);
+
 uint64_t rig_put(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
                  uint8_t flags, uint64_t timeout_ns);
 uint64_t rig_op(struct rig_client *client, uint8_t op, uint32_t volume, uint32_t n,

@@ -19,11 +19,6 @@
 #define BLOCKS 24u
 #define AT     (3u << 20) /* in staging memory, behind what puts use */
 
-static const struct agent_prestage_stats *stats_of(struct agent_rig *rig)
-{
-    return &rig_stats(rig)->volumes[KV].prestage;
-}
-
 /* An enclosure that keeps all that it is asked for hints, and hints for blocks 0 to BLOCKS - 1. */
 static struct rig_client *client_new(const struct rig_opts *opts)
 {
@@ -42,7 +37,7 @@ static struct rig_client *client_new(const struct rig_opts *opts)
     rig->fake[0]->hold_prestage = true;
     assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_OK);
     rig_run(rig, 50 * MS);
-    assert_int_equal(stats_of(rig)->loading, BLOCKS);
+    assert_int_equal(rig_hints(rig)->loading, BLOCKS);
     return client;
 }
 
@@ -52,7 +47,7 @@ static void end(struct rig_client *client)
 
     rig_on_fake(rig, 0, fake_target_release);
     rig_run(rig, 100 * MS);
-    assert_int_equal(stats_of(rig)->loading, 0);
+    assert_int_equal(rig_hints(rig)->loading, 0);
     assert_int_equal(rig->fake[0]->retrieves, BLOCKS); /* none was asked for twice */
     rig_client_free(client);
     rig_free(rig);
@@ -81,8 +76,8 @@ static void a_get_does_not_wait_for_the_turn_of_a_hint(void **state)
     get_all(client, 3, 1); /* it is there */
     get_all(client, 4, 12);
     assert_int_equal(rig->fake[0]->expedited, 13);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_LATE], 13);
-    assert_int_equal(stats_of(rig)->loading, BLOCKS - 13);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_LATE], 13);
+    assert_int_equal(rig_hints(rig)->loading, BLOCKS - 13);
     end(client);
 }
 

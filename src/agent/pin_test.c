@@ -105,20 +105,12 @@ static void flash(struct agent_rig *rig, uint32_t first, uint32_t count)
         rig_flash(rig, 0, KV, n, BYTES);
 }
 
-static const struct agent_prestage_stats *stats_of(struct agent_rig *rig)
-{
-    return &rig_stats(rig)->volumes[KV].prestage;
-}
-
 /* Each hint that was taken is somewhere, or has ended once, and what is over holds nothing. */
 static void assert_sums(struct agent_rig *rig)
 {
-    const struct agent_prestage_stats *stats = stats_of(rig);
-    uint64_t left = stats->queued + stats->loading + stats->waiting, ended = 0;
+    const struct agent_prestage_stats *stats = rig_hints(rig);
 
-    for (int i = 0; i < AGENT_HINT_ENDS; i++)
-        ended += stats->ended[i];
-    assert_int_equal(stats->taken, ended + left);
+    (void)rig_hints_left(rig);
     if (stats->pins == 0)
         assert_int_equal(stats->pinned_bytes + stats->pinned_drive_bytes, 0);
 }
@@ -151,20 +143,20 @@ static void a_pinned_block_stays_for_its_time(void **state)
     assert_int_equal(pin(client, 0, 6, 60), 6);
     rig_run(rig, 200 * MS);
     assert_int_equal(in_arena_of(client, 0, 6), 6);
-    assert_int_equal(stats_of(rig)->pins, 6);
-    assert_true(stats_of(rig)->pinned_bytes >= 6 * BYTES);
-    assert_int_equal(stats_of(rig)->kept_bytes, 0);
+    assert_int_equal(rig_hints(rig)->pins, 6);
+    assert_true(rig_hints(rig)->pinned_bytes >= 6 * BYTES);
+    assert_int_equal(rig_hints(rig)->kept_bytes, 0);
     assert_true(rig_load(client, KV, 0, BYTES)); /* a read ends no pin */
     memory_turns_over(client, KV);
     assert_int_equal(in_arena_of(client, 0, 6), 6);
-    assert_int_equal(stats_of(rig)->pins_again, 0);
+    assert_int_equal(rig_hints(rig)->pins_again, 0);
     rig_run(rig, 40 * S);
     memory_turns_over(client, KV);
     assert_int_equal(in_arena_of(client, 0, 6), 6);
     rig_run(rig, 25 * S); /* 60 s are over */
-    assert_int_equal(stats_of(rig)->pins, 0);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 5);
+    assert_int_equal(rig_hints(rig)->pins, 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_UNUSED], 5);
     assert_sums(rig);
     memory_turns_over(client, KV);
     assert_int_equal(in_arena_of(client, 0, 6), 0);
@@ -198,15 +190,15 @@ static void a_pin_is_taken_back_at_once(void **state)
     assert_int_equal(pin(client, 0, 4, 600), 4);
     assert_int_equal(pin(client, 0, 4, 900), 4); /* longer, and no second pin */
     rig_run(rig, 200 * MS);
-    assert_int_equal(stats_of(rig)->pins, 4);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_JOINED], 4);
+    assert_int_equal(rig_hints(rig)->pins, 4);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_JOINED], 4);
     assert_int_equal(unpin(client, 0, 5), 4);
     assert_int_equal(unpin(client, 0, 4), 0);
-    assert_int_equal(stats_of(rig)->pins, 0);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_CANCELED], 4);
+    assert_int_equal(rig_hints(rig)->pins, 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_CANCELED], 4);
     assert_sums(rig);
     assert_int_equal(pin(client, 0, 4, 600), 4); /* what is there is pinned where it is */
-    assert_int_equal(stats_of(rig)->waiting, 4);
+    assert_int_equal(rig_hints(rig)->waiting, 4);
     memory_turns_over(client, KV);
     assert_int_equal(in_arena_of(client, 0, 4), 4);
     rig_client_free(client);
@@ -221,10 +213,10 @@ static void a_hint_becomes_a_pin(void **state)
     flash(rig, 0, 2);
     assert_int_equal(pin(client, 0, 2, 0), 2);
     rig_run(rig, 100 * MS);
-    assert_true(stats_of(rig)->kept_bytes > 0);
+    assert_true(rig_hints(rig)->kept_bytes > 0);
     assert_int_equal(pin(client, 0, 2, 60), 2);
-    assert_int_equal(stats_of(rig)->kept_bytes, 0); /* it counts as one of both */
-    assert_int_equal(stats_of(rig)->pins, 2);
+    assert_int_equal(rig_hints(rig)->kept_bytes, 0); /* it counts as one of both */
+    assert_int_equal(rig_hints(rig)->pins, 2);
     rig_run(rig, 20 * S);
     memory_turns_over(client, KV);
     assert_int_equal(in_arena_of(client, 0, 2), 2);
@@ -247,13 +239,13 @@ static void a_hint_that_becomes_a_pin_has_its_time(void **state)
     assert_true(rig_in_arena(client, KV, 0));
     assert_int_equal(pin(client, 0, 1, 1), 1); /* READY, and needed much later */
     rig_run(rig, 15 * S);
-    assert_int_equal(stats_of(rig)->pins, 0);
+    assert_int_equal(rig_hints(rig)->pins, 0);
 
     rig->fake[0]->delay_ns = 3 * S;
     assert_int_equal(pin(client, 1, 1, 0), 1); /* loading, and then queued again: late for a hint */
     assert_int_equal(pin(client, 1, 1, 60), 1);
     rig_run(rig, 5 * S);
-    assert_int_equal(stats_of(rig)->pins, 1);
+    assert_int_equal(rig_hints(rig)->pins, 1);
     rig->fake[0]->delay_ns = 0;
     rig_run(rig, 15 * S);
     assert_true(rig_in_arena(client, KV, 1));
@@ -277,14 +269,14 @@ static void limits_are_kept(void **state)
         rig_run(rig, 20 * MS);
     }
     assert_in_range(own, SLOTS / 4 - 6, SLOTS / 4);
-    assert_true(stats_of(rig)->pinned_bytes <= most / 2);
-    assert_int_equal(stats_of(rig)->pins_refused, 100 - own);
+    assert_true(rig_hints(rig)->pinned_bytes <= most / 2);
+    assert_int_equal(rig_hints(rig)->pins_refused, 100 - own);
     for (uint32_t n = 100; n < 200; n++) {
         others += pin(second, n, 1, 600);
         rig_run(rig, 20 * MS);
     }
     assert_in_range(others, own / 4, own - 1);
-    assert_true(stats_of(rig)->pinned_bytes <= most);
+    assert_true(rig_hints(rig)->pinned_bytes <= most);
     assert_int_equal(in_arena_of(first, 0, own), own);
     for (uint32_t i = 0, found = 0; i < AGENT_USERS; i++)
         if (agent_user_stats(rig->agent, i, KV, &user) && user.uid == USER && !user.owner) {
@@ -311,9 +303,9 @@ static void a_batch_cannot_pass_the_limit(void **state)
     (void)pin(client, 0, 100, 600); /* nothing is known of sizes */
     for (int i = 0; i < 50; i++) {
         rig_run(rig, 10 * MS);
-        assert_true(stats_of(rig)->pinned_bytes <= most + BYTES);
+        assert_true(rig_hints(rig)->pinned_bytes <= most + BYTES);
     }
-    assert_true(stats_of(rig)->pins > 8 && stats_of(rig)->pins_refused > 0);
+    assert_true(rig_hints(rig)->pins > 8 && rig_hints(rig)->pins_refused > 0);
     rig_run(rig, 3 * S);
     assert_sums(rig);
     rig_client_free(client);
@@ -328,8 +320,8 @@ static void without_a_part_all_are_refused(void **state)
 
     flash(rig, 0, 3);
     assert_int_equal(pin(client, 0, 3, 60), 0);
-    assert_int_equal(stats_of(rig)->pins_refused, 3);
-    assert_int_equal(stats_of(rig)->taken, 0);
+    assert_int_equal(rig_hints(rig)->pins_refused, 3);
+    assert_int_equal(rig_hints(rig)->taken, 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -348,7 +340,7 @@ static void pins_stop_nobody(void **state)
         for (uint32_t i = 1; i < 8; i++)
             (void)rig_load(wrong, KV, n + i, BYTES);
     }
-    assert_true(stats_of(rig)->pins > 4);
+    assert_true(rig_hints(rig)->pins > 4);
     for (uint32_t n = 1000; n < 1020; n++) {
         rig_flash(rig, 0, KV, n, 15 * BYTES);
         (void)rig_load(client, KV, n, 15 * BYTES);
@@ -374,14 +366,14 @@ static void pins_hold_no_memory_from_other_volumes(void **state)
     before = rig_stats(rig)->volumes[KV].arena_bytes;
     for (uint32_t n = 5000; n < 5000 + 3 * SLOTS; n += 4)
         (void)pin(client, n, 1, 86400);
-    assert_true(stats_of(rig)->pins > 8);
+    assert_true(rig_hints(rig)->pins > 8);
     rig_run(rig, 100 * S);
     for (int i = 0; i < 4; i++) {
         memory_turns_over(client, 1);
         rig_run(rig, 5 * S);
     }
     assert_true(rig_stats(rig)->volumes[KV].arena_bytes < before / 2);
-    assert_true(stats_of(rig)->pins_again > 0);
+    assert_true(rig_hints(rig)->pins_again > 0);
     assert_sums(rig);
     rig_client_free(client);
     rig_free(rig);
@@ -397,16 +389,16 @@ static void what_goes_is_brought_again(void **state)
     rig_run(rig, 100 * MS);
     assert_int_equal(rig_wait(client, rig_put(client, KV, 0, BYTES, 0, 1 * S))->status, ICMS_OK);
     rig_run(rig, 100 * MS);
-    assert_int_equal(stats_of(rig)->pins_again, 1);
-    assert_int_equal(stats_of(rig)->pins, 2);
+    assert_int_equal(rig_hints(rig)->pins_again, 1);
+    assert_int_equal(rig_hints(rig)->pins, 2);
     memory_turns_over(client, KV);
     assert_int_equal(in_arena_of(client, 0, 2), 2);
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 0, 1 * S))->status,
                      ICMS_OK);
     rig_run(rig, 500 * MS); /* a block that is removed is not pinned any more */
-    assert_int_equal(stats_of(rig)->pins, 1);
+    assert_int_equal(rig_hints(rig)->pins, 1);
     assert_false(rig_in_arena(client, KV, 0));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_ABSENT], 1);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_ABSENT], 1);
     assert_sums(rig);
     rig_client_free(client);
     rig_free(rig);
@@ -419,13 +411,13 @@ static void what_cannot_come_is_counted(void **state)
 
     assert_int_equal(pin(client, 700, 8, 600), 8); /* there are no such blocks */
     rig_run(rig, 500 * MS);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_ABSENT], 8);
-    assert_int_equal(stats_of(rig)->pins, 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_ABSENT], 8);
+    assert_int_equal(rig_hints(rig)->pins, 0);
     flash(rig, 0, 1);
     rig->fake[0]->delay_ns = 3 * S; /* after its deadline, and it is wanted all the same */
     assert_int_equal(pin(client, 0, 1, 600), 1);
     rig_run(rig, 2 * S);
-    assert_int_equal(stats_of(rig)->pins, 1);
+    assert_int_equal(rig_hints(rig)->pins, 1);
     rig->fake[0]->delay_ns = 0;
     rig_run(rig, 20 * S);
     assert_true(rig_in_arena(client, KV, 0));
@@ -450,14 +442,14 @@ static void a_pin_waits_for_its_enclosure(void **state)
     rig_on_fake(rig, 0, fake_target_drop);
     assert_int_equal(pin(client, 3, 1, 600), 1);
     rig_run(rig, 30 * S);
-    assert_int_equal(stats_of(rig)->pins, 4);
+    assert_int_equal(rig_hints(rig)->pins, 4);
     rig->fake[0]->status = 0;
     rig->fake[0]->refuse_connect = false;
     rig_run(rig, 30 * S);
-    assert_int_equal(stats_of(rig)->pins, 4);
+    assert_int_equal(rig_hints(rig)->pins, 4);
     assert_int_equal(in_arena_of(client, 0, 4), 4);
     assert_int_equal(unpin(client, 0, 4), 4);
-    assert_int_equal(stats_of(rig)->pins, 0);
+    assert_int_equal(rig_hints(rig)->pins, 0);
     assert_sums(rig);
     rig_client_free(client);
     rig_free(rig);
@@ -474,14 +466,14 @@ static void a_pin_that_rests_ends_as_any(void **state)
     assert_int_equal(pin(client, 0, 2, 600), 2);
     assert_int_equal(pin(client, 2, 1, 4), 1);
     rig_run(rig, 1 * S);
-    assert_int_equal(stats_of(rig)->queued, 3);
+    assert_int_equal(rig_hints(rig)->queued, 3);
     assert_int_equal(unpin(client, 0, 1), 1);
-    assert_int_equal(stats_of(rig)->pins, 2);
+    assert_int_equal(rig_hints(rig)->pins, 2);
     rig->fake[0]->status = 0;
     assert_int_equal(rig_wait(client, rig_get(client, KV, 1, 9, 2000 * MS))->status, ICMS_OK);
     rig_run(rig, 5 * S);
-    assert_int_equal(stats_of(rig)->pins, 1);
-    assert_int_equal(stats_of(rig)->queued, 0);
+    assert_int_equal(rig_hints(rig)->pins, 1);
+    assert_int_equal(rig_hints(rig)->queued, 0);
     memory_turns_over(client, KV);
     assert_int_equal(in_arena_of(client, 1, 1), 1);
     assert_sums(rig);
@@ -500,7 +492,7 @@ static void a_pin_belongs_to_its_user(void **state)
     rig_run(rig, 100 * MS);
     rig_client_free(client);
     rig_run(rig, 30 * S);
-    assert_int_equal(stats_of(rig)->pins, 2);
+    assert_int_equal(rig_hints(rig)->pins, 2);
     client = client_of(rig, USER);
     assert_int_equal(unpin(client, 0, 1), 1);
     rig_client_free(client);
@@ -510,7 +502,7 @@ static void a_pin_belongs_to_its_user(void **state)
         rig_client_free(next);
     }
     rig_run(rig, 30 * S);
-    assert_int_equal(stats_of(rig)->pins, 0);
+    assert_int_equal(rig_hints(rig)->pins, 0);
     assert_sums(rig);
     rig_free(rig);
 }
@@ -531,8 +523,8 @@ static void a_pin_on_the_drive_is_brought_again(void **state)
     assert_int_equal(pins_asked(client, &pins, ICMS_MISS_QUOTA), 4);
     rig_run(rig, 500 * MS);
     assert_int_equal(rig_stats(rig)->tier.prestaged, 4);
-    assert_true(stats_of(rig)->pinned_drive_bytes >= 4 * BYTES);
-    assert_int_equal(stats_of(rig)->pinned_bytes, 0);
+    assert_true(rig_hints(rig)->pinned_drive_bytes >= 4 * BYTES);
+    assert_int_equal(rig_hints(rig)->pinned_bytes, 0);
     for (uint32_t n = 10000; n < 10000 + DRIVE / BYTES * 3; n += 8) { /* the drive turns over */
         const struct pins others = {.first = n, .count = 8, .tier = ICMS_TIER_LOCAL};
 
@@ -542,7 +534,7 @@ static void a_pin_on_the_drive_is_brought_again(void **state)
     }
     rig_run(rig, 60 * S);
     assert_true(rig_stats(rig)->tier.evicted > 0);
-    assert_int_equal(stats_of(rig)->pins, 4);
+    assert_int_equal(rig_hints(rig)->pins, 4);
     for (uint32_t n = 0; n < 4; n++) {
         rig_key(n, &key);
         there += agent_tier_has(&rig->agent->reactors[0].shards[KV], &key);
@@ -571,12 +563,12 @@ static void a_pin_waits_for_its_drive(void **state)
         (void)rig_wait(client, rig_get(client, KV, n, 9, 2000 * MS));
     assert_false(agent_tier_is_up(&rig->agent->reactors[0].shards[KV]));
     rig_run(rig, 40 * S);
-    assert_int_equal(stats_of(rig)->pins, 4);
+    assert_int_equal(rig_hints(rig)->pins, 4);
     sim_file_slow(rig->node, RIG_DRIVE, 1);
     rig_run(rig, 60 * S);
     assert_true(agent_tier_is_up(&rig->agent->reactors[0].shards[KV]));
-    assert_int_equal(stats_of(rig)->pins, 4);
-    assert_int_equal(stats_of(rig)->waiting, 4);
+    assert_int_equal(rig_hints(rig)->pins, 4);
+    assert_int_equal(rig_hints(rig)->waiting, 4);
     assert_sums(rig);
     rig_client_free(client);
     rig_free(rig);
@@ -595,9 +587,9 @@ static void pins_on_the_drive_keep_a_quota(void **state)
         flash(rig, n, 16);
         (void)pins_asked(client, &pins, ICMS_MISS_QUOTA);
         rig_run(rig, 60 * MS);
-        assert_true(stats_of(rig)->pinned_drive_bytes <= DRIVE / 4 / 4);
+        assert_true(rig_hints(rig)->pinned_drive_bytes <= DRIVE / 4 / 4);
     }
-    assert_true(stats_of(rig)->pins_refused > 0 && stats_of(rig)->pins > 0);
+    assert_true(rig_hints(rig)->pins_refused > 0 && rig_hints(rig)->pins > 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -615,12 +607,12 @@ static void pins_on_the_drive_have_limits(void **state)
         flash(rig, n, 16);
         (void)pins_asked(client, &pins, ICMS_MISS_QUOTA);
         rig_run(rig, 60 * MS);
-        assert_true(stats_of(rig)->pinned_drive_bytes <= most);
+        assert_true(rig_hints(rig)->pinned_drive_bytes <= most);
     }
-    assert_true(stats_of(rig)->pins_refused > 0);
-    assert_true(stats_of(rig)->pinned_drive_bytes > most / 2);
+    assert_true(rig_hints(rig)->pins_refused > 0);
+    assert_true(rig_hints(rig)->pinned_drive_bytes > most / 2);
     rig_run(rig, 90 * S);
-    assert_int_equal(stats_of(rig)->pins, 0);
+    assert_int_equal(rig_hints(rig)->pins, 0);
     assert_sums(rig);
     rig_client_free(client);
     rig_free(rig);
@@ -644,7 +636,7 @@ static void a_pin_that_is_too_long_is_refused(void **state)
 
         assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_INVALID);
     }
-    assert_int_equal(stats_of(rig)->taken, 0);
+    assert_int_equal(rig_hints(rig)->taken, 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -680,13 +672,13 @@ static void strangers_pin_nothing(void **state)
     hints.pin_s = 60;
     assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
     rig_run(rig, 200 * MS);
-    assert_int_equal(stats_of(rig)->pins, 1);
-    assert_int_equal(stats_of(rig)->taken, 1);
+    assert_int_equal(rig_hints(rig)->pins, 1);
+    assert_int_equal(rig_hints(rig)->taken, 1);
     hints.pin_s = 0;
     hints.cancel = true; /* by the owner */
     assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
     rig_run(rig, 10 * MS);
-    assert_int_equal(stats_of(rig)->pins, 0);
+    assert_int_equal(rig_hints(rig)->pins, 0);
     rig_free(rig);
 }
 
@@ -709,7 +701,7 @@ static void strangers_leave_room_for_hints(void **state)
         assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
         rig_run(rig, 10 * MS);
     }
-    assert_in_range(stats_of(rig)->taken, 1024, AGENT_HINTS_GUEST);
+    assert_in_range(rig_hints(rig)->taken, 1024, AGENT_HINTS_GUEST);
     for (uint32_t n = 0; n < AGENT_HINTS / 4; n += 16) {
         const struct pins more = {.first = n, .count = 16, .need_ns = 600 * S};
 
@@ -766,7 +758,7 @@ static void anything_keeps_the_sums(void **state)
         assert_sums(rig);
     }
     rig_run(rig, 40 * S);
-    assert_int_equal(stats_of(rig)->pins, 0);
+    assert_int_equal(rig_hints(rig)->pins, 0);
     assert_sums(rig);
     rig_client_free(clients[0]);
     rig_client_free(clients[1]);

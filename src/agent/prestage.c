@@ -597,7 +597,6 @@ static uint64_t hint_wake(struct agent_waiter *waiter, struct agent_op *op)
     check(hint->state == HINT_LOADING && op != NULL);
     hint_give_place(hint);
     if (hint->is_own) {
-        loop_timer_stop(prestage->reactor->loop, &hint->timer);
         agent_hint_load_ended(hint, op);
         if (op->err == ICMS_OK)
             counter_add(&shard->prestage.load_bytes, op->value_bytes);
@@ -657,10 +656,9 @@ static bool hint_load(struct agent_prestage *prestage, struct agent_hint *hint)
     op->space = space;
     op->is_reload = hint->space != 0;
     op->once = hint->once;
+    hint_wait(hint, op, true);
     /* a get that joins it has a timer of its own */
     op->deadline_ns = agent_hint_load_begun(hint, hint_until_ns(hint), bytes);
-    hint_wait(hint, op, true);
-    loop_timer_start(prestage->reactor->loop, &hint->timer, hint->overdue_ns);
     if (is_kept)
         agent_hint_keep(hint, agent_shard_slot_bytes(shard, slot));
     if (!is_for_drive)

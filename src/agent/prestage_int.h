@@ -75,7 +75,6 @@ struct agent_hint {
     uint64_t first_ns;       /* the earliest of theirs, by which it has its turn */
     uint64_t asked_ns;       /* when a get came before the block; 0: none did                     */
     uint64_t begun_ns;       /* LOADING, is_own: when                                             */
-    uint64_t overdue_ns;     /* LOADING, is_own: from when on                                     */
     struct hint_pace *pace;  /* LOADING, is_own: of where its block is to come from               */
     uint64_t late_ns;        /* READY: it arrived so long after its deadline                      */
     uint64_t space;          /* bytes that the stored block needs; 0: nobody said                 */
@@ -124,8 +123,8 @@ uint64_t agent_hint_load_ns(const struct agent_hint *hint);
 /* Whether a load of so many bytes may begin for it. */
 enum hint_credit agent_hint_credit(const struct agent_hint *hint, uint64_t bytes);
 
-/* Its own load of so many bytes begins, and may last until then, which is returned; it was not
- * answered by overdue_ns; it is over. */
+/* It is LOADING: its own load of so many bytes begins, and may last until then, which is returned;
+ * hint->timer ends before that: it is overdue; it is over. */
 uint64_t agent_hint_load_begun(struct agent_hint *hint, uint64_t until_ns, uint64_t bytes);
 void agent_hint_load_overdue(struct agent_hint *hint);
 void agent_hint_load_ended(struct agent_hint *hint, const struct agent_op *op);

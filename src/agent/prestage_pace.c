@@ -122,12 +122,12 @@ uint64_t agent_hint_load_begun(struct agent_hint *hint, uint64_t until_ns, uint6
     most_ns =
         u64_max(HINT_LOAD_NS, HINT_LOAD_TIMES * pace_ns(pace, estimate, expected_bytes, now_ns));
     hint->begun_ns = pace->at_ns = now_ns;
-    hint->overdue_ns = now_ns + HINT_OVERDUE_NS;
     hint->is_overdue = false;
     hint->pace = pace;
     hint->load_bytes = u64_max(bytes, HINT_LOAD_BYTES);
     pace->load_bytes += hint->load_bytes;
     prestage->window_bytes += hint->load_bytes;
+    loop_timer_start(prestage->reactor->loop, &hint->timer, now_ns + HINT_OVERDUE_NS);
     prestage->drive_loads += hint->share->tier == ICMS_TIER_LOCAL;
     return u64_max(now_ns + (uint64_t)hint->shard->agent->opts.load_deadline_ms * 1000000,
                    u64_min(until_ns, now_ns + most_ns));
@@ -156,6 +156,7 @@ void agent_hint_load_ended(struct agent_hint *hint, const struct agent_op *op)
     uint64_t now_ns = reactor_now_ns(hint->shard->reactor), took_ns = now_ns - hint->begun_ns;
     bool is_late = op->err != ICMS_OK && op->reason == ICMS_MISS_DEADLINE;
 
+    loop_timer_stop(hint->shard->reactor->loop, &hint->timer);
     if (hint->is_overdue)
         pace->overdue_bytes -= hint->load_bytes;
     else

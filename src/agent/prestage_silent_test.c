@@ -62,6 +62,20 @@ static void hints(struct rig_client *client, const uint32_t *keys, uint32_t coun
         assert_true(rig_hint(client, keys[i], need_ns, hint, 0));
 }
 
+/* A client of an agent with two enclosures, of which the first is silent, and its hints for so many
+ * keys there. */
+static struct rig_client *client_of_silent(uint32_t *out_keys, uint32_t count, uint64_t need_ns,
+                                           uint32_t hint)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){.enclosures = 2});
+    struct rig_client *client = rig_client_new(rig);
+
+    keys_of(rig, 0, 0, count, out_keys);
+    silent(rig, 0, 0, true);
+    hints(client, out_keys, count, need_ns, hint);
+    return client;
+}
+
 static uint32_t in_arena(const struct rig_client *client, const uint32_t *keys, uint32_t count)
 {
     uint32_t there = 0;
@@ -69,23 +83,6 @@ static uint32_t in_arena(const struct rig_client *client, const uint32_t *keys, 
     for (uint32_t i = 0; i < count; i++)
         there += rig_in_arena(client, KV, keys[i]);
     return there;
-}
-
-static const struct agent_prestage_stats *stats_of(struct agent_rig *rig)
-{
-    return &rig_stats(rig)->volumes[KV].prestage;
-}
-
-/* Each hint that was taken is somewhere, or has ended once; returns how many have not. */
-static uint64_t hints_left(struct agent_rig *rig)
-{
-    const struct agent_prestage_stats *stats = stats_of(rig);
-    uint64_t left = stats->queued + stats->loading + stats->waiting, ended = 0;
-
-    for (int i = 0; i < AGENT_HINT_ENDS; i++)
-        ended += stats->ended[i];
-    assert_int_equal(stats->taken, ended + left);
-    return left;
 }
 
 /* Nothing is in flight, and nothing is counted as if it were. */
@@ -116,12 +113,12 @@ static void it_holds_others_up_for_a_second(void **state)
     rig_run(rig, 1200 * MS);
     assert_int_equal(in_arena(client, others, COUNT), COUNT);
     assert_in_range(rig->fake[0]->by_class[IO_CLASS_PRESTAGE], SERVER_LOADS / 2, SERVER_LOADS);
-    assert_int_equal(hints_left(rig), 2 * COUNT);
+    assert_int_equal(rig_hints_left(rig), 2 * COUNT);
     rig_run(rig, 21000 * MS); /* and nothing was held for ever */
-    assert_int_equal(hints_left(rig), 0);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_DROPPED], COUNT);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], COUNT);
-    assert_int_equal(stats_of(rig)->kept_bytes, 0);
+    assert_int_equal(rig_hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_DROPPED], COUNT);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_UNUSED], COUNT);
+    assert_int_equal(rig_hints(rig)->kept_bytes, 0);
     assert_idle(rig);
     rig_client_free(client);
     rig_free(rig);
@@ -176,13 +173,10 @@ static void it_holds_up_no_other_volume(void **state)
 static void its_hints_go_on_when_it_does(void **state)
 {
     enum { COUNT = 200 };
-    struct agent_rig *rig = rig_of((struct rig_opts){.enclosures = 2});
-    struct rig_client *client = rig_client_new(rig);
     uint32_t keys[COUNT];
+    struct rig_client *client = client_of_silent(keys, COUNT, 20000 * MS, to_memory);
+    struct agent_rig *rig = client->rig;
 
-    keys_of(rig, 0, 0, COUNT, keys);
-    silent(rig, 0, 0, true);
-    hints(client, keys, COUNT, 20000 * MS, to_memory);
     rig_run(rig, 3000 * MS);
     assert_int_equal(in_arena(client, keys, COUNT), 0);
     silent(rig, 0, 0, false);
@@ -191,8 +185,8 @@ static void its_hints_go_on_when_it_does(void **state)
     assert_idle(rig);
     for (uint32_t i = 0; i < COUNT; i++)
         assert_true(rig_load(client, KV, keys[i], BYTES));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], COUNT);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], COUNT);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -241,28 +235,25 @@ static void a_slow_one_is_asked_on(void **state)
 static void what_rests_is_a_hint_as_any_other(void **state)
 {
     enum { COUNT = 200 };
-    struct agent_rig *rig = rig_of((struct rig_opts){.enclosures = 2});
-    struct rig_client *client = rig_client_new(rig);
     uint32_t keys[COUNT];
+    struct rig_client *client = client_of_silent(keys, COUNT, 5000 * MS, to_memory);
+    struct agent_rig *rig = client->rig;
 
-    keys_of(rig, 0, 0, COUNT, keys);
-    silent(rig, 0, 0, true);
-    hints(client, keys, COUNT, 5000 * MS, to_memory);
     rig_run(rig, 2000 * MS);
-    assert_in_range(stats_of(rig)->loading, SERVER_LOADS / 2, SERVER_LOADS);
-    assert_int_equal(stats_of(rig)->queued, COUNT - stats_of(rig)->loading);
+    assert_in_range(rig_hints(rig)->loading, SERVER_LOADS / 2, SERVER_LOADS);
+    assert_int_equal(rig_hints(rig)->queued, COUNT - rig_hints(rig)->loading);
     assert_false(rig_load(client, KV, keys[COUNT - 1], BYTES));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_LATE], 1);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_LATE], 1);
     assert_true(rig_hint(client, keys[COUNT - 2], 0, to_memory, SHM_FLAG_FORGET));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_CANCELED], 1);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_CANCELED], 1);
     assert_true(
         rig_hint(client, keys[COUNT - 3], 9000 * MS, to_memory, 0)); /* it may wait longer */
     rig_run(rig, 4000 * MS);
-    assert_int_equal(hints_left(rig), 1);
+    assert_int_equal(rig_hints_left(rig), 1);
     silent(rig, 0, 0, false);
     rig_run(rig, 600 * MS);
     assert_true(rig_in_arena(client, KV, keys[COUNT - 3]));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_DROPPED], COUNT - 3);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_DROPPED], COUNT - 3);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -270,19 +261,17 @@ static void what_rests_is_a_hint_as_any_other(void **state)
 static void a_pin_rests_until_it_answers(void **state)
 {
     enum { COUNT = 100 };
-    struct agent_rig *rig = rig_of((struct rig_opts){.enclosures = 2});
-    struct rig_client *client = rig_client_new(rig);
     uint32_t keys[COUNT];
+    struct rig_client *client =
+        client_of_silent(keys, COUNT, 1000 * MS, shm_hint(to_memory, 0, 60));
+    struct agent_rig *rig = client->rig;
 
-    keys_of(rig, 0, 0, COUNT, keys);
-    silent(rig, 0, 0, true);
-    hints(client, keys, COUNT, 1000 * MS, shm_hint(to_memory, 0, 60));
     rig_run(rig, 5000 * MS);
-    assert_in_range(stats_of(rig)->queued, COUNT - SERVER_LOADS, COUNT - SERVER_LOADS / 2);
+    assert_in_range(rig_hints(rig)->queued, COUNT - SERVER_LOADS, COUNT - SERVER_LOADS / 2);
     silent(rig, 0, 0, false);
     rig_run(rig, 600 * MS);
     assert_int_equal(in_arena(client, keys, COUNT), COUNT);
-    assert_int_equal(stats_of(rig)->pins, COUNT);
+    assert_int_equal(rig_hints(rig)->pins, COUNT);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -315,17 +304,14 @@ static void it_holds_no_buffer_of_the_drive(void **state)
 static void its_end_ends_its_loads(void **state)
 {
     enum { COUNT = 100 };
-    struct agent_rig *rig = rig_of((struct rig_opts){.enclosures = 2});
-    struct rig_client *client = rig_client_new(rig);
     uint32_t keys[COUNT];
+    struct rig_client *client = client_of_silent(keys, COUNT, 20000 * MS, to_memory);
+    struct agent_rig *rig = client->rig;
 
-    keys_of(rig, 0, 0, COUNT, keys);
-    silent(rig, 0, 0, true);
-    hints(client, keys, COUNT, 20000 * MS, to_memory);
     rig_run(rig, 2000 * MS);
     rig_on_fake(rig, 0, fake_target_drop);
     rig_run(rig, 500 * MS);
-    assert_int_equal(stats_of(rig)->loading, 0);
+    assert_int_equal(rig_hints(rig)->loading, 0);
     assert_idle(rig);
     rig_client_free(client);
     rig_free(rig);

@@ -89,25 +89,6 @@ static void hint(struct rig_client *client, uint32_t n, uint64_t need_ns)
     assert_int_equal(hints_taken(client, &hints, ICMS_MISS_NONE), 1);
 }
 
-static const struct agent_prestage_stats *stats_of(struct agent_rig *rig)
-{
-    return &rig_stats(rig)->volumes[KV].prestage;
-}
-
-/* Each hint that was taken is somewhere, or has ended once; returns how many have not. */
-static uint64_t hints_left(struct agent_rig *rig)
-{
-    const struct agent_prestage_stats *stats = stats_of(rig);
-    uint64_t left = stats->queued + stats->loading + stats->waiting, ended = 0;
-
-    for (int i = 0; i < AGENT_HINT_ENDS; i++)
-        ended += stats->ended[i];
-    assert_int_equal(stats->taken, ended + left);
-    if (left == 0)
-        assert_int_equal(stats->kept_bytes, 0);
-    return left;
-}
-
 static void a_hint_brings_a_block_before_it_is_asked_for(void **state)
 {
     struct agent_rig *rig = rig_new(&one);
@@ -118,14 +99,14 @@ static void a_hint_brings_a_block_before_it_is_asked_for(void **state)
     rig_run(rig, 50 * MS);
     assert_true(rig_in_arena(client, KV, 3));
     assert_int_equal(rig->fake[0]->by_class[IO_CLASS_PRESTAGE], 1);
-    assert_int_equal(stats_of(rig)->waiting, 1);
-    assert_true(stats_of(rig)->kept_bytes >= BYTES);
+    assert_int_equal(rig_hints(rig)->waiting, 1);
+    assert_true(rig_hints(rig)->kept_bytes >= BYTES);
     assert_true(rig_load(client, KV, 3, BYTES));
     assert_int_equal(rig->fake[0]->retrieves, 1);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
-    assert_int_equal(stats_of(rig)->load_bytes, BYTES);
-    assert_int_equal(stats_of(rig)->unused_bytes, 0);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(rig_hints(rig)->load_bytes, BYTES);
+    assert_int_equal(rig_hints(rig)->unused_bytes, 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -141,7 +122,7 @@ static void a_hit_without_the_agent_counts_as_read(void **state)
     rig_run(rig, 50 * MS);
     (void)rig_op(client, SHM_OP_TOUCH, KV, 3, 0);
     rig_run(rig, 50 * MS);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], 1);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -161,7 +142,7 @@ static void a_hit_of_a_client_that_ends_counts_as_read(void **state)
     memcpy(entry.key, key.bytes, sizeof(entry.key));
     assert_true(shm_submit_hint(&client->ring, &entry)); /* without waking the agent */
     rig_client_free(client);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], 1);
     rig_free(rig);
 }
 
@@ -178,9 +159,9 @@ static void a_block_that_is_there_is_kept_for_its_hint(void **state)
     }
     assert_true(rig_in_arena(client, KV, 3));
     rig_run(rig, 6100 * MS); /* nobody asked for it: it is like all others again */
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 1);
-    assert_int_equal(stats_of(rig)->unused_bytes, 0);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_UNUSED], 1);
+    assert_int_equal(rig_hints(rig)->unused_bytes, 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     for (uint32_t n = 400; n < 700; n++) {
         rig_flash(rig, 0, KV, n, BYTES);
         assert_false(rig_load(client, KV, n, BYTES));
@@ -199,11 +180,11 @@ static void a_block_that_nobody_reads_is_unused(void **state)
     rig_flash(rig, 0, KV, 3, BYTES);
     hint(client, 3, 1000 * MS);
     rig_run(rig, 1900 * MS);
-    assert_int_equal(hints_left(rig), 1);
+    assert_int_equal(rig_hints_left(rig), 1);
     rig_run(rig, 200 * MS);
-    assert_int_equal(hints_left(rig), 0);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 1);
-    assert_int_equal(stats_of(rig)->unused_bytes, BYTES);
+    assert_int_equal(rig_hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_UNUSED], 1);
+    assert_int_equal(rig_hints(rig)->unused_bytes, BYTES);
     assert_true(rig_in_arena(client, KV, 3)); /* as any other block */
     rig_client_free(client);
     rig_free(rig);
@@ -264,18 +245,18 @@ static void hints_that_cannot_be_served_are_refused_or_dropped(void **state)
     const struct hints soon = {.first = 2000, .count = 500, .need_ns = 100 * MS};
 
     assert_int_equal(hints_taken(client, &passed, ICMS_MISS_DEADLINE), 0);
-    assert_int_equal(stats_of(rig)->passed, 500);
+    assert_int_equal(rig_hints(rig)->passed, 500);
     assert_int_equal(hints_taken(client, &absent, ICMS_MISS_NONE), 500);
     rig_run(rig, 500 * MS);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_ABSENT], 500);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_ABSENT], 500);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig->fake[0]->delay_ns = 150 * MS; /* nothing that is asked for now comes in time */
     assert_int_equal(hints_taken(client, &soon, ICMS_MISS_NONE), 500);
     rig_run(rig, 140 * MS);
-    assert_int_equal(stats_of(rig)->queued, 0);
-    assert_true(stats_of(rig)->ended[AGENT_HINT_DROPPED] > 100);
+    assert_int_equal(rig_hints(rig)->queued, 0);
+    assert_true(rig_hints(rig)->ended[AGENT_HINT_DROPPED] > 100);
     rig_run(rig, 1000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -294,24 +275,24 @@ static void late_blocks_are_counted_with_how_much(void **state)
     rig_run(rig, 100 * MS);
     assert_true(rig_in_arena(client, KV, 1));
     assert_true(rig_load(client, KV, 1, BYTES));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_LATE], 1);
-    assert_in_range(stats_of(rig)->late_ns.sum, 29 * MS, 35 * MS);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_LATE], 1);
+    assert_in_range(rig_hints(rig)->late_ns.sum, 29 * MS, 35 * MS);
     hint(client, 2, 1000 * MS);
     rig_run(rig, 30 * MS);
     tag = rig_get(client, KV, 2, 5, 1000 * MS); /* joins its load */
     assert_true(rig_value_is(client, KV, 2, BYTES, rig_wait(client, tag)));
     assert_int_equal(rig->fake[0]->retrieves, 2);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_LATE], 2);
-    assert_in_range(stats_of(rig)->late_ns.sum, 45 * MS, 60 * MS);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_LATE], 2);
+    assert_in_range(rig_hints(rig)->late_ns.sum, 45 * MS, 60 * MS);
     tag = rig_get(client, KV, 3, 6, 1000 * MS);
     rig_run(rig, 10 * MS);
     hint(client, 3, 1000 * MS); /* joins the load of the get, which came first */
-    assert_int_equal(stats_of(rig)->loading + stats_of(rig)->queued, 1);
+    assert_int_equal(rig_hints(rig)->loading + rig_hints(rig)->queued, 1);
     assert_true(rig_value_is(client, KV, 3, BYTES, rig_wait(client, tag)));
     rig_run(rig, 10 * MS);
     assert_int_equal(rig->fake[0]->retrieves, 3);
     rig_run(rig, 3000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -331,8 +312,8 @@ static void a_hint_that_a_put_overtakes_ends(void **state)
     assert_int_equal(rig_wait(client, rig_put(client, KV, 1, BYTES, 0, 1000 * MS))->status,
                      ICMS_OK);
     rig_run(rig, 100 * MS);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_LATE], 1);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_LATE], 1);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -349,14 +330,14 @@ static void a_get_of_a_queued_hint_loads_at_once(void **state)
         rig_flash(rig, 0, KV, n, BYTES);
     assert_int_equal(hints_taken(client, &many, ICMS_MISS_NONE), 8);
     rig_run(rig, 20 * MS);
-    assert_true(stats_of(rig)->queued > 0); /* half of 8 is kept */
+    assert_true(rig_hints(rig)->queued > 0); /* half of 8 is kept */
     for (uint32_t n = 8; n-- > 0;) {
         (void)rig_load(client, KV, n, BYTES);
         rig_run(rig, 5 * MS);
     }
-    assert_int_equal(hints_left(rig), 0);
-    assert_true(stats_of(rig)->ended[AGENT_HINT_LATE] >= 1);
-    assert_true(stats_of(rig)->ended[AGENT_HINT_IN_TIME] >= 2);
+    assert_int_equal(rig_hints_left(rig), 0);
+    assert_true(rig_hints(rig)->ended[AGENT_HINT_LATE] >= 1);
+    assert_true(rig_hints(rig)->ended[AGENT_HINT_IN_TIME] >= 2);
     assert_int_equal(rig->fake[0]->retrieves, 8);
     rig_client_free(client);
     rig_free(rig);
@@ -375,8 +356,8 @@ static void blocks_are_kept_within_a_part_of_the_memory(void **state)
     assert_int_equal(hints_taken(client, &many, ICMS_MISS_NONE), 64);
     rig_run(rig, 200 * MS);
     arena_bytes = rig_stats(rig)->volumes[KV].arena_bytes;
-    assert_true(stats_of(rig)->kept_bytes <= arena_bytes / AGENT_KEPT_SHARE);
-    assert_true(stats_of(rig)->waiting >= 10);
+    assert_true(rig_hints(rig)->kept_bytes <= arena_bytes / AGENT_KEPT_SHARE);
+    assert_true(rig_hints(rig)->waiting >= 10);
     for (uint32_t n = 100; n < 200; n++)
         assert_false(rig_load(client, KV, n, BYTES));
     for (uint32_t n = 0; n < 64; n++) { /* in the order of their deadlines: in time, but for few */
@@ -384,8 +365,8 @@ static void blocks_are_kept_within_a_part_of_the_memory(void **state)
         (void)rig_load(client, KV, n, BYTES);
     }
     rig_run(rig, 5000 * MS);
-    assert_int_equal(hints_left(rig), 0);
-    assert_true(stats_of(rig)->ended[AGENT_HINT_IN_TIME] >= 30);
+    assert_int_equal(rig_hints_left(rig), 0);
+    assert_true(rig_hints(rig)->ended[AGENT_HINT_IN_TIME] >= 30);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -403,15 +384,15 @@ static void loads_evict_what_is_kept_when_there_is_nothing_else(void **state)
     for (uint32_t n = 0; n < 2; n++)
         hint(client, n, 5000 * MS);
     rig_run(rig, 50 * MS);
-    assert_int_equal(stats_of(rig)->waiting, 2);
+    assert_int_equal(rig_hints(rig)->waiting, 2);
     for (uint32_t n = 10; n < 18; n++) {
         tag = rig_get(client, KV, n, n, 500 * MS);
         assert_true(rig_value_is(client, KV, n, BYTES, rig_wait(client, tag)));
     }
     rig_run(rig, 10 * MS);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 2);
-    assert_int_equal(stats_of(rig)->unused_bytes, 2 * BYTES);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_UNUSED], 2);
+    assert_int_equal(rig_hints(rig)->unused_bytes, 2 * BYTES);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -432,7 +413,7 @@ static void a_flood_of_hints_is_refused(void **state)
         taken += hints_taken(flood, &many, ICMS_MISS_SHED);
     }
     assert_in_range(taken, AGENT_HINTS / 2, AGENT_HINTS);
-    assert_true(stats_of(rig)->full > 0);
+    assert_true(rig_hints(rig)->full > 0);
     for (uint32_t n = 0; n < 10; n++) {
         uint64_t begin_ns = rig_now_ns(rig);
 
@@ -443,11 +424,11 @@ static void a_flood_of_hints_is_refused(void **state)
         assert_true(rig_now_ns(rig) - begin_ns < 10 * MS);
     }
     rig_run(rig, 200 * MS); /* turns: the other's five are there before the flood is over */
-    assert_true(stats_of(rig)->queued > 1000);
+    assert_true(rig_hints(rig)->queued > 1000);
     for (uint32_t n = 0; n < 5; n++)
         assert_true(rig_load(other, KV, n, BYTES));
     rig_run(rig, 70000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(flood);
     rig_client_free(other);
     rig_free(rig);
@@ -489,10 +470,10 @@ static void a_large_block_on_a_slow_path_arrives_once(void **state)
     rig_run(rig, 10000 * MS);
     assert_true(rig_in_arena(client, KV, 1));
     assert_int_equal(rig->fake[0]->retrieves, 1);
-    assert_int_equal(stats_of(rig)->load_bytes, LARGE);
+    assert_int_equal(rig_hints(rig)->load_bytes, LARGE);
     assert_true(rig_load(client, KV, 1, LARGE));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -546,11 +527,11 @@ static void a_burst_that_cannot_arrive_is_dropped_before_it_is_sent(void **state
     rig->fake[0]->delay_ns = 3000 * MS; /* longer than a load of a hint lasts */
     hint(client, 1, 1500 * MS);
     rig_run(rig, 3000 * MS);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_DROPPED], 1);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_DROPPED], 1);
     retrieves = rig->fake[0]->retrieves;
     assert_int_equal(hints_taken(client, &soon, ICMS_MISS_NONE), 500);
     rig_run(rig, 900 * MS);
-    assert_true(stats_of(rig)->ended[AGENT_HINT_DROPPED] >= 490);
+    assert_true(rig_hints(rig)->ended[AGENT_HINT_DROPPED] >= 490);
     assert_in_range(rig->fake[0]->retrieves - retrieves, 0, 5);
     rig_run(rig, 5000 * MS);
     /* it is fast again, of which nobody tells but hints */
@@ -569,7 +550,7 @@ static void a_burst_that_cannot_arrive_is_dropped_before_it_is_sent(void **state
     for (n = 1; n <= 20; n++)
         assert_true(rig_in_arena(client, KV, n));
     rig_run(rig, 5000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -586,8 +567,8 @@ static void the_latest_of_two_hints_counts(void **state)
     hint(client, 1, 20 * MS);
     rig_run(rig, 1000 * MS);
     assert_true(rig_load(client, KV, 1, BYTES));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -622,32 +603,32 @@ static void hints_are_joined_and_taken_back(void **state)
     assert_int_equal(hints_taken(client, &forget, ICMS_MISS_ABSENT), 0);
     hint(client, 1, 5000 * MS);
     hint(client, 1, 4000 * MS);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_JOINED], 1);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_JOINED], 1);
     assert_int_equal(hints_taken(other, &forget, ICMS_MISS_ABSENT), 0); /* not its own */
     assert_int_equal(hints_taken(client, &forget, ICMS_MISS_ABSENT), 1);
     rig_run(rig, 50 * MS);
-    assert_int_equal(stats_of(rig)->waiting, 1);
+    assert_int_equal(rig_hints(rig)->waiting, 1);
     hint(other, 1, 9000 * MS); /* two users wait to read it */
-    assert_int_equal(stats_of(rig)->waiting, 2);
+    assert_int_equal(rig_hints(rig)->waiting, 2);
     assert_int_equal(hints_taken(client, &forget, ICMS_MISS_ABSENT), 1);
     assert_int_equal(hints_taken(client, &forget, ICMS_MISS_ABSENT), 0);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_CANCELED], 1);
-    assert_int_equal(stats_of(rig)->unused_bytes, BYTES);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_CANCELED], 1);
+    assert_int_equal(rig_hints(rig)->unused_bytes, BYTES);
     assert_true(rig_load(other, KV, 1, BYTES));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 1);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], 1);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig->fake[0]->delay_ns = 20 * MS;
     rig_flash(rig, 0, KV, 2, BYTES);
     hint(client, 2, 5000 * MS);
     rig_run(rig, 10 * MS);
-    assert_int_equal(stats_of(rig)->loading, 1);
+    assert_int_equal(rig_hints(rig)->loading, 1);
     assert_int_equal(hints_taken(client,
                                  &(struct hints){.first = 2, .count = 1, .flags = SHM_FLAG_FORGET},
                                  ICMS_MISS_ABSENT),
                      1);
     rig_run(rig, 50 * MS);
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_CANCELED], 2);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_CANCELED], 2);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_client_free(other);
     rig_free(rig);
@@ -665,7 +646,7 @@ static uint32_t kept_fill(struct rig_client *client, uint32_t count, uint64_t ne
     rig_run(client->rig, 50 * MS);
     for (uint32_t n = 0; n < count; n++)
         there += rig_in_arena(client, KV, n);
-    assert_true(stats_of(client->rig)->queued > 0);
+    assert_true(rig_hints(client->rig)->queued > 0);
     return there;
 }
 
@@ -690,11 +671,11 @@ static void an_earlier_deadline_takes_the_place_of_a_later_one(void **state)
     assert_int_equal(hints_taken(client, &urgent, ICMS_MISS_NONE), 1);
     rig_run(rig, 50 * MS);
     assert_true(rig_in_arena(client, KV, 101));
-    assert_true(stats_of(rig)->kept_bytes <=
+    assert_true(rig_hints(rig)->kept_bytes <=
                 rig_stats(rig)->volumes[KV].arena_bytes / AGENT_KEPT_SHARE);
     assert_true(rig_load(client, KV, 100, BYTES));
     assert_true(rig_load(client, KV, 101, BYTES));
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_IN_TIME], 2);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], 2);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -721,16 +702,16 @@ static void what_gave_its_place_is_loaded_again(void **state)
     for (uint32_t n = 0; n < 16; n++)
         gone += !rig_in_arena(client, KV, n);
     assert_true(gone == 16);
-    assert_true(stats_of(rig)->unused_bytes >= kept * BYTES);
+    assert_true(rig_hints(rig)->unused_bytes >= kept * BYTES);
     for (uint32_t n = 100; n < 100 + kept; n++)
         assert_true(rig_load(client, KV, n, BYTES));
     for (uint32_t n = 0; n < 16; n++) {
         rig_run(rig, 20 * MS);
         (void)rig_load(client, KV, n, BYTES);
     }
-    assert_int_equal(stats_of(rig)->ended[AGENT_HINT_UNUSED], 0);
-    assert_true(stats_of(rig)->ended[AGENT_HINT_IN_TIME] >= 2 * kept);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_UNUSED], 0);
+    assert_true(rig_hints(rig)->ended[AGENT_HINT_IN_TIME] >= 2 * kept);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -752,7 +733,7 @@ static void a_user_over_its_part_gives_places_to_another(void **state)
     for (uint32_t n = 100; n < 100 + kept; n++)
         there += rig_in_arena(other, KV, n);
     assert_in_range(there, kept / 2 - 1, kept / 2 + 1);
-    assert_true(stats_of(rig)->kept_bytes * AGENT_KEPT_SHARE <=
+    assert_true(rig_hints(rig)->kept_bytes * AGENT_KEPT_SHARE <=
                 rig_stats(rig)->volumes[KV].arena_bytes);
     for (uint32_t n = 0; n < 32; n++)
         still += rig_load(hoarder, KV, n, BYTES);
@@ -791,10 +772,10 @@ static void nonsense_is_refused(void **state)
         entry.op = SHM_OP_PRESTAGE;
         assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, cases[i].status);
     }
-    assert_int_equal(stats_of(rig)->taken, 0);
+    assert_int_equal(rig_hints(rig)->taken, 0);
     hint(client, 1, UINT64_MAX / 2); /* no hint stays for ever */
     rig_run(rig, 50 * MS);
-    assert_int_equal(hints_left(rig), 0); /* it is absent */
+    assert_int_equal(rig_hints_left(rig), 0); /* it is absent */
     rig_client_free(client);
     rig_free(rig);
 }
@@ -914,15 +895,15 @@ static void every_hint_has_one_end(void **state)
         } else {
             rig_run(rig, random_next(&seed) % 20 * MS);
         }
-        (void)hints_left(rig);
+        (void)rig_hints_left(rig);
         if (client->next_tag > RIG_ANSWERS - 16)
             break;
     }
     rig_run(rig, 10000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     for (int i = 0; i < AGENT_HINT_ENDS; i++)
         print_message("  %s %llu\n", agent_hint_end_name((enum agent_hint_end)i),
-                      (unsigned long long)stats_of(rig)->ended[i]);
+                      (unsigned long long)rig_hints(rig)->ended[i]);
     rig_client_free(clients[0]);
     rig_client_free(clients[1]);
     rig_free(rig);

@@ -73,28 +73,9 @@ static void to_drive(struct rig_client *client, uint32_t first, uint32_t count, 
     hints(client, first, count, need_ns, ICMS_TIER_LOCAL);
 }
 
-static const struct agent_prestage_stats *stats_of(struct agent_rig *rig)
-{
-    return &rig_stats(rig)->volumes[KV].prestage;
-}
-
 static const struct agent_tier_stats *drive_of(struct agent_rig *rig)
 {
     return &rig_stats(rig)->tier;
-}
-
-/* Each hint that was taken is somewhere, or has ended once; returns how many have not. */
-static uint64_t hints_left(struct agent_rig *rig)
-{
-    const struct agent_prestage_stats *stats = stats_of(rig);
-    uint64_t left = stats->queued + stats->loading + stats->waiting, ended = 0;
-
-    for (int i = 0; i < AGENT_HINT_ENDS; i++)
-        ended += stats->ended[i];
-    assert_int_equal(stats->taken, ended + left);
-    if (left == 0)
-        assert_int_equal(stats->kept_bytes, 0);
-    return left;
 }
 
 /* Each operation of the drive takes so many times as long. */
@@ -105,7 +86,7 @@ static void drive_slow(struct agent_rig *rig, uint32_t factor)
 
 static uint64_t ended(struct agent_rig *rig, enum agent_hint_end end)
 {
-    return stats_of(rig)->ended[end];
+    return rig_hints(rig)->ended[end];
 }
 
 /* Loads a block, whose bytes are right; returns where it came from, or -1 for a miss. */
@@ -149,15 +130,15 @@ static void a_hint_brings_a_block_to_the_drive(void **state)
     assert_true(drive_of(rig)->prestaged_bytes >= 4 * BYTES);
     assert_int_equal(drive_of(rig)->blocks, 4);
     assert_int_equal(rig->fake[0]->by_class[IO_CLASS_PRESTAGE], 4);
-    assert_int_equal(stats_of(rig)->load_bytes, 4 * BYTES);
-    assert_int_equal(stats_of(rig)->waiting, 4);
-    assert_int_equal(stats_of(rig)->kept_bytes, 0); /* memory is for others */
+    assert_int_equal(rig_hints(rig)->load_bytes, 4 * BYTES);
+    assert_int_equal(rig_hints(rig)->waiting, 4);
+    assert_int_equal(rig_hints(rig)->kept_bytes, 0); /* memory is for others */
     memory_turns_over(client);
     for (uint32_t n = 1; n <= 4; n++)
         assert_int_equal(load(client, n), ICMS_SOURCE_LOCAL);
     assert_int_equal(ended(rig, AGENT_HINT_IN_TIME), 4);
-    assert_int_equal(stats_of(rig)->unused_bytes, 0);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->unused_bytes, 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -181,11 +162,11 @@ static void what_is_there_moves_once(void **state)
     hints(client, 1, 1, 60000 * MS, ICMS_TIER_LOCAL);
     rig_run(rig, 100 * MS);
     assert_int_equal(drive_of(rig)->prestaged, 1);
-    assert_int_equal(stats_of(rig)->waiting, 1);
+    assert_int_equal(rig_hints(rig)->waiting, 1);
     memory_turns_over(client);
     assert_int_equal(load(client, 1), ICMS_SOURCE_LOCAL);
     assert_int_equal(ended(rig, AGENT_HINT_IN_TIME), 2);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -209,7 +190,7 @@ static void a_hint_for_memory_reads_what_a_hint_brought_to_the_drive(void **stat
         assert_int_equal(load(client, n), ICMS_SOURCE_DRAM);
     assert_int_equal(ended(rig, AGENT_HINT_IN_TIME), 6);
     assert_int_equal(rig->fake[0]->retrieves, pod);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -222,14 +203,14 @@ static void what_nobody_asks_for_is_unused(void **state)
     to_drive(client, 1, 2, 1000 * MS);
     rig_run(rig, 2500 * MS);
     assert_int_equal(ended(rig, AGENT_HINT_UNUSED), 2);
-    assert_int_equal(stats_of(rig)->unused_bytes, 2 * BYTES);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->unused_bytes, 2 * BYTES);
+    assert_int_equal(rig_hints_left(rig), 0);
     to_drive(client, 11, 1, 60000 * MS);
     rig_run(rig, 100 * MS);
     assert_int_equal(hints_flags(client, 11, 1, 0, ICMS_TIER_DRAM, SHM_FLAG_FORGET), 1);
     assert_int_equal(ended(rig, AGENT_HINT_CANCELED), 1);
-    assert_int_equal(stats_of(rig)->unused_bytes, 3 * BYTES);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints(rig)->unused_bytes, 3 * BYTES);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -244,7 +225,7 @@ static void a_get_does_not_wait_for_the_drive(void **state)
     drive_slow(rig, 1000);
     to_drive(client, 1, 1, 60000 * MS);
     rig_run(rig, 50 * MS);
-    assert_int_equal(stats_of(rig)->loading, 1); /* is being written */
+    assert_int_equal(rig_hints(rig)->loading, 1); /* is being written */
     begin_ns = rig_now_ns(rig);
     assert_int_equal(load(client, 1), ICMS_SOURCE_DRAM);
     assert_true(rig_now_ns(rig) - begin_ns < 20 * MS);
@@ -256,7 +237,7 @@ static void a_get_does_not_wait_for_the_drive(void **state)
     assert_int_equal(load(client, 2), ICMS_SOURCE_POD);
     rig_run(rig, 3000 * MS);
     assert_int_equal(ended(rig, AGENT_HINT_LATE), 2);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -271,7 +252,7 @@ static void a_hanging_drive_holds_no_hint_for_memory(void **state)
     drive_slow(rig, 10000000);
     to_drive(client, 100, 200, 5000 * MS);
     rig_run(rig, 100 * MS);
-    assert_true(stats_of(rig)->queued > 100); /* no more loads than it has buffers for */
+    assert_true(rig_hints(rig)->queued > 100); /* no more loads than it has buffers for */
     assert_true(rig->fake[0]->by_class[IO_CLASS_PRESTAGE] <= AGENT_TIER_IOS / 2);
     for (uint32_t n = 1; n <= 4; n++)
         rig_flash(rig, 0, KV, n, BYTES);
@@ -281,7 +262,7 @@ static void a_hanging_drive_holds_no_hint_for_memory(void **state)
         assert_int_equal(load(client, n), ICMS_SOURCE_DRAM);
     assert_int_equal(ended(rig, AGENT_HINT_IN_TIME), 4);
     rig_run(rig, 8000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     assert_int_equal(ended(rig, AGENT_HINT_DROPPED), 200);
     rig_client_free(client);
     rig_free(rig);
@@ -303,7 +284,7 @@ static void the_write_budget_is_kept(void **state)
     rig_run(rig, 5000 * MS);
     assert_true(rig->fake[0]->by_class[IO_CLASS_PRESTAGE] - loads <= 60);
     rig_run(rig, 30000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     assert_true(ended(rig, AGENT_HINT_DROPPED) > 500);
     rig_client_free(client);
     rig_free(rig);
@@ -329,10 +310,10 @@ static void a_full_drive_costs_no_block(void **state)
         from_drive += source == ICMS_SOURCE_LOCAL;
     }
     assert_true(from_drive > 0);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     assert_int_equal(ended(rig, AGENT_HINT_IN_TIME) + ended(rig, AGENT_HINT_UNUSED), 200);
     assert_true(ended(rig, AGENT_HINT_UNUSED) > 0);
-    assert_true(stats_of(rig)->unused_bytes >= ended(rig, AGENT_HINT_UNUSED) * BYTES);
+    assert_true(rig_hints(rig)->unused_bytes >= ended(rig, AGENT_HINT_UNUSED) * BYTES);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -350,11 +331,11 @@ static void a_drive_that_fails_costs_hints_alone(void **state)
     assert_true(ended(rig, AGENT_HINT_FAILED) > 10);
     to_drive(client, 101, 40, 60000 * MS);
     rig_run(rig, 100 * MS);
-    assert_int_equal(stats_of(rig)->queued + stats_of(rig)->loading, 0);
+    assert_int_equal(rig_hints(rig)->queued + rig_hints(rig)->loading, 0);
     for (uint32_t n = 1; n <= 40; n++)
         assert_true(load(client, n) >= 0);
     rig_run(rig, 62000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -381,7 +362,7 @@ static void a_foreign_drive_costs_hints_alone(void **state)
     rig_run(rig, 100 * MS);
     assert_int_equal(ended(rig, AGENT_HINT_FAILED), 40);
     assert_int_equal(rig->fake[0]->retrieves, 0);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -400,8 +381,8 @@ static void tiers_that_are_none_are_refused(void **state)
     entry.lease = shm_hint(ICMS_TIER_LOCAL, ICMS_PRIORITY_MAX + 1, 0);
     assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_INVALID);
     assert_int_equal(hints_flags(client, 1, 500, 0, ICMS_TIER_LOCAL, 0), 0); /* it has passed */
-    assert_int_equal(stats_of(rig)->passed, 500);
-    assert_int_equal(stats_of(rig)->taken, 0);
+    assert_int_equal(rig_hints(rig)->passed, 500);
+    assert_int_equal(rig_hints(rig)->taken, 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -434,7 +415,7 @@ static void what_is_replaced_or_removed_does_not_come_back(void **state)
         assert_int_equal(load(client, n + 1), -1);
     }
     rig_run(rig, 62000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -461,9 +442,9 @@ static void a_flood_of_lies_harms_nobody(void **state)
             assert_true(rig_now_ns(rig) - begin_ns < 20 * MS);
         }
     }
-    assert_true(stats_of(rig)->full > 0 && taken < asked);
+    assert_true(rig_hints(rig)->full > 0 && taken < asked);
     rig_run(rig, 70000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     assert_int_equal(drive_of(rig)->prestaged, 0);
     rig_client_free(client);
     rig_free(rig);
@@ -508,10 +489,10 @@ static void every_hint_has_one_end(void **state)
             rig->fake[0]->wrong = FAKE_RESET;
         else
             rig_run(rig, random_next(&seed) % 20 * MS);
-        (void)hints_left(rig);
+        (void)rig_hints_left(rig);
     }
     rig_run(rig, 10000 * MS);
-    assert_int_equal(hints_left(rig), 0);
+    assert_int_equal(rig_hints_left(rig), 0);
     assert_true(drive_of(rig)->prestaged > 0);
     for (int i = 0; i < AGENT_HINT_ENDS; i++)
         print_message("  %s %llu\n", agent_hint_end_name((enum agent_hint_end)i),

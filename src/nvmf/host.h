@@ -89,10 +89,10 @@ struct nvmf_req {
  *
  * At the deadline a request that is still parked, or that only waits for an answer, ends with
  * DEADLINE; its command stays reserved until the target answers. A retrieve whose data is arriving
- * ends when the rest is received elsewhere; one that may be late and was sent does so after
- * late_ns. A store that went out cannot be taken back: the target may still ask for its data, so it
- * ends when the target has answered (with what it answered) or, at the latest NVMF_STORE_LATE_NS
- * after its deadline, with the association. */
+ * ends when the rest is received elsewhere, or after as long as overdue said. A store that went out
+ * cannot be taken back: the target may still ask for its data, so it ends when the target has
+ * answered (with what it answered) or, at the latest NVMF_STORE_LATE_NS after its deadline, with
+ * the association. */
 icms_err nvmf_store(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
 icms_err nvmf_retrieve(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
 icms_err nvmf_exist(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
