@@ -81,7 +81,7 @@ stage_lines()
     elif [ $((passed + failed + skipped)) = $((p + f + s)) ]; then
         count fail "$name (ran nothing, see $log)"
     fi
-    [ $failed = $f ] || tail -60 "$log"
+    [ $failed = $f ] || { echo "--- $name" && tail -60 "$log"; } | tee -a "$logs/failed"
     stage_end "$name" "$t" "$p" "$f" "$s"
 }
 
@@ -133,15 +133,18 @@ stage_meson()
     say "$name: $(tail -1 "$log.results")"
     [ $((passed + failed + skipped)) != $((p + f + s)) ] || count fail "$name (ran nothing, see $log)"
     [ $failed = $f ] || grep -Ev '^(ok|longest) ' "$log.results"
-    [ $failed = $f ] || tail -120 "$log"
+    [ $failed = $f ] || python3 tools/meson-results.py --failed "$dir/meson-logs/check.json" \
+        2>> "$log" | tee -a "$logs/failed"
     stage_end "$name" "$t" "$p" "$f" "$s"
 }
 
-# Prints the sum. Status 0 says that everything passed and nothing was skipped.
+# Prints what failed, where who cuts a log still sees it, and the sum. Status 0 says that everything
+# passed and nothing was skipped.
 stages_end()
 {
     local name
 
+    tail -80 "$logs/failed"
     for name in ${failures[@]+"${failures[@]}"}; do
         echo "failed: $name"
     done
@@ -154,3 +157,4 @@ stages_end()
 }
 
 mkdir -p "$logs"
+: > "$logs/failed"

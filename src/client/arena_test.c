@@ -55,10 +55,10 @@ static void leases_come_back(const struct fixture *f)
         assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
 }
 
-/* How far the request of the oldest get is, run by this thread. */
-static size_t next_of(const struct fixture *f, const struct icms_request *request)
+/* How far a request is, run by this thread; adds to *over the requests that are over. */
+static size_t next_of(const struct fixture *f, const struct icms_request *request, uint32_t *over)
 {
-    assert_null(icms_poll(f->icms));
+    *over += icms_poll(f->icms) != NULL;
     return request->next;
 }
 
@@ -71,7 +71,7 @@ static void who_waits_for_memory_keeps_nobody_from_leases(void **state)
     struct fixture *f = *state;
     struct icms_request *requests[GETS] = {0}, *first = NULL;
     struct icms_block blocks[2], large[GETS];
-    uint32_t leases[SHM_LEASES], count = 0, gets = 0;
+    uint32_t leases[SHM_LEASES], count = 0, gets = 0, over = 0;
     struct icms_memory *memory;
     uint64_t address = memory_new(f, 8 * MIB, &memory), begin = client_now_ns();
 
@@ -89,11 +89,11 @@ static void who_waits_for_memory_keeps_nobody_from_leases(void **state)
     } while (!requests[gets++]->copy_wanted);
 
     client_lease_give(f->icms->link, leases[--count]);
-    for (; next_of(f, first) == 0; usleep(1000))
+    for (; next_of(f, first, &over) == 0; usleep(1000))
         assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
     while (count > 0)
         client_lease_give(f->icms->link, leases[--count]);
-    for (uint32_t i = 0; i <= gets; i++)
+    for (; over <= gets; over++)
         assert_non_null(rig_poll_next(f->icms));
     for (uint32_t i = 0; i < gets; i++) {
         assert_int_equal(icms_request_end(&requests[i]), ICMS_MISS);
