@@ -507,6 +507,7 @@ struct agent_shard {
     enum agent_kept evicts; /* slots that are kept by no more than that may be evicted now    */
     bool yields;            /* and pinned ones: their slab goes to another volume              */
     struct agent_prestage_stats prestage; /* counters */
+    uint64_t hint_bytes;                  /* of its memory, that loads of hints in flight have    */
     /* counters */
     uint64_t slots_used, used_bytes, evictions;
     uint64_t hits_dram, hits_local, hits_pod;

@@ -216,10 +216,10 @@ void agent_enclosures_slow_release(struct agent_reactor *reactor)
 
 /* What a probe will ask for: the last that was there, so that it costs what loads cost. */
 static void enclosure_asked(struct agent_enclosure *enclosure, const struct agent_shard *shard,
-                            const struct nvmf_req *req, bool is_load)
+                            const struct nvmf_req *req, bool is_load, bool is_there)
 {
     if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP ||
-        (enclosure->asked[is_load].is_known && req->err != ICMS_OK))
+        (enclosure->asked[is_load].is_known && !is_there))
         return;
     enclosure->asked[is_load].key = req->key;
     enclosure->asked[is_load].volume = shard->number;
@@ -326,7 +326,7 @@ void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, 
 {
     enum slow_end end;
 
-    enclosure_asked(link->enclosure, shard, req, is_load);
+    enclosure_asked(link->enclosure, shard, req, is_load, req->err == ICMS_OK);
     if (req_end(req, &end))
         link_ended(link, is_load, end, asked);
 }
@@ -334,7 +334,7 @@ void agent_link_ended(struct agent_link *link, const struct agent_shard *shard, 
 void agent_link_missed(struct agent_link *link, const struct agent_shard *shard, bool is_load,
                        const struct nvmf_req *req, const struct slow_op *asked)
 {
-    enclosure_asked(link->enclosure, shard, req, is_load);
+    enclosure_asked(link->enclosure, shard, req, is_load, false);
     link_ended(link, is_load, SLOW_MISSED, asked);
 }
 
@@ -912,6 +912,7 @@ void agent_enclosure_relink(struct agent_enclosure *enclosure, uint32_t links,
     struct agent_reactor *reactor = enclosure->reactor;
 
     enclosure->is_leaving = is_leaving;
+    estimate_forget(&enclosure->estimate); /* with other links it is another server */
     for (uint32_t left = links; left != 0; left &= left - 1)
         link_relink(&enclosure->links[__builtin_ctz(left)], &take[__builtin_ctz(left)]);
     enclosure_links_count(enclosure);

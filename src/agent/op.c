@@ -776,7 +776,8 @@ static bool op_move_fits(const struct agent_op *load, uint64_t stored_bytes)
         atomic_load_explicit(&shard->agent->backlog_bytes, memory_order_relaxed) + stored_bytes;
     uint64_t store_bytes = shard->store_bytes + agent_shard_slot_bytes(shard, load->slot);
 
-    return reactor->ops_used[IO_CLASS_STORE] < AGENT_OPS / 8 && !list_empty(&reactor->free_ops) &&
+    return reactor->ops_used[IO_CLASS_STORE] < AGENT_OPS / 8 &&
+           agent_reactor_has_op(reactor, IO_CLASS_STORE) &&
            line_first(&reactor->wait_op[IO_CLASS_STORE]) == NULL &&
            backlog_bytes <= shard->agent->opts.store_backlog_bytes / 2 &&
            store_bytes <= shard->store_bytes_max / 2 &&
@@ -965,8 +966,10 @@ static void op_done(struct agent_op *op)
 
     list_remove(&op->key_link);
     op->busy = false;
-    if (op->err != ICMS_OK && op->err != ICMS_VALUE_SIZE && op->first_reason != ICMS_MISS_NONE) {
-        op->err = ICMS_MISS; /* what the owner said counts, but for a block that is there */
+    /* What the owner said counts, unless the block is there, or may be: the next was late. */
+    if (op->err != ICMS_OK && op->err != ICMS_VALUE_SIZE && op->err != ICMS_DEADLINE &&
+        op->first_reason != ICMS_MISS_NONE) {
+        op->err = ICMS_MISS;
         op->reason = op->first_reason;
     }
     if (agent_op_is_stale(op))

@@ -376,6 +376,10 @@ static void hint_look(struct agent_hint *hint)
 {
     const struct agent_shard *shard = hint->shard;
 
+    if (hint->identity != shard->identity) { /* a block of its key is another one */
+        hint_end_wasted(hint, AGENT_HINT_FAILED);
+        return;
+    }
     if (hint->share->tier == ICMS_TIER_LOCAL && !agent_tier_has(shard, &hint->key)) {
         hint_again(hint);
         return;
@@ -498,6 +502,7 @@ static void hint_write(struct agent_hint *hint, uint32_t slot)
         hint->brought_bytes = hint->shard->meta[slot].value_bytes;
         hint_enter_slot(hint, slot);
         prestage->drive_writes++;
+        prestage->copied_bytes += hint->brought_bytes;
         loop_timer_start(prestage->reactor->loop, &hint->timer,
                          hint_until_ns(hint) + AGENT_HINT_GRACE_NS);
     } else if (err != ICMS_BUSY) {
@@ -676,7 +681,8 @@ static bool share_run(struct agent_prestage *prestage, struct hint_share *share)
     uint32_t slot;
     struct agent_op *op;
 
-    if (hint->identity != shard->identity || !agent_shard_is_there(shard)) {
+    if (hint->identity != shard->identity || !agent_shard_is_there(shard) ||
+        hint->user_number != atomic_load(&hint->user->number)) {
         hint_end_wasted(hint, AGENT_HINT_FAILED);
         return true;
     }
@@ -715,8 +721,10 @@ static void prestage_run(struct loop_msg *msg)
     struct list *link;
 
     prestage->run_sent = false;
+    prestage->copied_bytes = 0;
     for (int tier = 0; tier < HINT_TIERS; tier++)
-        for (int i = 0; i < HINT_RUN_MAX && (link = line_first(&prestage->lines[tier])) != NULL;
+        for (int i = 0; i < HINT_RUN_MAX && prestage->copied_bytes < AGENT_TAKE_BYTES &&
+                        (link = line_first(&prestage->lines[tier])) != NULL;
              i++)
             if (!share_run(prestage, container_of(link, struct hint_share, link))) {
                 prestage_retry_arm(prestage);

@@ -52,7 +52,7 @@ struct hint_pace {
 enum hint_credit {
     HINT_CREDIT,         /* it may                                                                */
     HINT_CREDIT_OVERDUE, /* its server has not answered what it was asked long ago                */
-    HINT_CREDIT_OTHERS,  /* its server has enough to do: for a hint from another one it may       */
+    HINT_CREDIT_OTHERS,  /* its server or its shard has enough to do: for a hint of others it may */
     HINT_CREDIT_NONE,    /* for none                                                              */
 };
 
@@ -79,6 +79,7 @@ struct agent_hint {
     uint64_t late_ns;        /* READY: it arrived so long after its deadline                      */
     uint64_t space;          /* bytes that the stored block needs; 0: nobody said                 */
     uint64_t load_bytes;     /* LOADING, is_own: that it counts                                   */
+    uint64_t memory_bytes;   /* LOADING, is_own: of the shard                                     */
     uint64_t kept_bytes;     /* of the arena: reserved, LOADING; or kept, READY                   */
     uint64_t pin_ns;         /* until when it is pinned; 0: it is no pin                          */
     uint64_t pinned_bytes;   /* of the tier, that it counts                                       */
@@ -110,6 +111,7 @@ struct agent_prestage {
     struct hint_pace paces[HINT_PACES];
     uint32_t drive_loads;   /* of them, for the drive                                          */
     uint32_t drive_writes;  /* hints that are WRITING                                          */
+    uint64_t copied_bytes;  /* for them, in this turn                                          */
     bool drive_refused;     /* the write budget refused the last one                           */
     uint64_t drive_from_ns; /* and nothing is begun before that                               */
     struct loop_msg run;

@@ -41,6 +41,11 @@
 #define HINT_OVERDUE_NS    ((uint64_t)1000 * 1000 * 1000)
 #define HINT_OVERDUE_BYTES ((uint64_t)1 << 20)
 
+/* Of its shard's memory what is being loaded has at most a part, as nobody else can have it; and
+ * once they have so many operations, one such load is enough. */
+#define HINT_MEMORY_SHARE 2
+#define HINT_OVERDUE_OPS  (AGENT_OPS_OTHERS / 2)
+
 /* A load may take so long where nothing is known, and so many times what is expected. A command
  * that is never answered has its block for so long. */
 #define HINT_LOAD_NS    ((uint64_t)30 * 1000 * 1000 * 1000)
@@ -92,16 +97,20 @@ uint64_t agent_hint_load_ns(const struct agent_hint *hint)
 
 enum hint_credit agent_hint_credit(const struct agent_hint *hint, uint64_t bytes)
 {
-    const struct agent_reactor *reactor = hint->shard->reactor;
+    const struct agent_shard *shard = hint->shard;
+    const struct agent_reactor *reactor = shard->reactor;
     const struct agent_prestage *prestage = reactor->prestage;
     uint64_t bytes_max = reactor->ops_used[IO_CLASS_LOAD] > 0 ? HINT_BUSY_BYTES : HINT_IDLE_BYTES;
     const struct estimate *estimate;
     uint64_t expected_bytes;
     const struct hint_pace *pace = hint_pace(hint, &estimate, &expected_bytes);
 
-    bytes = u64_max(bytes, HINT_LOAD_BYTES);
-    if (pace->overdue_bytes >= HINT_OVERDUE_BYTES)
+    if (pace->overdue_bytes >= HINT_OVERDUE_BYTES ||
+        (pace->overdue_bytes != 0 && reactor->ops_used[IO_CLASS_PRESTAGE] >= HINT_OVERDUE_OPS))
         return HINT_CREDIT_OVERDUE;
+    if (shard->hint_bytes + bytes > shard->bytes_max / HINT_MEMORY_SHARE)
+        return HINT_CREDIT_OTHERS;
+    bytes = u64_max(bytes, HINT_LOAD_BYTES);
     if (line_first(&reactor->wait_op[IO_CLASS_LOAD]) != NULL ||
         line_first(&reactor->wait_op[IO_CLASS_PRESTAGE]) != NULL)
         return HINT_CREDIT_NONE;
@@ -125,6 +134,8 @@ uint64_t agent_hint_load_begun(struct agent_hint *hint, uint64_t until_ns, uint6
     hint->is_overdue = false;
     hint->pace = pace;
     hint->load_bytes = u64_max(bytes, HINT_LOAD_BYTES);
+    hint->memory_bytes = bytes;
+    hint->shard->hint_bytes += bytes;
     pace->load_bytes += hint->load_bytes;
     prestage->window_bytes += hint->load_bytes;
     loop_timer_start(prestage->reactor->loop, &hint->timer, now_ns + HINT_OVERDUE_NS);
@@ -157,6 +168,8 @@ void agent_hint_load_ended(struct agent_hint *hint, const struct agent_op *op)
     bool is_late = op->err != ICMS_OK && op->reason == ICMS_MISS_DEADLINE;
 
     loop_timer_stop(hint->shard->reactor->loop, &hint->timer);
+    check(hint->shard->hint_bytes >= hint->memory_bytes);
+    hint->shard->hint_bytes -= hint->memory_bytes;
     if (hint->is_overdue)
         pace->overdue_bytes -= hint->load_bytes;
     else

@@ -92,6 +92,8 @@ static void assert_idle(const struct agent_rig *rig)
 
     assert_int_equal(prestage->window_bytes, 0);
     assert_int_equal(prestage->drive_loads, 0);
+    for (uint32_t i = 0; i < RIG_VOLUMES; i++)
+        assert_int_equal(rig->agent->reactors[0].shards[i].hint_bytes, 0);
     for (int i = 0; i < HINT_PACES; i++) {
         assert_int_equal(prestage->paces[i].load_bytes, 0);
         assert_int_equal(prestage->paces[i].overdue_bytes, 0);
@@ -300,6 +302,60 @@ static void it_holds_no_buffer_of_the_drive(void **state)
     rig_free(rig);
 }
 
+/* Four of them, each with a load of a quarter of the memory: gets have half of it. */
+static void they_leave_memory_to_loads(void **state)
+{
+    const uint32_t pin = shm_hint(to_memory, 0, 60);
+    struct agent_rig *rig = rig_new(&(struct rig_opts){
+        .enclosures = 4, .slots = 4, .value_bytes = 8 << 20, .pin_percent = 100});
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t key;
+
+    silent(rig, 0, 3, true);
+    for (uint32_t i = 0; i < 4; i++) {
+        keys_of(rig, i, 1000 * i, 1, &key);
+        hints(client, &key, 1, 40000 * MS, pin);
+    }
+    rig_run(rig, 5000 * MS);
+    assert_int_equal(rig_hints(rig)->loading, 2);
+    keys_of(rig, 0, 10000, 1, &key);
+    assert_true(rig_value_is(client, KV, key, BYTES,
+                             rig_wait(client, rig_get(client, KV, key, 9, 1000 * MS))));
+    rig_lease_give(client, 9);
+    silent(rig, 0, 3, false);
+    rig_run(rig, 3000 * MS);
+    assert_int_equal(rig_hints(rig)->waiting, 4);
+    assert_idle(rig);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Once half of the operations are theirs, those who are silent have no more. */
+static void they_leave_operations_to_others(void **state)
+{
+    enum { COUNT = SERVER_LOADS };
+    struct agent_rig *rig = rig_of((struct rig_opts){.enclosures = 1});
+    struct rig_client *client = rig_client_new(rig);
+    struct agent_reactor *reactor = &rig->agent->reactors[0];
+    uint32_t keys[COUNT];
+
+    keys_of(rig, 0, 0, COUNT, keys);
+    silent(rig, 0, 0, true);
+    hints(client, keys, 1, 20000 * MS, to_memory);
+    rig_run(rig, 1200 * MS);
+    reactor->ops_used[IO_CLASS_PRESTAGE] += AGENT_OPS_OTHERS / 2;
+    hints(client, keys + 1, COUNT - 1, 20000 * MS, to_memory);
+    rig_run(rig, 2000 * MS);
+    assert_int_equal(rig_hints(rig)->loading, 1);
+    reactor->ops_used[IO_CLASS_PRESTAGE] -= AGENT_OPS_OTHERS / 2;
+    silent(rig, 0, 0, false);
+    rig_run(rig, 1000 * MS);
+    assert_int_equal(in_arena(client, keys, COUNT), COUNT);
+    assert_idle(rig);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* What came after its time leaves nothing behind, as what never comes. */
 static void its_end_ends_its_loads(void **state)
 {
@@ -329,6 +385,8 @@ int main(void)
         cmocka_unit_test(what_rests_is_a_hint_as_any_other),
         cmocka_unit_test(a_pin_rests_until_it_answers),
         cmocka_unit_test(it_holds_no_buffer_of_the_drive),
+        cmocka_unit_test(they_leave_memory_to_loads),
+        cmocka_unit_test(they_leave_operations_to_others),
         cmocka_unit_test(its_end_ends_its_loads),
     };
 

@@ -278,11 +278,14 @@ static void qpair_entry_begin(struct agent_qpair *qpair, const struct shm_submit
     agent_req_begin(req);
 }
 
-/* Bytes that an entry may make us copy or verify; looking for a key costs about what a KiB does. */
+/* Bytes that an entry may make us copy or verify; looking for a key costs about what a KiB does,
+ * and for the request of a tag what all of them do. */
 static uint64_t qpair_entry_bytes(const struct agent_qpair *qpair, const struct shm_submit *entry)
 {
     const struct agent *agent = qpair->reactor->agent;
 
+    if (entry->op == SHM_OP_CANCEL)
+        return AGENT_CLIENT_REQS * AGENT_KEY_COST_BYTES;
     if (qpair_keys_max(entry->op) != 0)
         return u64_min(entry->bytes, qpair_keys_max(entry->op)) * AGENT_KEY_COST_BYTES;
     if (entry->volume >= agent->volume_count ||

@@ -452,9 +452,34 @@ static void pins_go_with_an_identity(void **state)
     reset_end(&reset);
 }
 
+/* A pin on the own drive ends, although the drive has a block of its key again. */
+static void a_pin_on_the_drive_is_of_one_identity(void **state)
+{
+    const struct rig_opts opts = {
+        .enclosures = 1, .epoch = 1, .own_drive_bytes = (uint64_t)64 << 20, .pin_percent = 50};
+    const uint32_t pinned = shm_hint(ICMS_TIER_LOCAL, 0, 3600),
+                   hint = shm_hint(ICMS_TIER_LOCAL, 0, 0);
+    struct reset reset;
+
+    reset_begin(&reset, &opts);
+    put(&reset, KV, 1, 3000, SHM_FLAG_ON_FLASH);
+    assert_true(rig_hint(reset.client, 1, 1000 * MS, pinned, 0));
+    rig_run(reset.rig, 500 * MS);
+    assert_int_equal(rig_hints(reset.rig)->pins, 1);
+    reset_volume(&reset, KV);
+    put(&reset, KV, 1, 3000, SHM_FLAG_ON_FLASH);
+    assert_true(rig_hint(reset.client, 1, 1000 * MS, hint, 0));
+    rig_run(reset.rig, 30000 * MS);
+    assert_int_equal(rig_stats(reset.rig)->tier.prestaged, 2);
+    assert_int_equal(rig_hints(reset.rig)->pins, 0);
+    assert_int_equal(rig_hints(reset.rig)->pinned_drive_bytes, 0);
+    reset_end(&reset);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pin_on_the_drive_is_of_one_identity),
         cmocka_unit_test(pins_go_with_an_identity),
         cmocka_unit_test(test_nothing_of_before_is_found),
         cmocka_unit_test(test_a_lease_outlives_a_reset),

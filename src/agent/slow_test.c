@@ -166,6 +166,28 @@ static void answers_after_the_deadline_are_late(void **state)
     rig_free(rig);
 }
 
+/* A probe asks for what was there, and not for what made it slow. */
+static void what_is_late_is_not_what_probes_ask_for(void **state)
+{
+    struct agent_rig *rig = rig_new(&three);
+    struct rig_client *client = rig_client_new(rig);
+    const struct agent_enclosure *enclosure = &rig->agent->reactors[0].enclosures[0];
+    uint32_t n = key_at(rig, 0);
+    struct key key;
+
+    rig_flash(rig, 0, KV, n, BYTES);
+    (void)rig_wait(client, rig_get(client, KV, n, UINT32_MAX, 1000 * MS));
+    rig->fake[0]->delay_ns = 300 * MS;
+    (void)rig_wait(client, rig_get(client, KV, key_at(rig, 0), UINT32_MAX, 20 * MS));
+    rig_run(rig, 50 * MS);
+    assert_int_equal(enclosure->reactor->shards[KV].late_bytes != 0, true);
+    rig_key(n, &key);
+    assert_true(enclosure->asked[true].is_known && key_equal(&enclosure->asked[true].key, &key));
+    rig_run(rig, 500 * MS);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* Lookups beside loads that hit the arena, or of clients that only ask what there is. */
 static void late_lookups_count(void **state)
 {
@@ -306,6 +328,7 @@ int main(void)
         cmocka_unit_test(a_slow_enclosure_is_passed_over_and_comes_back),
         cmocka_unit_test(missed_deadlines_count),
         cmocka_unit_test(answers_after_the_deadline_are_late),
+        cmocka_unit_test(what_is_late_is_not_what_probes_ask_for),
         cmocka_unit_test(late_lookups_count),
         cmocka_unit_test(a_pod_that_is_far_away_is_not_slow),
         cmocka_unit_test(an_enclosure_that_sheds_is_busy),

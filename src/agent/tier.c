@@ -138,20 +138,19 @@ static void tier_forget_bad(struct agent_tier *tier, const struct agent_shard *s
 static void tier_io_give(struct agent_tier_io *io)
 {
     struct agent_tier *tier = io->tier;
-    struct agent_op *next;
     struct list *link;
     uint32_t share;
 
     tier->writes -= io->is_write;
     list_remove(&io->link);
     list_push(&tier->free, &io->link);
-    link = line_pop(&tier->waiting, &share);
-    if (link == NULL)
-        return;
-    next = container_of(link, struct agent_op, link);
-    line_charge(&tier->waiting, share, next->space);
-    if (!tier_read(tier, next))
-        tier_answer(next, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+    while (!list_empty(&tier->free) && (link = line_pop(&tier->waiting, &share)) != NULL) {
+        struct agent_op *next = container_of(link, struct agent_op, link);
+
+        line_charge(&tier->waiting, share, next->space);
+        if (!tier_read(tier, next))
+            tier_answer(next, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+    }
 }
 
 /* ---- slow ----------------------------------------------------------------------------------- */
@@ -192,6 +191,7 @@ static void tier_probe_done(struct store_probe *probe)
     if (probe->err == ICMS_OK && now_ns - tier->probe_ns < AGENT_TIER_WAIT_NS) {
         tier->late = 0;
         tier->recovered_ns = now_ns;
+        estimate_forget(&tier->estimate);
         tier_state_set(tier, AGENT_TIER_UP);
     } else {
         tier_probe_arm(tier);
