@@ -232,6 +232,35 @@ static void what_was_away_is_not_known(void **state)
     rig_free(rig);
 }
 
+/* With other addresses it may be another one, too, though a link of before stays up. */
+static void what_has_other_addresses_is_not_known(void **state)
+{
+    const struct rig_opts opts = {
+        .enclosures = 1, .links = 2, .slots = 256, .many = true, .epoch = 1};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    struct agent_enclosure_opts fewer = rig->enclosures[0];
+    struct err_why why = {""};
+
+    flash(rig, 0, 64);
+    load(client, 0, 16);
+    ask_for(client, 20, 1, 1000 * MS);
+    assert_true(estimates[0].us != SHM_ESTIMATE_UNKNOWN);
+    fewer.addr_count = 1;
+    assert_int_equal(rig_pod(rig, 2, &fewer, 1, &why), ICMS_OK);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(rig_stats(rig)->enclosures[0].link_count, 1);
+    assert_int_equal(rig_stats(rig)->enclosures[0].excluded_count, 0); /* it was never away */
+    ask_for(client, 20, 1, 1000 * MS);
+    assert_int_equal(estimates[0].source, ICMS_SOURCE_POD);
+    assert_true(estimates[0].us == SHM_ESTIMATE_UNKNOWN);
+    load(client, 20, 16);
+    ask_for(client, 40, 1, 1000 * MS);
+    assert_true(estimates[0].us != SHM_ESTIMATE_UNKNOWN);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* Nobody answers by the deadline: nothing is said, in time. Then loads that end at their deadlines
  * say that it takes longer. */
 static void a_deadline_says_nothing_of_keys(void **state)
@@ -410,6 +439,7 @@ int main(void)
         cmocka_unit_test(what_is_in_flight_counts_once),
         cmocka_unit_test(hints_that_wait_make_no_load_slow),
         cmocka_unit_test(what_was_away_is_not_known),
+        cmocka_unit_test(what_has_other_addresses_is_not_known),
         cmocka_unit_test(a_deadline_says_nothing_of_keys),
         cmocka_unit_test(no_engine_waits_longer_than_it_would_compute),
         cmocka_unit_test(a_drive_instead_of_a_pod_is_measured),

@@ -85,6 +85,37 @@ static void a_client_that_takes_no_answers_harms_nobody(void **state)
     rig_free(rig);
 }
 
+/* For each cancel all requests of the client are looked at: a turn of the loop takes few. */
+static void a_flood_of_cancels_is_taken_a_few_in_a_turn(void **state)
+{
+    enum { FLOOD = 1024, GETS = 500, FEW = 32 };
+    const struct rig_opts opts = {.enclosures = 1, .slots = 2 * GETS, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig), *other = rig_client_new(rig);
+    uint32_t taken, left = FLOOD;
+
+    rig->fake[0]->hold = true;
+    for (uint32_t n = 0; n < GETS; n++)
+        (void)rig_get(client, KV, n, SHM_SLOT_NONE, 20000 * MS);
+    rig_run(rig, 20 * MS);
+    for (uint32_t i = 0; i < FLOOD; i++)
+        rig_cancel(client, RIG_ANSWERS - 1); /* of no request */
+    rig_publish(client);
+    for (; left > 0; left -= taken) {
+        taken = atomic_load(&client->ring.qpair->submit_head);
+        assert_true(sim_step(rig->sim)); /* a turn at most */
+        taken = atomic_load(&client->ring.qpair->submit_head) - taken;
+        assert_in_range(taken, 0, FEW);
+    }
+    assert_int_equal(rig_stats(rig)->in_flight, GETS);
+    assert_int_equal(rig_wait(other, rig_put(other, KV, GETS, BYTES, 0, 100 * MS))->status,
+                     ICMS_OK);
+    rig_client_free(client);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
 static void random_bytes_in_rings_and_lease_tables_harm_nobody(void **state)
 {
     for (uint64_t seed = 1; seed <= 6; seed++) {
@@ -288,6 +319,7 @@ int main(void)
         cmocka_unit_test(a_value_longer_than_its_slot_is_refused),
         cmocka_unit_test(a_client_that_dies_gives_everything_back),
         cmocka_unit_test(a_client_that_takes_no_answers_harms_nobody),
+        cmocka_unit_test(a_flood_of_cancels_is_taken_a_few_in_a_turn),
         cmocka_unit_test(random_bytes_in_rings_and_lease_tables_harm_nobody),
         cmocka_unit_test(faults_are_answers_and_leave_nothing_behind),
         cmocka_unit_test(hits_are_right_and_answers_on_time_while_enclosures_come_and_go),

@@ -743,6 +743,45 @@ static void a_user_over_its_part_gives_places_to_another(void **state)
     rig_free(rig);
 }
 
+/* A user ends, and another one has its place: what the first one wanted is not done for it. */
+static void hints_of_a_user_who_is_gone_load_nothing(void **state)
+{
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = client_of(rig, USER);
+    const struct agent_user_share *user = rig->agent->clients[client->attached.client].user;
+    const struct hints many = {.first = 0, .count = 500, .need_ns = 60000 * MS};
+    uint32_t number = atomic_load(&user->number);
+    uint64_t loading, queued;
+
+    for (uint32_t n = 0; n < many.count; n++)
+        rig_flash(rig, 0, KV, n, BYTES);
+    rig->fake[0]->hold = true;
+    assert_int_equal(hints_taken(client, &many, ICMS_MISS_NONE), many.count);
+    rig_run(rig, 10 * MS);
+    rig_client_free(client);
+    client = NULL;
+    for (uint32_t uid = USER + 1; atomic_load(&user->number) == number; uid++) {
+        assert_true(uid < USER + 2 * AGENT_USERS);
+        if (client != NULL)
+            rig_client_free(client);
+        client = client_of(rig, uid);
+    }
+    loading = rig_hints(rig)->loading;
+    queued = rig_hints(rig)->queued;
+    assert_true(queued > 100 && loading + queued == many.count);
+    rig->fake[0]->hold = false;
+    rig_on_fake(rig, 0, fake_target_release);
+    rig_run(rig, 2000 * MS);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_FAILED], queued);
+    assert_int_equal(rig->fake[0]->by_class[IO_CLASS_PRESTAGE], loading);
+    hint(client, 0, 1000 * MS); /* and it has its own */
+    assert_true(rig_load(client, KV, 0, BYTES));
+    rig_run(rig, 62000 * MS);
+    assert_int_equal(rig_hints_left(rig), 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* What a client writes is bounded before it is looked at. */
 static void nonsense_is_refused(void **state)
 {
@@ -935,6 +974,7 @@ int main(void)
         cmocka_unit_test(what_gave_its_place_is_loaded_again),
         cmocka_unit_test(a_user_over_its_part_gives_places_to_another),
         cmocka_unit_test(hints_are_joined_and_taken_back),
+        cmocka_unit_test(hints_of_a_user_who_is_gone_load_nothing),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(hints_of_the_owner_need_no_client),
         cmocka_unit_test(hints_of_a_user_are_for_his_volumes),

@@ -171,6 +171,40 @@ static void what_is_there_moves_once(void **state)
     rig_free(rig);
 }
 
+/* Copies of what is in memory keep the loop from all else: a turn of it begins few of them. */
+static void blocks_in_memory_are_copied_a_few_in_a_turn(void **state)
+{
+    enum { LARGE = 4 << 20, COUNT = 12, FEW = AGENT_TAKE_BYTES / LARGE + 1 };
+    struct agent_rig *rig = rig_of((struct rig_opts){
+        .value_bytes = LARGE, .block_bytes = LARGE, .own_drive_bytes = (uint64_t)128 << 20});
+    struct rig_client *client;
+    uint64_t writing = 0;
+
+    rig->opts.local_path = "/drive/large"; /* its segments have space for them */
+    rig->opts.local_segment_bytes = 16 << 20;
+    rig_restart(rig, true);
+    assert_int_equal(drive_of(rig)->state, AGENT_TIER_UP);
+    client = rig_client_new(rig);
+    for (uint32_t n = 1; n <= COUNT; n++) {
+        rig_flash(rig, 0, KV, n, LARGE);
+        assert_int_equal(load_bytes(client, n, LARGE), ICMS_SOURCE_POD);
+    }
+    sim_file_slow(rig->node, rig->opts.local_path, 100);
+    hints(client, 1, COUNT, 60000 * MS, ICMS_TIER_LOCAL);
+    assert_int_equal(rig_hints(rig)->loading, 0);
+    for (uint64_t before = 0; drive_of(rig)->prestaged == 0; before = writing) {
+        assert_true(sim_step(rig->sim)); /* a turn at most */
+        writing = rig_hints(rig)->loading;
+        assert_true(writing <= before + FEW);
+    }
+    assert_true(writing > FEW); /* in more than one */
+    rig_run(rig, 20000 * MS);
+    assert_int_equal(drive_of(rig)->prestaged, COUNT);
+    assert_int_equal(rig->fake[0]->by_class[IO_CLASS_PRESTAGE], 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* A session that its user left is on the drive, and comes to memory when the user types: one load
  * from the pod, and both hints were of use. */
 static void a_hint_for_memory_reads_what_a_hint_brought_to_the_drive(void **state)
@@ -506,6 +540,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hint_brings_a_block_to_the_drive),
         cmocka_unit_test(what_is_there_moves_once),
+        cmocka_unit_test(blocks_in_memory_are_copied_a_few_in_a_turn),
         cmocka_unit_test(a_hint_for_memory_reads_what_a_hint_brought_to_the_drive),
         cmocka_unit_test(what_nobody_asks_for_is_unused),
         cmocka_unit_test(a_get_does_not_wait_for_the_drive),

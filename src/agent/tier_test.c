@@ -527,6 +527,47 @@ static void a_reset_volume_has_nothing_there(void **state)
     world_free(&world);
 }
 
+/* Without the pod loads of two volumes wait for the drive; the pod has one of them no more. */
+static void loads_of_a_volume_that_is_gone_hold_no_others(void **state)
+{
+    enum { BLOCK = 4000, GONE = 3 * AGENT_TIER_IOS, LEFT = 2 * AGENT_TIER_IOS };
+    const struct rig_opts opts = {
+        .enclosures = 1, .slots = GONE, .own_drive_bytes = DRIVE, .own_drive_share = 1};
+    struct world world = {.rig = rig_new(&opts)};
+    struct agent_identity identities[RIG_VOLUMES] = {0};
+    uint64_t tags[2][GONE], begun_ns;
+    struct err_why why = {""};
+
+    world.client = rig_client_new(world.rig);
+    for (uint32_t n = 0; n < GONE + LEFT; n++)
+        assert_int_equal(rig_wait(world.client, rig_put(world.client, n >= GONE, n, BLOCK,
+                                                        SHM_FLAG_ON_FLASH, TIMEOUT))
+                             ->status,
+                         ICMS_OK);
+    assert_int_equal(tier(&world)->stored, GONE + LEFT);
+    restart(&world, true); /* they are not in memory */
+    sim_net_cut(world.rig->sim, world.rig->node, world.rig->fake_node[0], true);
+    rig_run(world.rig, 3000 * RIG_MS);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 1000);
+    begun_ns = rig_now_ns(world.rig);
+    for (uint32_t n = 0; n < GONE; n++)
+        tags[0][n] = rig_get(world.client, 0, n, SHM_SLOT_NONE, 20000 * RIG_MS);
+    for (uint32_t n = 0; n < LEFT; n++)
+        tags[1][n] = rig_get(world.client, 1, GONE + n, SHM_SLOT_NONE, 20000 * RIG_MS);
+    rig_run(world.rig, RIG_MS);
+    for (int i = 1; i < RIG_VOLUMES; i++)
+        identities[i].uuid = world.rig->volumes[i].uuid;
+    world.rig->identities = identities;
+    assert_int_equal(rig_pod(world.rig, 1, world.rig->enclosures, 1, &why), ICMS_OK);
+    for (uint32_t n = 0; n < LEFT; n++)
+        assert_int_equal(rig_wait(world.client, tags[1][n])->status, ICMS_OK);
+    for (uint32_t n = 0; n < GONE; n++)
+        assert_int_equal(rig_wait(world.client, tags[0][n])->status, ICMS_MISS);
+    assert_true(rig_now_ns(world.rig) - begun_ns < 10000 * RIG_MS);
+    assert_int_equal(tier(&world)->promoted, LEFT);
+    world_free(&world);
+}
+
 /* By volume, in numbers and in what users read; in all what the drive has. */
 static void a_volume_has_a_part_of_the_drive(void **state)
 {
@@ -859,6 +900,7 @@ int main(void)
         cmocka_unit_test(a_drive_that_deletes_nothing_is_down),
         cmocka_unit_test(a_replaced_block_is_the_new_one),
         cmocka_unit_test(a_reset_volume_has_nothing_there),
+        cmocka_unit_test(loads_of_a_volume_that_is_gone_hold_no_others),
         cmocka_unit_test(a_volume_has_a_part_of_the_drive),
         cmocka_unit_test(a_write_budget_is_kept),
         cmocka_unit_test(a_damaged_block_comes_from_the_pod),
