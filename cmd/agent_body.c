@@ -204,9 +204,28 @@ icms_err agent_body_number(const json_t *root, const char *name, uint32_t least,
     return ICMS_OK;
 }
 
+#define KEY_DIGITS "2 to 32 digits of hex, two a byte, or the 72 of a run and a digest"
+
+/* As in NVMe commands, or run and digest as the Python package and `icms match --hex` have them. */
 static bool key_read(const json_t *value, struct key *out_key)
 {
-    return json_is_string(value) && key_parse(json_string_value(value), out_key);
+    uint8_t bytes[ICMS_RUN_BYTES + ICMS_DIGEST_BYTES];
+    const char *text = json_string_value(value);
+    struct icms_key key;
+
+    if (text == NULL || strlen(text) != 2 * sizeof(bytes))
+        return text != NULL && key_parse(text, out_key);
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return false;
+        bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    icms_key_from_digest(bytes, bytes + ICMS_RUN_BYTES, &key);
+    *out_key = (struct key){.length = key.length};
+    memcpy(out_key->bytes, key.bytes, sizeof(out_key->bytes));
+    return true;
 }
 
 static bool name_read(const json_t *value, struct key *out_key)
@@ -259,8 +278,7 @@ icms_err agent_body_keys(const struct agent_body *body, struct err_why *why, str
     keys = calloc(most + 1, sizeof(*keys));
     if (keys == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for %zu keys", most);
-    err =
-        keys_append(root, "keys", "2 to 32 digits of hex, two a byte", key_read, why, keys, &count);
+    err = keys_append(root, "keys", KEY_DIGITS, key_read, why, keys, &count);
     if (err == ICMS_OK)
         err =
             keys_append(root, "names", "a text of one byte or more", name_read, why, keys, &count);

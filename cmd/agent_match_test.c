@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,6 +19,7 @@
 #include "agent_match.h"
 #include "agent_page.h"
 #include "ctl/test_page.h"
+#include "icms/icms.h"
 
 #define QUESTIONS 16
 #define MS        ((uint64_t)1000 * 1000)
@@ -33,6 +35,7 @@ static struct {
     void *arg;
 } asked[QUESTIONS];
 static uint32_t asked_count;
+static struct key asked_keys[2]; /* the first ones of the last two */
 static uint64_t waited_ns;
 
 icms_err agent_look_start(struct agent *agent, const struct agent_user *user, const char *volume,
@@ -41,6 +44,8 @@ icms_err agent_look_start(struct agent *agent, const struct agent_user *user, co
 {
     const struct agent_looked looked = {.dram = 1, .local = 1};
 
+    asked_keys[0] = asked_keys[1];
+    asked_keys[1] = keys[0];
     if (answers) {
         done(arg, &looked);
         return ICMS_OK;
@@ -71,9 +76,8 @@ int __wrap_sem_clockwait(sem_t *sem, clockid_t clock, const struct timespec *unt
 
 /* ---- questions ------------------------------------------------------------------------------ */
 
-static unsigned post(struct agent_page *agent)
+static unsigned post_body(struct agent_page *agent, const char *body)
 {
-    static const char body[] = "{\"volume\": \"kv\", \"names\": [\"a\"]}";
     struct ctl_page *page = ctl_page_new();
     unsigned status;
 
@@ -82,6 +86,40 @@ static unsigned post(struct agent_page *agent)
     assert_int_equal(strstr(ctl_page_text(page), "\"dram\":1") != NULL, status == 200);
     ctl_page_free(&page);
     return status;
+}
+
+static unsigned post(struct agent_page *agent)
+{
+    return post_body(agent, "{\"volume\": \"kv\", \"names\": [\"a\"]}");
+}
+
+/* As in NVMe commands, or as the Python package and `icms match --hex` write them. */
+static void keys_have_two_forms(void **state)
+{
+    static struct agent_page agent = {.conf = &conf};
+    char digits[2 * (ICMS_RUN_BYTES + ICMS_DIGEST_BYTES) + 1], body[256], hex[33] = "";
+    struct icms_key key;
+
+    icms_key_from_name("a", 1, &key);
+    for (uint32_t i = 0; i < ICMS_RUN_BYTES; i++)
+        (void)snprintf(digits + 2 * i, 3, "%02x", key.bytes[i]);
+    for (uint32_t i = 0; i < ICMS_DIGEST_BYTES; i++)
+        (void)snprintf(digits + 2 * (ICMS_RUN_BYTES + i), 3, "%02X", key.digest[i]);
+    for (uint32_t i = 0; i < key.length; i++)
+        (void)snprintf(hex + 2 * i, 3, "%02x", key.bytes[i]);
+    answers = true;
+    (void)snprintf(body, sizeof(body), "{\"volume\": \"kv\", \"keys\": [\"%s\"]}", digits);
+    assert_int_equal(post_body(&agent, body), 200);
+    (void)snprintf(body, sizeof(body), "{\"volume\": \"kv\", \"keys\": [\"%s\"]}", hex);
+    assert_int_equal(post_body(&agent, body), 200);
+    assert_memory_equal(&asked_keys[0], &asked_keys[1], sizeof(asked_keys[0]));
+    digits[70] = 'x';
+    (void)snprintf(body, sizeof(body), "{\"volume\": \"kv\", \"keys\": [\"%s\"]}", digits);
+    assert_int_equal(post_body(&agent, body), 400);
+    digits[70] = '\0';
+    (void)snprintf(body, sizeof(body), "{\"volume\": \"kv\", \"keys\": [\"%s\"]}", digits);
+    assert_int_equal(post_body(&agent, body), 400);
+    answers = false;
 }
 
 static void questions_that_nobody_answers_wait_a_second_together(void **state)
@@ -106,6 +144,7 @@ static void questions_that_nobody_answers_wait_a_second_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_have_two_forms),
         cmocka_unit_test(questions_that_nobody_answers_wait_a_second_together),
     };
 

@@ -178,6 +178,12 @@ static void page_tiers(struct ctl_page *page, const struct agent_stats *stats)
     ctl_metric(page, "icms_agent_drive_prestaged_total", "counter",
                "Blocks that were written to the own drive beside a pod for hints.",
                (double)tier->prestaged);
+    ctl_metric(page, "icms_agent_drive_stores_total", "counter",
+               "Blocks of exclusive runs that it has instead of the pod.", (double)tier->stored);
+    ctl_metric(page, "icms_agent_drive_budget_bytes", "gauge",
+               "Its write budget, bytes a day; 0: none.", (double)tier->budget_bytes_day);
+    ctl_metric(page, "icms_agent_drive_budget_left_bytes", "gauge",
+               "What of it may be written at once.", (double)tier->budget_left_bytes);
     ctl_family(page, "icms_agent_drive_loads_total", "counter",
                "Loads of blocks that the own drive beside a pod had, by what became of them.");
     for (size_t i = 0; i < sizeof(loads) / sizeof(loads[0]); i++)

@@ -3,7 +3,8 @@
  * cmd/agent_prestage.h: what POST /v1/prestage of icms-agent takes: one JSON object.
  *
  *   volume       name of a volume of the agent
- *   keys         array of keys in hex, 2 to 32 digits each, as in NVMe commands and `icms trace`
+ *   keys         array of keys in hex, 2 to 32 digits each, as in NVMe commands and `icms trace`,
+ *                or 72, of run and digest
  *   names        array of names, as icms_key_from_name and `icms put --name` take them
  *   deadline_ms  from now, 1 to 600000; default 1000
  *   priority     0 to 3; default 0

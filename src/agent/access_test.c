@@ -118,6 +118,25 @@ static void a_forbidden_volume_is_as_if_it_did_not_exist(void **state)
     rig_free(rig);
 }
 
+/* Nor does the status tell when others store or load there, and how much. */
+static void what_others_do_there_is_not_seen(void **state)
+{
+    struct agent_rig *rig = rig_new(&shared);
+    struct rig_client *owner = rig_client_new(rig);
+    const struct agent_user user = {.uid = OTHERS, .gid = OTHERS};
+    static char before[65536], after[65536];
+
+    assert_true(agent_status_as(rig->agent, &user, before, sizeof(before)) < sizeof(before));
+    for (uint32_t n = 1; n < 4; n++)
+        assert_int_equal(
+            rig_wait(owner, rig_put(owner, RAW, n, BYTES, SHM_FLAG_ON_FLASH, 0))->status, ICMS_OK);
+    (void)rig_wait(owner, rig_get(owner, RAW, 100, 0, 0));
+    assert_true(agent_status_as(rig->agent, &user, after, sizeof(after)) < sizeof(after));
+    assert_string_equal(before, after);
+    rig_client_free(owner);
+    rig_free(rig);
+}
+
 /* Whoever writes slots of such a volume into its lease table holds none of them. */
 static void what_is_written_of_a_forbidden_volume_counts_for_nothing(void **state)
 {
@@ -655,6 +674,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(users_and_members_of_groups_get_a_volume_and_others_do_not),
         cmocka_unit_test(a_forbidden_volume_is_as_if_it_did_not_exist),
+        cmocka_unit_test(what_others_do_there_is_not_seen),
         cmocka_unit_test(what_is_written_of_a_forbidden_volume_counts_for_nothing),
         cmocka_unit_test(a_user_has_its_share_of_the_clients),
         cmocka_unit_test(a_flood_of_stores_leaves_another_user_its_part),

@@ -229,6 +229,8 @@ icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct e
 
 icms_err agent_start(struct agent *agent, struct err_why *why)
 {
+    if (agent->tier != NULL)
+        agent_tier_begin(agent->tier);
     for (uint32_t i = 0; i < agent->reactor_count; i++) {
         struct agent_reactor *reactor = &agent->reactors[i];
         icms_err err;

@@ -516,6 +516,8 @@ struct agent_tier_stats {
     uint64_t evicted;    /* blocks that it evicted since it was formatted                      */
     uint64_t forgotten;  /* deleted for puts and removes                                       */
     uint64_t slow_total; /* times that it became SLOW                                          */
+    uint64_t budget_bytes_day;  /* 0: no write budget                                             */
+    uint64_t budget_left_bytes; /* that may be written at once                                    */
     struct agent_estimate_stats estimate;
 };
 

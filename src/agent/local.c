@@ -363,6 +363,21 @@ static void local_down(void *arg)
     agent_events_drive_lost(arg);
 }
 
+/* A drive that an agent has beside a pod holds what the pod may have replaced since, and would be
+ * trusted there again. */
+static icms_err local_owner(const struct agent *agent, const struct store_opts *opts,
+                            struct err_why *why)
+{
+    struct agent_tier_note_df note;
+    struct uuid drive;
+    bool lost = false;
+    icms_err err = store_note_read(agent->env, opts->path, why, &drive, &note, &lost);
+
+    if (err != ICMS_OK || !agent_tier_note_is(&note))
+        return err;
+    return err_set(why, ICMS_FOREIGN, "%s is the own drive of an agent beside a pod", opts->path);
+}
+
 static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
 {
     struct uuid volumes[LIMIT_AGENT_VOLUMES];
@@ -382,7 +397,9 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     if (err != ICMS_OK)
         return err;
     err = store_format(agent->env, &opts, false, why);
-    if (err == ICMS_OK || err == ICMS_EXISTS)
+    if (err == ICMS_EXISTS)
+        err = local_owner(agent, &opts, why);
+    if (err == ICMS_OK)
         err = store_open(local->reactor->loop, &opts, why, &local->store);
     if (err == ICMS_FOREIGN || err == ICMS_VERSION || err == ICMS_CORRUPT) {
         struct err_why cause = *why;

@@ -602,11 +602,13 @@ static void status_link(struct json *json, const struct agent_link_stats *link, 
                     link->is_misdirected ? "misdirected" : enclosure_states[link->state]);
     json_put_string(json, "auth", link->auth);
     json_put_string(json, "tls", link->tls);
-    json_put_uint(json, "commands", link->commands);
-    json_put_uint(json, "in_flight", link->in_flight);
-    json_put_uint(json, "in_flight_bytes", link->in_flight_bytes);
-    json_put_uint(json, "load_bytes", link->load_bytes);
-    json_put_uint(json, "store_bytes", link->store_bytes);
+    if (all) { /* they tell when others store and load, and how much */
+        json_put_uint(json, "commands", link->commands);
+        json_put_uint(json, "in_flight", link->in_flight);
+        json_put_uint(json, "in_flight_bytes", link->in_flight_bytes);
+        json_put_uint(json, "load_bytes", link->load_bytes);
+        json_put_uint(json, "store_bytes", link->store_bytes);
+    }
     json_put_uint(json, "exclusions", link->excluded_count);
     json_put_uint(json, "slow_total", link->slow_total);
     json_put_string(json, "last_error", all ? link->last_error : "");
@@ -673,9 +675,11 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
     json_put_uint(json, "probes", enclosure->probes);
     json_put_uint(json, "auths", enclosure->auths);
     json_put_uint(json, "auths_refused", enclosure->auths_refused);
-    json_put_uint(json, "load_bytes", enclosure->load_bytes);
-    json_put_uint(json, "store_bytes", enclosure->store_bytes);
-    status_estimate(json, &enclosure->estimate);
+    if (all) {
+        json_put_uint(json, "load_bytes", enclosure->load_bytes);
+        json_put_uint(json, "store_bytes", enclosure->store_bytes);
+        status_estimate(json, &enclosure->estimate);
+    }
     json_put_string(json, "last_error",
                     all ? enclosure->last_error : ""); /* it may name a volume */
     if (enclosure->last_error[0] != 0)
@@ -850,6 +854,8 @@ static void status_tier(struct json *json, const struct agent_tier_stats *tier)
     json_put_uint(json, "evicted", tier->evicted);
     json_put_uint(json, "forgotten", tier->forgotten);
     json_put_uint(json, "slow_total", tier->slow_total);
+    json_put_uint(json, "budget_bytes_day", tier->budget_bytes_day);
+    json_put_uint(json, "budget_left_bytes", tier->budget_left_bytes);
     status_estimate(json, &tier->estimate);
 }
 
@@ -896,8 +902,10 @@ static void status_tiers(struct json *json, const struct agent_stats *stats, uin
     if (stats->enclosure_count > 0) {
         json_put_object(json, "pod");
         json_put_uint(json, "hits", hits[2]);
-        json_put_uint(json, "load_bytes", in);
-        json_put_uint(json, "store_bytes", out);
+        if (all) {
+            json_put_uint(json, "load_bytes", in);
+            json_put_uint(json, "store_bytes", out);
+        }
         json_put_end(json);
     }
     json_put_end(json);

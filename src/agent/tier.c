@@ -966,6 +966,19 @@ icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts, stru
     return ICMS_OK;
 }
 
+void agent_tier_begin(struct agent_tier *tier)
+{
+    struct err_why why = {""};
+
+    if (tier_state(tier) != AGENT_TIER_UP)
+        return;
+    tier->note.state = le64_of(AGENT_TIER_NOTE_IN_USE);
+    if (store_note_put_now(tier->store, 0, &tier->note, &why) == ICMS_OK)
+        return;
+    tier_text(tier, why.text);
+    tier_state_set(tier, AGENT_TIER_DOWN);
+}
+
 void agent_tier_stop(struct agent_tier *tier)
 {
     for (uint32_t i = 0; i < tier->io_count; i++)

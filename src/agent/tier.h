@@ -15,7 +15,7 @@
  *
  * Trust. A deletion that the drive did not hear of, or that a power cut took back, would return
  * what was replaced. So the drive is trusted after a clean end only. Its note (struct
- * agent_tier_note_df) says "in use" from the start on, durably. agent_drain, when no request is
+ * agent_tier_note_df) says "in use" from agent_start on, durably. agent_drain, when no request is
  * left, waits for deletions, flushes the drive and writes "clean", unless the drive was ever DOWN.
  * At the start a drive that is not clean, or whose pod has none of the enclosures that it was last
  * used with, is formatted. What is no drive of an agent with a pod is left alone.
@@ -146,6 +146,11 @@ struct agent_tier_note_df {
 };
 static_assert(sizeof(struct agent_tier_note_df) == STORE_NOTE_BYTES, "no padding");
 
+static inline bool agent_tier_note_is(const struct agent_tier_note_df *note)
+{
+    return memcmp(note->kind, AGENT_TIER_NOTE_KIND, sizeof(note->kind)) == 0;
+}
+
 /* A record that is being deleted, or a flush. */
 struct agent_tier_forget {
     struct agent_tier *tier;
@@ -217,6 +222,10 @@ struct agent_tier {
 /* Opens the drive, or says why not (agent_tier_stats): that is no error. NO_MEMORY. */
 icms_err agent_tier_new(struct agent *agent, const struct agent_opts *opts,
                         struct err_why *why) ICMS_MUST_CHECK;
+
+/* Notes that the drive is in use; before the reactor runs. A start that fails before it leaves the
+ * drive to the next one. */
+void agent_tier_begin(struct agent_tier *tier);
 
 /* After the loops ended: no reader comes back to it. */
 void agent_tier_stop(struct agent_tier *tier);

@@ -38,7 +38,7 @@ static icms_err tier_owner(struct agent_tier *tier, const struct agent_opts *opt
 
     if (err != ICMS_OK)
         return err;
-    if (memcmp(found.kind, AGENT_TIER_NOTE_KIND, sizeof(found.kind)) != 0)
+    if (!agent_tier_note_is(&found))
         return err_set(why, ICMS_FOREIGN,
                        "%s is a drive of an enclosure, or of an agent without a pod, or its "
                        "beginning is damaged; give the agent another one, or erase it if what it "
@@ -51,7 +51,7 @@ static icms_err tier_owner(struct agent_tier *tier, const struct agent_opts *opt
 static void tier_note_make(struct agent_tier *tier, const struct agent_opts *opts)
 {
     memcpy(tier->note.kind, AGENT_TIER_NOTE_KIND, sizeof(tier->note.kind));
-    tier->note.state = le64_of(AGENT_TIER_NOTE_IN_USE);
+    tier->note.state = le64_of(AGENT_TIER_NOTE_CLEAN); /* until it is begun */
     for (uint32_t i = 0; i < opts->enclosure_count; i++)
         tier->note.enclosures[i] = opts->enclosures[i].uuid;
 }
@@ -88,8 +88,6 @@ icms_err agent_tier_open(struct agent_tier *tier, const struct agent_opts *opts,
         err = tier_owner(tier, opts, &store, why);
     if (err == ICMS_OK)
         err = store_open(tier->reactor->loop, &store, why, &tier->store);
-    if (err == ICMS_OK)
-        err = store_note_put_now(tier->store, 0, &tier->note, why);
     for (uint32_t i = 0; i < opts->volume_count && err == ICMS_OK; i++)
         if (!uuid_is_nil(&opts->volumes[i].uuid))
             err = store_volume_limit(tier->store,

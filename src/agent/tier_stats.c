@@ -49,6 +49,8 @@ void agent_tier_stats(struct agent_tier *tier, struct agent_tier_stats *out)
     out->bytes = store.used_bytes;
     out->bytes_max = store.capacity_bytes;
     out->evicted = store.evictions;
+    out->budget_bytes_day = store.budget_bytes_day;
+    out->budget_left_bytes = store.budget_left_bytes;
 }
 
 void agent_volume_drive_stats(const struct agent *agent, uint32_t volume,

@@ -337,6 +337,38 @@ static void a_drive_that_was_not_closed_is_formatted(void **state)
     world_free(&world);
 }
 
+/* Neither a start that fails afterwards uses it, nor an agent without a pod, which would leave other
+ * values there. */
+static void only_an_agent_that_starts_beside_a_pod_uses_it(void **state)
+{
+    struct world world = world_new();
+    struct agent_rig *rig = world.rig;
+    struct agent_opts alone = rig->opts;
+    struct err_why why = {""};
+
+    fill(&world);
+    rig_client_free(world.client);
+    while (!agent_drain(rig->agent, 0))
+        rig_run(rig, RIG_MS);
+    agent_stop(rig->agent);
+    agent_free(&rig->agent);
+    assert_int_equal(agent_new(sim_node_env(rig->node), &rig->opts, &why, &rig->agent), ICMS_OK);
+    agent_free(&rig->agent);
+    alone.enclosure_count = 0;
+    assert_int_equal(agent_new(sim_node_env(rig->node), &alone, &why, &rig->agent), ICMS_FOREIGN);
+    assert_non_null(strstr(why.text, "of an agent beside a pod; use another path"));
+    assert_int_equal(agent_new(sim_node_env(rig->node), &rig->opts, &why, &rig->agent), ICMS_OK);
+    assert_int_equal(agent_start(rig->agent, &why), ICMS_OK);
+    rig_run(rig, 500 * RIG_MS);
+    world.client = rig_client_new(rig);
+    assert_null(tier(&world)->emptied);
+    for (uint32_t n = 1; n <= 8; n++)
+        assert_int_equal(load(&world, n), ICMS_SOURCE_LOCAL);
+    restart(&world, false);
+    assert_non_null(tier(&world)->emptied);
+    world_free(&world);
+}
+
 /* What it misses while it is down it would return after the next start. */
 static void a_drive_that_was_down_is_formatted(void **state)
 {
@@ -890,6 +922,7 @@ int main(void)
         cmocka_unit_test(a_foreign_drive_is_left_alone),
         cmocka_unit_test(a_drive_that_was_closed_is_trusted),
         cmocka_unit_test(a_drive_that_was_not_closed_is_formatted),
+        cmocka_unit_test(only_an_agent_that_starts_beside_a_pod_uses_it),
         cmocka_unit_test(a_drive_that_was_down_is_formatted),
         cmocka_unit_test(a_clean_drive_has_what_was_deleted_on_flash),
         cmocka_unit_test(a_drive_of_another_pod_is_formatted),
