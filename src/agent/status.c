@@ -939,15 +939,17 @@ static void status_write(struct json *json, struct agent *agent, const struct ag
     json_put_string(json, "pod", agent->pod.name);
     json_put_uint(json, "epoch", stats->epoch);
     status_map(json, agent, all);
-    json_put_uint(json, "clients", stats->clients);
-    json_put_uint(json, "requests", stats->requests);
-    json_put_uint(json, "under_way", stats->in_flight);
     json_put_uint(json, "memory_bytes", stats->memory_bytes);
-    json_put_uint(json, "backlog_bytes", stats->backlog_bytes);
-    json_put_uint(json, "sheds", stats->sheds);
-    json_put_uint(json, "deadline_misses", stats->deadline_misses);
-    json_put_uint(json, "checksum_errors", stats->checksum_errors);
-    json_put_uint(json, "clients_dropped", stats->clients_dropped);
+    if (all) {
+        json_put_uint(json, "clients", stats->clients);
+        json_put_uint(json, "requests", stats->requests);
+        json_put_uint(json, "under_way", stats->in_flight);
+        json_put_uint(json, "backlog_bytes", stats->backlog_bytes);
+        json_put_uint(json, "sheds", stats->sheds);
+        json_put_uint(json, "deadline_misses", stats->deadline_misses);
+        json_put_uint(json, "checksum_errors", stats->checksum_errors);
+        json_put_uint(json, "clients_dropped", stats->clients_dropped);
+    }
     json_put_array(json, "enclosures");
     for (uint32_t i = 0; i < stats->enclosure_count; i++)
         status_enclosure(json, stats, &stats->enclosures[i], volumes, all);

@@ -5,7 +5,7 @@
 Goal: what memory evicts comes from the drive, also after a restart; without the pod the server goes on
 with what it has there; without the drive (it fails, is foreign, an enclosure's, in use, or cannot be
 made) it goes on with the pod, at no block, and says so once; a removed block and those of another
-generation never come from it; exclusive runs are there and not in the pod.
+generation never come from it; exclusive runs are there and not in the pod, also after starts that failed.
 Method: real daemons on loopback, an agent whose memory holds a tenth of the blocks, fault points.
 
 usage: tiers.py BUILD_ROOT
@@ -13,6 +13,7 @@ usage: tiers.py BUILD_ROOT
 import json
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -182,6 +183,19 @@ def exclusive(p, folder):
     seen = probe.ask("get 20000")
     expect("all are found", seen["ok"] == COUNT and seen["local"] > COUNT / 8 and seen["pod"] > COUNT / 8,
            seen)
+    agent.stop()
+    for family, address in ((socket.AF_UNIX, str(agent.socket)), (socket.AF_INET, ("127.0.0.1", agent.http_port))):
+        with socket.socket(family) as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(address)
+            taken.listen()
+            agent.start()
+            expect("a start fails where another program listens", agent.process.wait(timeout=60) == 1, agent.log_tail())
+    agent.socket.unlink(missing_ok=True)
+    agent.start()
+    agent.wait_ready()
+    seen = Probe(p.build, f"unix:{agent.socket}", COUNT, BYTES).ask("get 20000")
+    expect("and costs no block", seen["ok"] == COUNT and seen["local"] > COUNT / 8, (seen, agent.log_tail()))
     agent.kill()
     agent.start()
     agent.wait_ready()
