@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
+
 static uint32_t events_volume_number(const struct conf_agent *conf, const char *name)
 {
     uint32_t i = 0;
@@ -60,6 +62,36 @@ icms_err agent_events_start(const struct conf_agent *conf, struct agent *agent, 
                                                  .mode = from->mode};
     }
     return conf->events_count == 0 ? ICMS_OK : events_start(&opts, why, out_events);
+}
+
+/* ---- the log ------------------------------------------------------------------------------- */
+
+/* So long without one, and the next flood is another episode. */
+#define FLOOD_NS ((uint64_t)60 * 1000 * 1000 * 1000)
+
+void agent_events_look(const struct events *events, uint64_t now_ns,
+                       struct agent_events_seen *io_seen)
+{
+    struct events_stats stats;
+    const char *volume;
+
+    for (uint32_t i = 0; events != NULL && (volume = events_volume(events, i)) != NULL; i++) {
+        bool goes_on = io_seen->flood_ns[i] != 0 && now_ns < io_seen->flood_ns[i] + FLOOD_NS;
+
+        events_stats(events, i, &stats);
+        if (stats.floods == io_seen->floods[i])
+            continue;
+        io_seen->floods[i] = stats.floods;
+        io_seen->flood_ns[i] = now_ns;
+        if (!goes_on)
+            log_line(
+                LOG_WARN,
+                "events of volume %s: all connections to an endpoint were ended, as %d "
+                "connections or %d subscriptions were reached; subscribers connect again and "
+                "miss batches meanwhile: have fewer of them, or a proxy that passes events on; "
+                "floods=%llu",
+                volume, EVENTS_PEERS_MAX, EVENTS_HEARD_MAX, (unsigned long long)stats.floods);
+    }
 }
 
 /* ---- metrics -------------------------------------------------------------------------------- */

@@ -17,6 +17,17 @@ uint64_t agent_events_volumes(const struct conf_agent *conf);
 icms_err agent_events_start(const struct conf_agent *conf, struct agent *agent, struct err_why *why,
                             struct events **out_events) ICMS_MUST_CHECK;
 
+/* What was logged of their endpoints, by the number of the volume's stream. */
+struct agent_events_seen {
+    uint64_t floods[LIMIT_AGENT_VOLUMES];   /* that were counted at the last look          */
+    uint64_t flood_ns[LIMIT_AGENT_VOLUMES]; /* when the last one was seen; 0: there was none */
+};
+
+/* Logs endpoints whose connections were ended, since there were too many: once, until none was
+ * ended for a minute. events may be NULL. */
+void agent_events_look(const struct events *events, uint64_t now_ns,
+                       struct agent_events_seen *io_seen);
+
 /* What became of them, as metrics; events may be NULL. */
 void agent_events_metrics(const struct events *events, struct ctl_page *page);
 

@@ -232,11 +232,42 @@ void daemon_warnings(const struct conf_warnings *warnings)
         log_line(LOG_WARN, "%s", warnings->text[i]);
 }
 
+icms_err daemon_drive_check(const char *config, const char *path, uint64_t bytes,
+                            struct err_why *why)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[LIMIT_PATH_BYTES] = ".";
+    struct stat status;
+    int error = stat(path, &status) == 0 ? 0 : errno;
+
+    if (error == 0 && (S_ISREG(status.st_mode) || S_ISBLK(status.st_mode)))
+        return ICMS_OK;
+    if (error == 0)
+        return err_set(why, ICMS_CONFIG,
+                       "%s: local.path: %s is %s; write a block device, or a file", config, path,
+                       S_ISDIR(status.st_mode)   ? "a directory"
+                       : S_ISCHR(status.st_mode) ? "a character device"
+                                                 : "neither a block device nor a regular file");
+    if (slash != NULL)
+        (void)snprintf(folder, sizeof(folder), "%.*s", slash == path ? 1 : (int)(slash - path),
+                       path);
+    if (error == ENOENT && stat(folder, &status) == 0)
+        return bytes != 0 ? ICMS_OK
+                          : err_set(why, ICMS_NOT_FOUND,
+                                    "local.path: %s is missing, and no local.size says how large "
+                                    "to make it",
+                                    path);
+    return err_set(why, ICMS_NOT_FOUND,
+                   "local.path: cannot find %s: %s; make its directory, or write another path",
+                   path, strerror(error));
+}
+
 void daemon_drive_warn(const char *path)
 {
     struct stat status;
 
-    if (stat(path, &status) == 0 && (status.st_mode & S_IROTH) != 0)
+    if (stat(path, &status) == 0 && (S_ISREG(status.st_mode) || S_ISBLK(status.st_mode)) &&
+        (status.st_mode & S_IROTH) != 0)
         log_line(LOG_WARN,
                  "drive %s: its mode is 0%03o, so every user of this machine can read what is "
                  "stored there, but for encrypted volumes: `chmod o-r` it",

@@ -87,6 +87,11 @@ icms_err daemon_http_check(const struct conf_http *conf, struct err_why *why) IC
 /* Logs the warnings of a configuration. */
 void daemon_warnings(const struct conf_warnings *warnings);
 
+/* What is at the path of an own drive, for --check-config; bytes: the size of a missing file.
+ * CONFIG: no drive could be there. NOT_FOUND: there is none on this machine. */
+icms_err daemon_drive_check(const char *config, const char *path, uint64_t bytes,
+                            struct err_why *why) ICMS_MUST_CHECK;
+
 /* Says when every user of the machine can read a drive; a missing one is made for its owner alone.
  */
 void daemon_drive_warn(const char *path);

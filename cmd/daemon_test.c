@@ -90,6 +90,33 @@ static void test_configuration_errors_end_with_2_and_others_with_1(void **state)
     assert_int_equal(daemon_failed(ICMS_ADDRESS_IN_USE, NULL, "start"), DAEMON_FAILED);
 }
 
+/* What has to be changed in the file is an error of the configuration; what is missing here may be
+ * there on the machine that the file is for. */
+static void test_an_own_drive_is_a_file_or_a_block_device(void **state)
+{
+    char path[] = "/tmp/daemon_drive.XXXXXX";
+    struct err_why why = {""};
+    char line[64];
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    assert_int_equal(daemon_drive_check("a.yaml", path, 0, &why), ICMS_OK);
+    assert_int_equal(daemon_drive_check("a.yaml", "/tmp", 1 << 20, &why), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "a.yaml: local.path: /tmp is a directory; write a"));
+    assert_int_equal(daemon_drive_check("a.yaml", "/dev/null", 1 << 20, &why), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "/dev/null is a character device"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(daemon_drive_check("a.yaml", path, 1 << 20, &why), ICMS_OK);
+    assert_int_equal(daemon_drive_check("a.yaml", "daemon_drive_none", 1, &why), ICMS_OK);
+    assert_int_equal(daemon_drive_check("a.yaml", "/daemon_drive_none", 1, &why), ICMS_OK);
+    assert_int_equal(daemon_drive_check("a.yaml", path, 0, &why), ICMS_NOT_FOUND);
+    assert_non_null(strstr(why.text, "no local.size"));
+    (void)strcat(strcpy(line, path), "/drive");
+    assert_int_equal(daemon_drive_check("a.yaml", line, 1 << 20, &why), ICMS_NOT_FOUND);
+    assert_non_null(strstr(why.text, "make its directory"));
+    (void)close(fd);
+}
+
 /* A child that serves until it is told to end; drains without an end when it shall hang. Its
  * --ready-fd is the write end. */
 static _Noreturn void child_serve(int ready_fd, bool hang)
@@ -286,6 +313,7 @@ int main(void)
         cmocka_unit_test(test_what_only_prints_ends_with_0),
         cmocka_unit_test(test_wrong_usage_ends_with_2),
         cmocka_unit_test(test_configuration_errors_end_with_2_and_others_with_1),
+        cmocka_unit_test(test_an_own_drive_is_a_file_or_a_block_device),
         cmocka_unit_test(test_a_signal_drains_and_ends_with_0),
         cmocka_unit_test(test_a_second_signal_ends_at_once),
         cmocka_unit_test(test_a_hangup_is_logged_and_ends_nothing),

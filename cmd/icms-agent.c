@@ -120,6 +120,7 @@ struct main_seen {
     char why[LIMIT_ENCLOSURES][LIMIT_REASON_BYTES]; /* why enclosure i is down, as told        */
     uint64_t why_ns[LIMIT_ENCLOSURES]; /* when another reason was told; 0: never              */
     struct version_log versions;
+    struct agent_events_seen events;
 };
 
 /* Reasons that change are logged so often at most. */
@@ -576,6 +577,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
     main_value_max(&stats, io_seen);
     version_log_look(&io_seen->versions, loop_env_now_ns(loop_env_uring()), &stats);
     main_users(&stats, io_seen);
+    agent_events_look(main_page.events, loop_env_now_ns(loop_env_uring()), &io_seen->events);
     main_drive(agent, &stats, conf->local_path, io_seen);
     main_tier(&stats, conf->local_path, io_seen);
     io_seen->excluded = excluded;
@@ -622,6 +624,21 @@ static void main_pod_say(void *arg, enum pod_map_say how, const char *sentence)
 
 static const struct pod_watch_told main_pod_told = {.say = main_pod_say, .keys = main_keys_said};
 
+/* Whether its own drive is one. */
+static icms_err main_drive_check(const struct daemon_opts *opts, const struct conf_agent *conf,
+                                 struct err_why *why)
+{
+    icms_err err;
+
+    if (!opts->check_config || conf->local_path[0] == '\0')
+        return ICMS_OK;
+    err = daemon_drive_check(opts->config, conf->local_path, conf->local_bytes, why);
+    if (err != ICMS_NOT_FOUND)
+        return err;
+    daemon_here_warn(NULL, why->text);
+    return ICMS_OK;
+}
+
 /* The agent's options, and whether it could start with them. */
 static icms_err main_check(const struct daemon_opts *opts, const struct conf_agent *conf,
                            struct pod_watch *watch, struct err_why *why,
@@ -638,6 +655,8 @@ static icms_err main_check(const struct daemon_opts *opts, const struct conf_age
     }
     if (err == ICMS_OK)
         err = daemon_http_check(&conf->http, why);
+    if (err == ICMS_OK)
+        err = main_drive_check(opts, conf, why);
     if (err == ICMS_OK)
         err = daemon_memory_check(opts, program.name, memory_bytes, "memory, with its tables", why);
     return err;
@@ -719,6 +738,8 @@ static int main_run(const struct daemon_opts *opts, struct conf_agent *conf)
         if (err == ICMS_OK) {
             atomic_store(&main_page.attaching, true);
             main_serve(opts, conf, &agent_opts, agent, http);
+        } else {
+            (void)agent_drain(agent, MAIN_DRAIN_MS); /* its drive is left in order */
         }
         attach_stop(&attach);
         pod_watch_free(&watch);

@@ -8,8 +8,8 @@
 
 #include "icms_cli.h"
 
-#define HELP_COMMON                                                                                \
-    "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n"                                             \
+#define HELP_KEY "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n"
+#define HELP_OPTIONS                                                                               \
     "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, else\n"    \
     "                       the agent at $ICMS_SOCKET or at the default socket\n"                  \
     "  -v, --volume NAME    default $ICMS_VOLUME, else kv\n"                                       \
@@ -20,6 +20,7 @@
     "      --json           answer with one JSON object a line\n"                                  \
     "  -q, --quiet          no answer but the exit status\n"                                       \
     "  -h, --help           print this\n"
+#define HELP_COMMON HELP_KEY HELP_OPTIONS
 
 /* Starts the subcommand's request on all keys. */
 typedef icms_err look_start(struct icms_volume *volume, struct icms_block *blocks, size_t count,
@@ -58,8 +59,8 @@ const struct cli_command cli_exists = {
     .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS,
     .run = exists_run,
     .help = "usage: icms exists [options] KEY ...\n"
-            "Say for each KEY whether its block is found at this moment. No value is "
-            "moved.\n\n" HELP_COMMON
+            "Say for each KEY, 4096 at most, whether its block is found at this moment. No\n"
+            "value is moved.\n\n" HELP_COMMON
             "\nExit status: 0 all are found, 1 one is missing, 2 usage or connection.\n",
 };
 
@@ -80,7 +81,8 @@ const struct cli_command cli_rm = {
     .run = rm_run,
     .help = "usage: icms rm [options] KEY ...\n"
             "Remove the blocks under these keys from the agent and the pod; another server\n"
-            "may have them in its memory until it evicts them.\n\n" HELP_COMMON
+            "may have them in its memory until it evicts them. There are 4096 keys at "
+            "most.\n\n" HELP_COMMON
             "\nExit status: 0 all were found and removed, 1 one was missing, 2 usage or "
             "connection.\n",
 };
@@ -183,6 +185,7 @@ const struct cli_command cli_match = {
             "usable prefix. Without arguments keys are read from standard input, one a "
             "line.\n"
             "With --estimate say also how long it takes to load them, where they are, and how\n"
-            "many of the first ones this server has itself.\n\n" HELP_COMMON
+            "many of the first ones this server has itself.\n\n" HELP_KEY
+            "      --estimate       say also how long it takes to load the prefix\n" HELP_OPTIONS
             "\nExit status: 0 all are found, 1 fewer are, 2 usage or connection.\n",
 };

@@ -36,7 +36,7 @@ static int prestage_keys(struct cli *cli, struct cli_blocks *blocks)
     if (cli->once && !may_once)
         return cli_usage(cli,
                          "--once: not with --pin, --tier local or --cancel; blocks that are read "
-                         "once at most are kept nowhere");
+                         "once at most are kept in the agent's memory, until they are read");
     if (keys == NULL)
         return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
     err = prestage_call(cli, keys, blocks->count, &count);
@@ -74,7 +74,8 @@ const struct cli_command cli_prestage = {
         "usage: icms prestage [options] [KEY ...]\n"
         "Give the agent hints that these blocks will be asked for by a deadline. It brings them\n"
         "into its memory, or to its own drive, behind all loads, or drops the hints; see\n"
-        "`icms status`. Without arguments keys are read from standard input, one a line.\n\n"
+        "`icms status`. Without arguments keys are read from standard input, one a line.\n"
+        "There are 4096 keys at most.\n\n"
         "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n"
         "  -d, --deadline TIME  by when they will be asked for: 500ms, 2s; default 1s, 600s at\n"
         "                       most\n"

@@ -172,6 +172,14 @@ const char *status_error(const json_t *enclosure, char text[STATUS_ERROR_BYTES])
     return text;
 }
 
+/* "-": who asks may not know it. */
+static const char *status_bytes_of(const json_t *object, const char *name, char text[32])
+{
+    if (json_object_get(object, name) == NULL)
+        return "-";
+    return status_bytes(status_number(object, name), text);
+}
+
 /* The links of an enclosure that has several, under its line. */
 static void status_links(const json_t *links)
 {
@@ -183,12 +191,11 @@ static void status_links(const json_t *links)
         return;
     json_array_foreach(links, i, link)
     {
-        (void)printf("  %-18s %-12s %-12s %-8s %-9s %12s %12s %8.0fx  %s\n",
-                     status_text(link, "address"), status_text(link, "state"),
-                     status_text(link, "auth"), status_text(link, "tls"), "",
-                     status_bytes(status_number(link, "load_bytes"), in),
-                     status_bytes(status_number(link, "store_bytes"), out),
-                     status_number(link, "exclusions"), status_error(link, error));
+        (void)printf(
+            "  %-18s %-12s %-12s %-8s %-9s %12s %12s %8.0fx  %s\n", status_text(link, "address"),
+            status_text(link, "state"), status_text(link, "auth"), status_text(link, "tls"), "",
+            status_bytes_of(link, "load_bytes", in), status_bytes_of(link, "store_bytes", out),
+            status_number(link, "exclusions"), status_error(link, error));
     }
 }
 
@@ -218,9 +225,9 @@ static void status_enclosures(const json_t *enclosures)
     {
         (void)printf("%-20s %-12s %-12s %-8s %-9s %12s %12s %8.0fx  %s\n", status_text(e, "name"),
                      status_text(e, "state"), status_text(e, "auth"), status_text(e, "tls"),
-                     status_text(e, "pod_state"), status_bytes(status_number(e, "load_bytes"), in),
-                     status_bytes(status_number(e, "store_bytes"), out),
-                     status_number(e, "exclusions"), status_error(e, error));
+                     status_text(e, "pod_state"), status_bytes_of(e, "load_bytes", in),
+                     status_bytes_of(e, "store_bytes", out), status_number(e, "exclusions"),
+                     status_error(e, error));
         status_links(json_object_get(e, "links"));
         status_share(e);
         status_lacks(json_object_get(e, "lacks"));
@@ -267,7 +274,7 @@ static void status_prestage(const json_t *prestage)
         return;
     (void)printf(
         "%-20s hints: in time %.0f, late %.0f, dropped %.0f, unused %.0f, absent %.0f, "
-        "failed %.0f, over the write budget %.0f, canceled %.0f, refused %.0f; waiting %.0f; "
+        "failed %.0f, over the write budget %.0f, canceled %.0f, refused %.0f; not over %.0f; "
         "loaded %s, unused %s\n",
         "", status_number(prestage, "in_time"), status_number(prestage, "late"),
         status_number(prestage, "dropped"), status_number(prestage, "unused"),
@@ -280,12 +287,13 @@ static void status_prestage(const json_t *prestage)
         status_bytes(status_number(prestage, "unused_bytes"), unused));
     if (status_number(prestage, "pins") + status_number(prestage, "pins_refused") == 0)
         return;
-    (void)printf("%-20s pins: %.0f, %s of memory, %s of the own drive; refused %.0f, brought again "
-                 "%.0f\n",
-                 "", status_number(prestage, "pins"),
-                 status_bytes(status_number(prestage, "pinned_bytes"), loaded),
-                 status_bytes(status_number(prestage, "pinned_local_bytes"), unused),
-                 status_number(prestage, "pins_refused"), status_number(prestage, "pins_again"));
+    (void)printf(
+        "%-20s pins: %.0f, with %s of memory and %s of the own drive reserved; refused %.0f, "
+        "brought again %.0f\n",
+        "", status_number(prestage, "pins"),
+        status_bytes(status_number(prestage, "pinned_bytes"), loaded),
+        status_bytes(status_number(prestage, "pinned_local_bytes"), unused),
+        status_number(prestage, "pins_refused"), status_number(prestage, "pins_again"));
 }
 
 static void status_volumes(const json_t *volumes)

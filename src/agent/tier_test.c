@@ -337,7 +337,7 @@ static void a_drive_that_was_not_closed_is_formatted(void **state)
     world_free(&world);
 }
 
-/* Neither a start that fails afterwards uses it, nor an agent without a pod, which would leave other
+/* Neither a start that fails afterwards does, nor an agent without a pod, which would leave other
  * values there. */
 static void only_an_agent_that_starts_beside_a_pod_uses_it(void **state)
 {

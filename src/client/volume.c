@@ -96,10 +96,11 @@ static icms_err volume_refuse(const struct icms *icms, const char *name,
     if (arena != NULL)
         return volume_keys_check(icms, arena, keys, why);
     volume_names(icms->link, names, sizeof(names));
-    return err_set(why, ICMS_NO_VOLUME,
-                   "cannot open volume %s: no such volume, or not allowed for this host (known: "
-                   "%s); volumes are listed in the agent's configuration",
-                   name, names);
+    return err_set(
+        why, ICMS_NO_VOLUME,
+        "cannot open volume %s: no such volume, or this user may not use it (known: %s); "
+        "volumes, with their users and groups, are listed in the agent's configuration",
+        name, names);
 }
 
 /* ---- what it is known by -------------------------------------------------------------------- */

@@ -251,7 +251,15 @@ icms_err conf_enclosures_unique(const struct conf_source *source, const struct c
 
 /* Endpoints that can be listened on, each one's own; volumes that there are. */
 icms_err conf_events_rules(const struct conf_source *source, const struct conf_node *map,
-                           const struct conf_agent *agent) ICMS_MUST_CHECK;
+                           struct conf_agent *agent) ICMS_MUST_CHECK;
+
+/* Segments that a drive must hold at least, so that one can be filled while others are reclaimed.
+ */
+#define CONF_DRIVE_SEGMENTS_MIN 4
+
+/* Of an agent with a drive of its own: a size that a drive can have, quotas that fit it. */
+icms_err conf_local_rules(const struct conf_source *source, const struct conf_node *map,
+                          const struct conf_agent *agent) ICMS_MUST_CHECK;
 
 /* Each has a name of its own, a volume that there is, and a state in hex. */
 icms_err conf_models_rules(const struct conf_source *source, const struct conf_node *map,
@@ -313,6 +321,9 @@ void conf_warn_http(struct conf_warnings *warnings, const struct conf_http *http
 
 /* Volumes that require what no host has. */
 void conf_warn_volumes(struct conf_target *target);
+
+/* Models of volumes that list users, behind an HTTP port that asks for no proof. */
+void conf_warn_models(struct conf_agent *agent);
 
 /* Hosts that list the same file of a secret or TLS key. */
 void conf_warn_shared_keys(struct conf_target *target);

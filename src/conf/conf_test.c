@@ -713,15 +713,36 @@ static void key_in_example(void *arg, const struct conf_key_doc *doc)
     if (strstr(arg, line) == NULL)
         fail_msg("%s is not in the example", doc->name);
     assert_true(doc->doc[0] != '\0' && doc->fallback != NULL);
+    if (strstr(arg, doc->doc) == NULL)
+        fail_msg("what %s is for is not whole in the example", doc->name);
+}
+
+/* An example with each comment in one line, without "# " in front; for free(). */
+static char *example_unfolded(const char *example)
+{
+    char *text = strdup(example), *to = text;
+
+    for (const char *at = text; *at != '\0'; at++) {
+        size_t gap = *at == '\n' ? strspn(at + 1, " ") : 0;
+
+        if (*at == '\n' && strncmp(at + 1 + gap, "# ", 2) == 0) {
+            *to++ = ' ';
+            at += gap + 2;
+        } else {
+            *to++ = *at;
+        }
+    }
+    *to = '\0';
+    return text;
 }
 
 static void test_every_key_is_in_its_example(void **state)
 {
-    char *text = strdup(conf_target_example());
+    char *text = example_unfolded(conf_target_example());
 
     conf_target_keys(key_in_example, text);
     free(text);
-    text = strdup(conf_agent_example());
+    text = example_unfolded(conf_agent_example());
     conf_agent_keys(key_in_example, text);
     free(text);
 }
@@ -751,6 +772,24 @@ static void test_an_encrypted_volume_is_another_one(void **state)
                   "a.yaml:2: ", "67104736");
     agent_accepted("local: {path: /tmp/l, size: 1GiB, segment: 128MiB}\n"
                    "volumes: [{name: v, encrypted: true, value_max: 67104736}]\n");
+}
+
+/* A size that no drive has, and a quota that none can keep, are named with their lines. */
+static void test_an_own_drive_holds_segments_and_quotas(void **state)
+{
+    agent_refused("local:\n  path: /x\n  size: 128\nvolumes: [{name: v}]\n", "a.yaml:3: ", "unit");
+    agent_refused("local: {path: /x, size: 4MiB}\nvolumes: [{name: v}]\n",
+                  "a.yaml:1: ", "local.size: 4MiB is too small: a drive holds at least 4 segments");
+    agent_refused("local: {path: /x, size: 256MiB}\nvolumes: [{name: v}]\n",
+                  "a.yaml:1: ", "262208KiB");
+    agent_accepted("local: {path: /x, size: 262208KiB}\nvolumes: [{name: v}]\n");
+    agent_accepted("local: {path: /x, size: 128MiB, segment: 16MiB}\nvolumes: [{name: v}]\n");
+    agent_refused("local: {path: /x, size: 1GiB}\nvolumes:\n- name: v\n  quota: 2GiB\n",
+                  "a.yaml:4: ", "quota: 2GiB is larger than the own drive, 1GiB");
+    agent_accepted("local: {path: /x, size: 1GiB}\nvolumes:\n- name: v\n  quota: 1GiB\n");
+    agent_accepted("local: {path: /x}\nvolumes:\n- name: v\n  quota: 2GiB\n");
+    agent_accepted("enclosures: [{name: e, address: 127.0.0.1:1}]\n"
+                   "volumes:\n- name: v\n  quota: 2GiB\n");
 }
 
 int main(void)
@@ -787,6 +826,7 @@ int main(void)
         cmocka_unit_test(test_the_shipped_files_are_right),
         cmocka_unit_test(test_every_key_is_in_its_example),
         cmocka_unit_test(test_an_encrypted_volume_is_another_one),
+        cmocka_unit_test(test_an_own_drive_holds_segments_and_quotas),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

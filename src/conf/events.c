@@ -61,8 +61,19 @@ static bool endpoint_is_taken(const struct conf_agent *agent, uint32_t before, c
     return false;
 }
 
+/* As of socket_mode. */
+static void events_warn(struct conf_agent *agent, const struct conf_events *events)
+{
+    if ((events->mode & 07) != 0 &&
+        (endpoint_is(events->endpoint, IPC) || endpoint_is(events->replay, IPC)))
+        conf_warn(&agent->warnings,
+                  "events: mode %04o lets every user of this machine read which blocks of volume "
+                  "%s come and go",
+                  events->mode, events->volume);
+}
+
 icms_err conf_events_rules(const struct conf_source *source, const struct conf_node *map,
-                           const struct conf_agent *agent)
+                           struct conf_agent *agent)
 {
     for (uint32_t i = 0; i < agent->events_count; i++) {
         const struct conf_events *events = &agent->events[i];
@@ -89,6 +100,7 @@ icms_err conf_events_rules(const struct conf_source *source, const struct conf_n
         if (strcmp(events->replay, events->endpoint) == 0 ||
             (events->replay[0] != '\0' && endpoint_is_taken(agent, i, events->replay)))
             return conf_fail(source, line, "replay: %s is an endpoint already", events->replay);
+        events_warn(agent, events);
     }
     return ICMS_OK;
 }

@@ -56,6 +56,22 @@ static void what_is_written_is_taken(void **state)
     assert_int_equal(agent.events[1].mode, 0600);
 }
 
+static void modes_for_others_are_warned_about(void **state)
+{
+    assert_int_equal(parse("- {volume: kv, endpoint: 'ipc:///e', mode: 0660}\n"
+                           "- {volume: b, endpoint: 'tcp://127.0.0.1:1', open: true, mode: 0666}"),
+                     ICMS_OK);
+    assert_int_equal(agent.warnings.count, 0);
+    assert_int_equal(parse("- {volume: kv, endpoint: 'ipc:///e', mode: 0660}\n"
+                           "- {volume: b, endpoint: 'tcp://127.0.0.1:1', open: true,\n"
+                           "   replay: 'ipc:///f', mode: 0602}"),
+                     ICMS_OK);
+    assert_int_equal(agent.warnings.count, 1);
+    assert_string_equal(agent.warnings.text[0],
+                        "events: mode 0602 lets every user of this machine read which blocks of "
+                        "volume b come and go");
+}
+
 static void what_is_wrong_is_named(void **state)
 {
     char text[512];
@@ -91,6 +107,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_taken),
+        cmocka_unit_test(modes_for_others_are_warned_about),
         cmocka_unit_test(what_is_wrong_is_named),
     };
 

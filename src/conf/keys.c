@@ -70,7 +70,8 @@ static const struct conf_key drive_keys[] = {
             "runs that were read are refused later than others. 0 is no limit."},
     {"write_burst", CONF_BYTES, false, AT(struct conf_drive, budget.burst_bytes), .min = 0,
      .max = 1024 * TIB, .fallback = "0",
-     .doc = "Maximum accumulated burst of the write budget. 0 is the budget of a day."},
+     .doc = "Most of the write budget that may be saved up. 0 is the budget of a day. After each "
+            "start there is a quarter of an hour's worth."},
 };
 static const struct conf_table drive_table = {"a drive", KEYS(drive_keys)};
 
@@ -324,7 +325,8 @@ static const struct conf_key events_keys[] = {
             "and a batch about 300 more."},
     {"mode", CONF_MODE, false, AT(struct conf_events, mode), .fallback = "0600",
      .doc = "Permission bits of the unix sockets: whoever may connect reads which blocks come and "
-            "go, whether he may use the volume or not."},
+            "go, whether he may use the volume or not. A mode with bits for others is warned "
+            "about."},
     {"open", CONF_BOOL, false, AT(struct conf_events, open), .fallback = "false",
      .doc = "true: endpoints may be tcp. Nothing proves who reads there: every process that "
             "reaches the address does, those of all users of this machine among them."},
@@ -341,7 +343,9 @@ static const struct conf_key model_keys[] = {
     {"name", CONF_PATH, true, AT(struct conf_model, name), .example = "meta-llama/Llama-3.1-8B",
      .doc = "The name by which routers know it, up to 127 bytes."},
     {"volume", CONF_NAME, true, AT(struct conf_model, volume), .example = "kv",
-     .doc = "The volume that its engines use, by its name in volumes."},
+     .doc = "The volume that its engines use, by its name in volumes. Over an http port without "
+            "token and client_ca a volume that lists users or groups does not exist: requests for "
+            "the model get status 404, and the agent warns of it at the start."},
     {"state", CONF_PATH, true, AT(struct conf_model, state),
      .example = "8d5b6dd6cdd5e4e9f1d6d6a4ad2d5e0f8a7f3f2fd3c1f7f0a1b2c3d4e5f60718",
      .doc = "Where the keys of its engines begin, 64 digits of hex: the adapters for vLLM log this "
@@ -459,10 +463,12 @@ static const struct conf_key local_keys[] = {
             "refused. Beside a pod it is a cache: it is formatted when the agent that used it did "
             "not end cleanly (a crash, SIGKILL, a drive that failed), or used it with another pod, "
             "and the log says so. One that an enclosure, or an agent without a pod, has used is "
-            "left alone, and the agent goes on without it."},
+            "left alone, and the agent goes on without it; an agent without a pod does not start "
+            "with one that was used beside a pod."},
     {"size", CONF_BYTES, false, AT(struct conf_agent, local_bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
-     .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},
+     .doc = "How large to make a missing file: four segments and 64KiB, or more. 0 takes a device "
+            "or a file as large as it is."},
     {"segment", CONF_BYTES, false, AT(struct conf_agent, local_segment_bytes), .min = SEGMENT_MIN,
      .max = SEGMENT_MAX, .fallback = "64MiB",
      .doc = "Unit of reclaim, when the drive is formatted. A power of two."},
@@ -483,7 +489,8 @@ static const struct conf_key local_keys[] = {
          "and those that were refused or evicted lately are. 0 is no limit."},
     {"write_burst", CONF_BYTES, false, AT(struct conf_agent, local_budget.burst_bytes), .min = 0,
      .max = 1024 * TIB, .fallback = "0",
-     .doc = "Maximum accumulated burst of the write budget. 0 is the budget of a day."},
+     .doc = "Most of the write budget that may be saved up. 0 is the budget of a day. After each "
+            "start there is a quarter of an hour's worth."},
 };
 static const struct conf_table local_table = {"local", KEYS(local_keys)};
 

@@ -18,6 +18,8 @@
 static struct conf_agent agent;
 static struct err_why why;
 
+static const char *more = ""; /* lines of the agent */
+
 static icms_err parse(const char *models)
 {
     char text[4096];
@@ -25,8 +27,8 @@ static icms_err parse(const char *models)
     conf_agent_fini(&agent);
     (void)snprintf(text, sizeof(text),
                    "socket: /run/icms/agent.sock\nenclosures: [{name: e, address: '127.0.0.1:1'}]\n"
-                   "volumes: [{name: kv}, {name: b}]\nmodels:\n%s\n",
-                   models);
+                   "volumes: [{name: kv}, {name: b, users: [1]}]\nmodels:\n%s\n%s",
+                   models, more);
     return conf_agent_parse(text, strlen(text), "a.yaml", &why, &agent);
 }
 
@@ -65,6 +67,28 @@ static void what_is_written_is_taken(void **state)
     assert_null(conf_agent_volume(&agent, "c"));
 }
 
+/* Who reaches a port that is open to all is on no list of users. */
+static void models_that_nobody_can_ask_for_are_warned_about(void **state)
+{
+    const char *both = "- {name: m, volume: b, state: '" STATE "', block_tokens: 16, of: tokens}\n"
+                       "- {name: n, volume: kv, state: '" STATE "', block_tokens: 16, of: tokens}";
+
+    assert_int_equal(parse(both), ICMS_OK);
+    assert_int_equal(agent.warnings.count, 1);
+    assert_non_null(strstr(agent.warnings.text[0], "'m' get status 404: its volume b lists users"));
+    assert_non_null(strstr(agent.warnings.text[0], "write http.token (icms key gen --type token)"));
+    more = "http: {open: all}\n";
+    assert_int_equal(parse(both), ICMS_OK);
+    assert_int_equal(agent.warnings.count, 1);
+    more = "http: {listen: none}\n";
+    assert_int_equal(parse(both), ICMS_OK);
+    assert_int_equal(agent.warnings.count, 0);
+    more = "http: {token: /etc/icms/token}\n";
+    assert_int_equal(parse(both), ICMS_OK);
+    assert_int_equal(agent.warnings.count, 0);
+    more = "";
+}
+
 static void what_is_wrong_is_named(void **state)
 {
     refused("- {name: a, volume: other, state: '" STATE "', block_tokens: 16, of: tokens}", 5,
@@ -97,6 +121,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_taken),
+        cmocka_unit_test(models_that_nobody_can_ask_for_are_warned_about),
         cmocka_unit_test(what_is_wrong_is_named),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

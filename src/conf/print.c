@@ -208,7 +208,7 @@ static void example_table(struct example *example, const struct conf_table *tabl
         bool local = (key->kind == CONF_MAP || (key->kind == CONF_MAPS && key->example == NULL)) &&
                      key->computed != NULL;
         unsigned column = indent + (list && i > 0 ? 2 : 0);
-        char comment[512];
+        char comment[2048];
 
         if (key->required || key->fallback != NULL || key->computed == NULL)
             (void)snprintf(comment, sizeof(comment), "%s", key->doc);

@@ -20,10 +20,6 @@
  * more than it needs is harmless here. */
 #define RECORD_EXTRA_BYTES 128
 
-/* Segments that a drive must hold at least, so that one can be filled while others are reclaimed.
- */
-#define DRIVE_SEGMENTS_MIN 4
-
 /* ---- names made of names -------------------------------------------------------------------- */
 
 /* A UUID of version 8 (RFC 9562: made as the application likes) from two keyed hashes of a text.
@@ -343,12 +339,12 @@ static icms_err drives_rules(const struct conf_source *source, const struct conf
                 return conf_fail(source, conf_node_line(node, "path"),
                                  "path: this drive is listed twice; first in line %u",
                                  conf_entry(map, "drives", j)->line);
-        if (drive->bytes != 0 && drive->bytes < DRIVE_SEGMENTS_MIN * target->segment_bytes)
+        if (drive->bytes != 0 && drive->bytes < CONF_DRIVE_SEGMENTS_MIN * target->segment_bytes)
             return conf_fail(
                 source, conf_node_line(node, "size"),
                 "size: a drive holds at least %d segments, %s; or write a smaller segment",
-                DRIVE_SEGMENTS_MIN,
-                conf_bytes_format(DRIVE_SEGMENTS_MIN * target->segment_bytes, size));
+                CONF_DRIVE_SEGMENTS_MIN,
+                conf_bytes_format(CONF_DRIVE_SEGMENTS_MIN * target->segment_bytes, size));
         err = budget_rules(source, node, &drive->budget, target_record_bytes(target));
         if (err != ICMS_OK)
             return err;
@@ -844,8 +840,11 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
                             agent->volume_count);
     if (err == ICMS_OK && local != NULL)
         err = budget_rules(source, local, &agent->local_budget, local_record_bytes(agent));
+    if (err == ICMS_OK && local != NULL)
+        err = conf_local_rules(source, map, agent);
     if (err != ICMS_OK)
         return err;
+    conf_warn_models(agent);
     conf_warn_http(&agent->warnings, &agent->http);
     if (agent->enclosure_count + strlen(agent->pod) > 0 &&
         agent->silence_ms > agent->load_deadline_ms)

@@ -39,6 +39,25 @@ void conf_warn_http(struct conf_warnings *warnings, const struct conf_http *http
                        "the token travels in clear text: write certificate and key");
 }
 
+/* Models that nobody can ask for: who reaches an open port is on no list of users. */
+void conf_warn_models(struct conf_agent *agent)
+{
+    const struct conf_http *http = &agent->http;
+
+    if (http->listen[0] == '\0' || http->token[0] != '\0' || http->client_ca[0] != '\0')
+        return;
+    for (uint32_t i = 0; i < agent->model_count; i++) {
+        const struct conf_model *model = &agent->models[i];
+        const struct volume_spec *volume = conf_agent_volume(agent, model->volume);
+
+        if (volume->user_count + volume->group_count > 0)
+            conf_warn(&agent->warnings,
+                      "models: requests for '%.60s' get status 404: its volume %s lists users or "
+                      "groups, and http has no token: write http.token (icms key gen --type token)",
+                      model->name, volume->name);
+    }
+}
+
 /* Volumes that require what no host has. */
 void conf_warn_volumes(struct conf_target *target)
 {

@@ -291,6 +291,17 @@ def config(folder):
     target.write_text(right.replace("64MiB", "4MiB"))
     expect("what only the daemon finds", icms("config", "check", "-q", target, agent), 1, b"",
            [str(target).encode() + b": drive0: ", b"too small"])
+    own = folder / "agent.yaml"
+    for local, status, words in (("path: /dev/null, size: 1GiB", 1, "/dev/null is a character device"),
+                                 (f"path: {folder}, size: 1GiB", 1, f"{folder} is a directory"),
+                                 ("path: /x, size: 4MiB", 1, f"{own}:1: local.size: 4MiB is too small"),
+                                 ("path: /x, size: 128", 1, f"{own}:1: local.size: 128B is too small"),
+                                 (f"path: {folder}/none/x, size: 1GiB", 0, "but:\n  on this machine: local.path: cannot find"),
+                                 (f"path: {folder}/none, size: 1GiB", 0, "right (icms-agent)\n")):
+        own.write_text(f"local: {{{local}}}\nvolumes: [{{name: kv}}]\n")
+        result = icms("config", "check", own)
+        expect(f"an own drive, {local}", result, status)
+        assert words.encode() in result.stdout + result.stderr and b"chmod" not in result.stdout + result.stderr, result
     (folder / "wrong.yaml").write_text(MAP.replace("...", "    wieght: 2\n..."))
     result = icms("config", "check", "--json", folder / "wrong.yaml")
     expect("a wrong file", result, 1)

@@ -186,7 +186,8 @@ def pins(shell, agent):
         expect(f"{words} is a mistake", result.returncode == 2 and b"--pin" in result.stderr, result)
     for words in (("--once", "--pin", "1min"), ("--once", "--tier", "local"), ("--once", "--cancel")):
         result = shell.run("prestage", *words, "filler 1")
-        expect(f"{words} is a mistake", result.returncode == 2 and b"--once" in result.stderr, result)
+        expect(f"{words} is a mistake", result.returncode == 2 and b"--once" in result.stderr and
+               b"kept in the agent's memory, until they are read" in result.stderr, result)
 
 
 def floods(shell, agent):

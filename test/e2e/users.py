@@ -80,7 +80,8 @@ def volumes(machine):
     absent = machine.run(OTHER, [], "get", "-v", "nothing", "key")
     expect("others are told that there is no such volume",
            forbidden.returncode == 2 and forbidden.stdout == b"" and
-           forbidden.stderr.replace(b"theirs", b"nothing") == absent.stderr, (forbidden, absent))
+           forbidden.stderr.replace(b"theirs", b"nothing") == absent.stderr and
+           b"this user may not use it" in absent.stderr and b"host" not in absent.stderr, (forbidden, absent))
     result = machine.run(OTHER, [], "status", "--json")
     expect("others do not see it in the status",
            b"open" in result.stdout and b"theirs" not in result.stdout, result)
