@@ -204,27 +204,43 @@ icms_err agent_body_number(const json_t *root, const char *name, uint32_t least,
     return ICMS_OK;
 }
 
+size_t agent_body_hex(const json_t *value, uint8_t *bytes, size_t room)
+{
+    const char *text = json_string_value(value);
+    size_t length = text == NULL ? 0 : strlen(text);
+
+    if (length % 2 != 0 || length / 2 > room)
+        return 0;
+    for (size_t i = 0; i < length / 2; i++) {
+        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return 0;
+        bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    return length / 2;
+}
+
+static void key_of(const struct icms_key *key, struct key *out_key)
+{
+    *out_key = (struct key){.length = key->length};
+    memcpy(out_key->bytes, key->bytes, sizeof(out_key->bytes));
+}
+
 #define KEY_DIGITS "2 to 32 digits of hex, two a byte, or the 72 of a run and a digest"
 
 /* As in NVMe commands, or run and digest as the Python package and `icms match --hex` have them. */
 static bool key_read(const json_t *value, struct key *out_key)
 {
     uint8_t bytes[ICMS_RUN_BYTES + ICMS_DIGEST_BYTES];
-    const char *text = json_string_value(value);
     struct icms_key key;
 
-    if (text == NULL || strlen(text) != 2 * sizeof(bytes))
-        return text != NULL && key_parse(text, out_key);
-    for (size_t i = 0; i < sizeof(bytes); i++) {
-        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return false;
-        bytes[i] = (uint8_t)(high << 4 | low);
-    }
+    if (json_string_length(value) != 2 * sizeof(bytes))
+        return json_is_string(value) && key_parse(json_string_value(value), out_key);
+    if (agent_body_hex(value, bytes, sizeof(bytes)) == 0)
+        return false;
     icms_key_from_digest(bytes, bytes + ICMS_RUN_BYTES, &key);
-    *out_key = (struct key){.length = key.length};
-    memcpy(out_key->bytes, key.bytes, sizeof(out_key->bytes));
+    key_of(&key, out_key);
     return true;
 }
 
@@ -235,8 +251,7 @@ static bool name_read(const json_t *value, struct key *out_key)
     if (!json_is_string(value) || json_string_length(value) == 0)
         return false;
     icms_key_from_name(json_string_value(value), json_string_length(value), &key);
-    *out_key = (struct key){.length = key.length};
-    memcpy(out_key->bytes, key.bytes, sizeof(out_key->bytes));
+    key_of(&key, out_key);
     return key.length != 0;
 }
 

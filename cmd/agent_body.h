@@ -42,6 +42,9 @@ icms_err agent_body_volume(const json_t *root, struct err_why *why,
 icms_err agent_body_keys(const struct agent_body *body, struct err_why *why, struct key **out_keys,
                          size_t *out_count) ICMS_MUST_CHECK;
 
+/* Reads 2 digits of hex a byte; the number of bytes, 0: it is no hex, or too long. */
+size_t agent_body_hex(const json_t *value, uint8_t *bytes, size_t room);
+
 /* A whole number between two bounds, or what it is without one. */
 icms_err agent_body_number(const json_t *root, const char *name, uint32_t least, uint32_t most,
                            struct err_why *why, uint32_t *io_value) ICMS_MUST_CHECK;

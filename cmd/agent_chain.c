@@ -13,24 +13,6 @@
 #define CHAIN_TOKENS_MAX     4096 /* of a block */
 #define CHAIN_HASH_BYTES     64
 
-/* Reads 2 digits a byte; the number of bytes, 0: it is no hex, or too long. */
-static size_t hex_read(const json_t *value, uint8_t *bytes, size_t room)
-{
-    const char *text = json_string_value(value);
-    size_t length = text == NULL ? 0 : strlen(text);
-
-    if (length % 2 != 0 || length / 2 > room)
-        return 0;
-    for (size_t i = 0; i < length / 2; i++) {
-        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return 0;
-        bytes[i] = (uint8_t)(high << 4 | low);
-    }
-    return length / 2;
-}
-
 static bool number_read(const json_t *value, json_int_t most, uint32_t *out_number)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 1 ||
@@ -49,7 +31,7 @@ static icms_err chain_read(const json_t *said, struct err_why *why, struct icms_
     if (!json_is_object(said) || json_object_size(said) != 3)
         return err_set(why, ICMS_INVALID,
                        "chain: an object with state, run_blocks and block_tokens");
-    if (hex_read(json_object_get(said, "state"), chain.state, sizeof(chain.state)) !=
+    if (agent_body_hex(json_object_get(said, "state"), chain.state, sizeof(chain.state)) !=
         sizeof(chain.state))
         return err_set(why, ICMS_INVALID, "chain: state: 64 digits of hex");
     if (!number_read(json_object_get(said, "run_blocks"), CHAIN_RUN_BLOCKS_MAX, &chain.run_blocks))
@@ -126,7 +108,7 @@ static icms_err chain_hashes(struct icms_chain *chain, const json_t *hashes, str
 
     json_array_foreach(hashes, i, value)
     {
-        size_t bytes = hex_read(value, content, sizeof(content));
+        size_t bytes = agent_body_hex(value, content, sizeof(content));
 
         if (json_is_integer(value))
             return err_set(why, ICMS_INVALID, "hashes: entry %zu is a number; " AGENT_CHAIN_WHOLE,
