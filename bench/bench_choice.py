@@ -5,14 +5,16 @@
 The engine is a model: it computes tokens at a rate, and loads by the threads of the adapters for vLLM
 (icms.vllm.movers). With --llama it is llama.cpp with a real model and the prefix cache of examples/llama
 (choice_llama.py). All else is real: prefixes are stored in an enclosure through one agent, and loaded through
-another whose path to the enclosure a proxy throttles. On each path prompts are served in turns in three ways: all
+others whose paths to the enclosure a proxy throttles. On each path prompts are served in turns in three ways: all
 of the prefix is loaded, all of it is computed, and what the adapter chooses (icms.vllm.choice, prefix_cache.c).
-Every prompt has a prefix of its own, which the agent does not have in its memory.
+What is always loaded has an agent of its own: that of the choice learns nothing from it. Every prompt has a prefix
+of its own, which no agent has in its memory.
 
 The first path is a slow one: on it the memory of all processes, and their connections, are used for the first time. A
 path begins without a warning, as when a link degrades or is repaired. Its first --learn prompts are
-served by the choice alone, which has to find out by itself, and are shown by themselves, beside how much
-longer than its median the faster way itself takes at most; --rounds of each way follow. Rows: time to first
+served by the choice, and are shown by themselves, beside how much longer than its median the faster way itself
+takes at most; where loads are not throttled, each is followed by a prompt that loads all, because a time of
+milliseconds is another when the machine is. --rounds of each way follow. Rows: time to first
 token of each way, and that of the choice as a part of the faster of the two others, medians; what was loaded
 of a prefix; how far the time of these loads was from what was expected, nine of ten of them, but for llama.cpp,
 which does not tell; and the same as the agent sees it (`icms status`).
@@ -51,8 +53,8 @@ CHOICE_MOST, ERROR_MOST = 1.1, 0.3
 SHORT_S, SHORT_MOST_S = 0.1, 0.005  # where the faster way takes less, the first prompts may take so much longer
 PATH_LEAST = 50  # bytes a second: the proxy sends 50 pieces a second
 MODEL = {"block_kib": 128, "prefill": 2000}  # defaults that --llama has none of: both are what llama.cpp has
-# Defaults with --llama: two to three minutes on two cores.
-LLAMA = {"paths": "0,1000000,10000000,0,10000000", "rounds": 5, "full_rounds": 5, "learn": 4, "block_tokens": 8}
+# Defaults with --llama: three to four minutes on two cores.
+LLAMA = {"paths": "0,1000000,10000000,0,10000000", "rounds": 5, "full_rounds": 15, "learn": 4, "block_tokens": 8}
 
 
 def count_in(word):
@@ -108,14 +110,15 @@ def options(words):
 class Model:
     """The model of an engine: serves one prompt at a time."""
 
-    def __init__(self, given, stores, loads):
+    def __init__(self, given, stores, loads, choices):
         import icms  # of the wheel
         from icms.vllm.choice import Prefill
         from icms.vllm.movers import Counts, Movers
 
         self.given = given
-        self.clients = [icms.Client(f"unix:{agent.socket}") for agent in (stores, loads)]
-        self.store_volume, self.volume = [client.volume("kv") for client in self.clients]
+        self.clients = [icms.Client(f"unix:{agent.socket}") for agent in (stores, loads, choices)]
+        self.store_volume, *volumes = [client.volume("kv") for client in self.clients]
+        self.volumes = dict(zip(("load", "choice"), volumes))
         self.value = os.urandom(given.block_bytes)
         self.prefill = Prefill()
         self.movers = Movers(2, Counts(), logging)
@@ -130,11 +133,12 @@ class Model:
             client.close()
 
     def use_memory(self):
-        """Memory of the agent and of the engine is not new when the first prompt comes. It teaches nothing of paths."""
-        for i in range(2):
-            names = self.names(f"memory {i}")
-            assert self.volume.put(names, [self.value] * len(names), deadline_ms=60000).ok
-            assert self.volume.get(names, self.rooms, deadline_ms=60000).ok
+        """Memory of agents and of the engine is not new when the first prompt comes. It teaches nothing of paths."""
+        for way, volume in self.volumes.items():
+            for i in range(2):
+                names = self.names(f"memory {i} {way}")
+                assert volume.put(names, [self.value] * len(names), deadline_ms=60000).ok
+                assert volume.get(names, self.rooms, deadline_ms=60000).ok
 
     def names(self, prompt):
         return [f"{prompt} block {i}" for i in range(self.given.blocks)]
@@ -162,25 +166,25 @@ class Model:
         names = self.names(prompt)
         begin, ready = time.monotonic(), 0
         if way != "compute":
-            ready = self.load(names, way == "choice")
+            ready = self.load(self.volumes[way], names, way == "choice")
         if ready < len(names):
             self.compute(len(names) - ready)
         return time.monotonic() - begin, ready
 
-    def load(self, names, compares):
+    def load(self, volume, names, compares):
         """As the adapters do: how many blocks were loaded. compares: what their option load says."""
         from icms.vllm.choice import Choice
 
         if compares:
             choice = self.wait(lambda done: self.movers.match(
-                self.volume, names, 1, self.given.block_tokens, self.prefill, LIMIT_S, lambda made, _: done(made)))
+                volume, names, 1, self.given.block_tokens, self.prefill, LIMIT_S, lambda made, _: done(made)))
         else:
-            there = self.wait(lambda done: self.movers.exists(self.volume, names, time.monotonic() + LIMIT_S, done))
+            there = self.wait(lambda done: self.movers.exists(volume, names, time.monotonic() + LIMIT_S, done))
             choice = Choice(leading(there))
         if choice.load == 0:
             return 0
         start, loaded = time.monotonic(), choice.load
-        good = self.wait(lambda done: self.movers.load(self.volume, names[:loaded], self.rooms[:loaded],
+        good = self.wait(lambda done: self.movers.load(volume, names[:loaded], self.rooms[:loaded],
                                                        choice.phases(loaded, 1, LIMIT_S), done))
         if choice.computing is not None and choice.seconds > 0 and all(good):
             self.errors.append(abs(time.monotonic() - start - choice.seconds) / choice.seconds)
@@ -195,6 +199,11 @@ def rounds_of(bytes_per_s, given):
     return given.rounds if bytes_per_s else given.full_rounds
 
 
+def learn_ways(bytes_per_s):
+    """In which each of the first prompts of a path is served, one after the other."""
+    return ("choice",) if bytes_per_s else ("choice", "load")
+
+
 def prompts_of(path, way, count):
     return [f"path {path} prompt {i} {way}" for i in range(count)]
 
@@ -203,7 +212,8 @@ def store(engine, paths, given):
     """All that will be asked for."""
     for path, bytes_per_s in enumerate(paths):
         rounds = rounds_of(bytes_per_s, given)
-        for way, count in (("learn", given.learn), ("load", rounds), ("choice", rounds)):
+        learns = [(f"learn {way}", given.learn) for way in learn_ways(bytes_per_s)]
+        for way, count in (*learns, ("load", rounds), ("choice", rounds)):
             for prompt in prompts_of(path, way, count):
                 engine.store(prompt)
 
@@ -211,7 +221,11 @@ def store(engine, paths, given):
 def one_path(engine, agent, link, bytes_per_s, number, given):
     link.bytes_per_s = bytes_per_s
     rounds = rounds_of(bytes_per_s, given)
-    first = [engine.serve(prompt, "choice") for prompt in prompts_of(number, "learn", given.learn)]
+    learns = {way: [] for way in WAYS}
+    for i in range(given.learn):
+        for way in learn_ways(bytes_per_s):
+            learns[way].append(engine.serve(prompts_of(number, f"learn {way}", given.learn)[i], way))
+    first = learns["choice"]
     rows = {way: [] for way in WAYS}
     engine.errors = []
     for i in range(rounds):
@@ -221,7 +235,8 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
             rows[way].append(engine.serve(prompts_of(number, way, rounds)[i], way))
     means = {way: statistics.median(seconds for seconds, _ in rows[way]) for way in WAYS}
     best = min(means["load"], means["compute"])
-    slowest = max(seconds for seconds, _ in rows["load" if means["load"] == best else "compute"])
+    faster = "load" if means["load"] == best else "compute"
+    slowest = max(seconds for seconds, _ in learns[faster] + rows[faster])
     errors = engine.errors
     return {"bytes_per_s": bytes_per_s, "estimate": estimate_of(agent),
             **{f"{way}_s": means[way] for way in WAYS}, "choice_of_best": means["choice"] / best,
@@ -230,6 +245,7 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
             "load_spread_p90": nine_of_ten([abs(seconds - means["load"]) / means["load"] for seconds, _ in rows["load"]]),
             "slowest_of_best": slowest / best,
             "first_of_best": [seconds / best for seconds, _ in first],
+            "first_loads_of_best": [seconds / best for seconds, _ in learns["load"]],
             "first_too_late": sum(is_too_late(seconds, best, slowest) for seconds, _ in first),
             "first_loaded": [ready for _, ready in first]}
 
@@ -250,7 +266,7 @@ def estimate_of(agent):
 def run(given):
     paths = given.paths
     prefix = given.blocks * given.block_bytes
-    drive = max(256, 2 * len(paths) * (max(given.rounds, given.full_rounds) * 3 + given.learn) * prefix >> 20)
+    drive = max(256, 2 * len(paths) * (max(given.rounds, given.full_rounds) * 3 + 2 * given.learn) * prefix >> 20)
     memory = max(32, 2 * prefix >> 20)  # Model.use_memory fills it
     volume = {"name": "kv", "value_max": f"{(given.block_bytes >> 20) + 1}MiB", "memory_max": f"{memory}MiB"}
     print(f"prefixes of {prefix / 1e6:.1f} MB, {given.blocks * given.block_tokens} tokens", flush=True)
@@ -259,14 +275,15 @@ def run(given):
         target.wait_ready()
         link = proxy.Proxy(target.port)
         door = types.SimpleNamespace(name=target.name, nqn=target.nqn, port=link.port)
-        agents = [p.add_agent("stores", [target], [volume]), p.add_agent("loads", [door], [volume], silence="5s")]
+        agents = [p.add_agent("stores", [target], [volume]),
+                  *(p.add_agent(agent, [door], [volume], silence="5s") for agent in ("loads", "choices"))]
         for agent in agents:
             agent.wait_ready()
         with contextlib.closing((choice_llama.Llama if given.llama else Model)(given, *agents)) as engine:
             store(engine, paths, given)
             rows = []
             for number, path in enumerate(paths):
-                rows.append(one_path(engine, agents[1], link, path, number, given))
+                rows.append(one_path(engine, agents[2], link, path, number, given))
                 show(rows[-1])
     return rows
 
@@ -279,7 +296,9 @@ def show(row):
     print(f"{path_of(row):>8} load {row['load_s']:7.3f} s, compute {row['compute_s']:7.3f} s, choice "
           f"{row['choice_s']:7.3f} s: {row['choice_of_best']:5.2f} of the faster; loaded {sorted(set(row['loaded']))}")
     first = ", ".join(f"{ratio:.2f} ({ready})" for ratio, ready in zip(row["first_of_best"], row["first_loaded"]))
-    print(f"{'':8} before that, of the faster: {first}; the faster itself up to {row['slowest_of_best']:.2f}")
+    loads = ", ".join(f"{ratio:.2f}" for ratio in row["first_loads_of_best"])
+    print(f"{'':8} before that, of the faster: {first};{f' loads beside them {loads};' if loads else ''} "
+          f"the faster itself up to {row['slowest_of_best']:.2f}")
     estimate = row["estimate"]
     if row["prefixes"]:
         print(f"{'':8} of {row['prefixes']} prefixes nine of ten within {100 * row['prefix_error_p90']:.0f} % of what was "

@@ -51,7 +51,7 @@ class Llama:
 
     errors = ()  # prefix_cache.h does not tell what it expected
 
-    def __init__(self, given, stores, loads):
+    def __init__(self, given, stores, loads, choices):
         self.blocks, self.tokens = given.blocks, given.blocks * given.block_tokens + 1
         words = TEXT.read_text().split()
         self.text = " ".join(words[i % len(words)] for i in range(self.tokens))  # a word has a token at least
@@ -59,7 +59,7 @@ class Llama:
         self.process = subprocess.Popen(
             [given.build / "demo/server", "--model", given.llama_model, "--volume", "kv",
              "--stores", f"unix:{stores.socket}", "--loads", f"unix:{loads.socket}",
-             "--block-tokens", str(given.block_tokens), "--tokens", str(self.tokens)],
+             "--choices", f"unix:{choices.socket}", "--block-tokens", str(given.block_tokens), "--tokens", str(self.tokens)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=pod.die_with_parent)
 
     def close(self):

@@ -7,7 +7,7 @@
  *   store    computes the prompt and gives its blocks to the agent of --stores
  *   compute  computes the prompt
  *   load     loads all that the agent of --loads has, and computes the rest
- *   choice   the same, but loads only what is faster to load than to compute
+ *   choice   loads what the agent of --choices has, if that is faster than to compute it
  *
  * One thread. Each way but compute has a cache of its own on the one context, between whose calls
  * the spare sequence is empty. The cache of load is never told how long computing takes, so it
@@ -39,13 +39,12 @@ struct server {
     /* From the command line. */
     const char *model_path;
     const char *volume_name;
-    const char *stores_path; /* of the agent that takes blocks: unix:...              */
-    const char *loads_path;  /* of the agent that has none in its memory              */
-    int block_tokens;        /* tokens a block                                        */
-    int prompt_tokens;       /* of each prompt; the rest is cut                       */
+    const char *agents[WAY_COUNT]; /* of each way: unix:...; that of compute: NULL */
+    int block_tokens;              /* tokens a block                               */
+    int prompt_tokens;             /* of each prompt; the rest is cut              */
 
     struct model *model;
-    struct prefix_cache *caches[WAY_COUNT]; /* that of compute: NULL                   */
+    struct prefix_cache *caches[WAY_COUNT]; /* likewise */
 };
 
 static bool open_caches(struct server *server)
@@ -69,7 +68,7 @@ static bool open_caches(struct server *server)
         return false;
     }
     for (int way = WAY_STORE; way < WAY_COUNT; way++) {
-        options.where = way == WAY_STORE ? server->stores_path : server->loads_path;
+        options.where = server->agents[way];
         server->caches[way] =
             prefix_cache_open(model_context(server->model), &options, why, sizeof(why));
         if (server->caches[way] == NULL) {
@@ -184,7 +183,7 @@ static bool serve_all(struct server *server)
 static int usage(void)
 {
     fprintf(stderr, "usage: server --model FILE --volume NAME --stores WHERE --loads WHERE\n"
-                    "              --block-tokens N --tokens N\n");
+                    "              --choices WHERE --block-tokens N --tokens N\n");
     return 2;
 }
 
@@ -193,17 +192,18 @@ static bool parse(struct server *server, int argc, char **argv)
     const struct options_row rows[] = {
         {"model", .text = &server->model_path},
         {"volume", .text = &server->volume_name},
-        {"stores", .text = &server->stores_path},
-        {"loads", .text = &server->loads_path},
+        {"stores", .text = &server->agents[WAY_STORE]},
+        {"loads", .text = &server->agents[WAY_LOAD]},
+        {"choices", .text = &server->agents[WAY_CHOICE]},
         {"block-tokens", .number = &server->block_tokens},
         {"tokens", .number = &server->prompt_tokens},
         {NULL},
     };
 
     return options_parse(rows, argc, argv) && server->model_path != NULL &&
-           server->volume_name != NULL && server->stores_path != NULL &&
-           server->loads_path != NULL && server->block_tokens > 0 &&
-           server->prompt_tokens > server->block_tokens &&
+           server->volume_name != NULL && server->agents[WAY_STORE] != NULL &&
+           server->agents[WAY_LOAD] != NULL && server->agents[WAY_CHOICE] != NULL &&
+           server->block_tokens > 0 && server->prompt_tokens > server->block_tokens &&
            server->prompt_tokens <= MODEL_TOKENS_MAX - MODEL_BLOCK_TOKENS;
 }
 
