@@ -40,27 +40,38 @@ static double pace(uint64_t first_ns, uint64_t first_bytes, uint64_t rate_ns, ui
     return first_ns == 0 ? 0 : (double)first_ns / (double)u64_max(first_bytes, 1);
 }
 
+static double known_pace(const struct estimate *estimate)
+{
+    return pace(estimate->first_ns, estimate->first_bytes, estimate->rate_ns, estimate->rate_bytes);
+}
+
+/* So many bytes from an idle server. The first of them brings its latency along. A smaller one than
+ * the average takes less, but not less than by its bytes. */
+static double idle_ns(const struct estimate *estimate, double bytes)
+{
+    double ns_a_byte = known_pace(estimate), least = bytes * ns_a_byte, ns = least;
+
+    if (estimate->first_ns == 0)
+        return least;
+    if (bytes >= (double)estimate->first_bytes)
+        ns += (double)estimate->first_ns - (double)estimate->first_bytes * ns_a_byte;
+    else
+        ns = (double)estimate->first_ns - ((double)estimate->first_bytes - bytes) * ns_a_byte;
+    return ns < least ? least : ns;
+}
+
 uint64_t estimate_ns(const struct estimate *estimate, uint64_t bytes, uint64_t now_ns)
 {
-    double ns_a_byte =
-        pace(estimate->first_ns, estimate->first_bytes, estimate->rate_ns, estimate->rate_bytes);
+    double ns_a_byte = known_pace(estimate), ns;
     double total = (double)estimate->in_flight_bytes + (double)bytes;
-    double ns = total * ns_a_byte;
     bool is_busy = estimate->in_flight != 0;
 
     if (ns_a_byte == 0)
         return ESTIMATE_UNKNOWN;
-    if (estimate->first_ns == 0 || (is_busy && estimate->came_ns != 0))
-        return bounded_ns(ns);
-    /* The first of them brings its latency along. A smaller one than the average takes less, but
-     * not less than by its bytes. */
-    if (total >= (double)estimate->first_bytes)
-        ns += (double)estimate->first_ns - (double)estimate->first_bytes * ns_a_byte;
-    else
-        ns = (double)estimate->first_ns - ((double)estimate->first_bytes - total) * ns_a_byte;
-    if (ns < total * ns_a_byte)
-        ns = total * ns_a_byte;
-    if (is_busy)
+    if (is_busy && estimate->came_ns != 0)
+        return bounded_ns(total * ns_a_byte);
+    ns = idle_ns(estimate, total);
+    if (is_busy && estimate->first_ns != 0)
         ns -= (double)u64_min(now_ns - estimate->busy_ns, bounded_ns(ns));
     return bounded_ns(ns);
 }
@@ -110,10 +121,23 @@ static void mark_move(struct estimate *estimate, const struct estimate_load *loa
         return;
     estimate->mark = (struct estimate_mark){
         .number = load->number,
+        .loads = estimate->in_flight,
         .left = estimate->in_flight,
+        .bytes = estimate->in_flight_bytes,
         .asked_ns = load->asked_ns,
         .expected_ns = load->expected_ns,
     };
+}
+
+/* Whether a load that is in flight is of the group. */
+static bool mark_has(const struct estimate_mark *mark, const struct estimate_load *load)
+{
+    return mark->left > 0 && load->number <= mark->number;
+}
+
+static uint64_t mark_took_ns(const struct estimate_mark *mark, uint64_t now_ns)
+{
+    return u64_min(u64_max(now_ns - mark->asked_ns, 1), ESTIMATE_NS_MAX);
 }
 
 /* A load that ended. The error of its group, when that has ended with it. */
@@ -123,17 +147,17 @@ static uint64_t mark_ended(struct estimate *estimate, const struct estimate_load
     struct estimate_mark *mark = &estimate->mark;
     uint64_t took_ns, error;
 
-    if (mark->left == 0 || load->number > mark->number)
+    if (!mark_has(mark, load))
         return ESTIMATE_UNKNOWN;
     mark->has_ended = true;
     mark->left--;
     if (end == ESTIMATE_NOTHING)
-        mark->expected_ns = ESTIMATE_UNKNOWN;
+        mark->has_none = true;
     else if (end == ESTIMATE_LATE)
         mark->is_late = true;
-    if (mark->left > 0 || mark->expected_ns == ESTIMATE_UNKNOWN)
+    if (mark->left > 0 || mark->has_none || mark->expected_ns == ESTIMATE_UNKNOWN)
         return ESTIMATE_UNKNOWN;
-    took_ns = u64_min(u64_max(now_ns - mark->asked_ns, 1), ESTIMATE_NS_MAX);
+    took_ns = mark_took_ns(mark, now_ns);
     if (mark->is_late && took_ns <= mark->expected_ns)
         return ESTIMATE_UNKNOWN;
     error = error_of(mark->expected_ns, took_ns);
@@ -153,6 +177,7 @@ void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint6
         .bytes = bytes,
         .ahead_bytes = estimate->in_flight_bytes + bytes,
         .expected_ns = estimate_ns(estimate, bytes, now_ns),
+        .least_ns = bounded_ns(idle_ns(estimate, (double)bytes)),
     };
     if (estimate->in_flight == 0) {
         estimate->busy_ns = now_ns;
@@ -198,45 +223,63 @@ static void rate_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns
 /* What is not its bytes in the time that a load takes alone; 0: nothing is known. */
 static uint64_t latency_ns(const struct estimate *estimate)
 {
-    double ns = (double)estimate->first_ns -
-                (double)estimate->first_bytes * pace(estimate->first_ns, estimate->first_bytes,
-                                                     estimate->rate_ns, estimate->rate_bytes);
+    double ns = (double)estimate->first_ns - (double)estimate->first_bytes * known_pace(estimate);
 
     return ns > 0 ? (uint64_t)ns : 0;
 }
 
-/* What this load says is all that is known from now on: it took so long with all that was ahead of
- * it. Behind one that did not come all of that may still come: what came since the server became
- * busy counts, and this one as if it had come now. */
-static void begin_anew(struct estimate *estimate, const struct estimate_load *load, bool came,
-                       uint64_t now_ns)
+/* All that is known from now on: so many bytes took so long. */
+static void begin_anew(struct estimate *estimate, uint64_t bytes, uint64_t took_ns, uint64_t now_ns)
 {
     estimate_forget(estimate);
     estimate->dropped_ns = now_ns;
+    rate_add(estimate, bytes, took_ns);
+}
+
+/* By a load, which took so long with all that was ahead of it. Behind one that did not come all of
+ * that may still come: what came since the server became busy counts, and this one as if it had
+ * come now. */
+static void begin_anew_by(struct estimate *estimate, const struct estimate_load *load, bool came,
+                          uint64_t now_ns)
+{
     if (came)
-        rate_add(estimate, load->ahead_bytes, u64_max(now_ns - load->asked_ns, 1));
+        begin_anew(estimate, load->ahead_bytes, u64_max(now_ns - load->asked_ns, 1), now_ns);
     else
-        rate_add(estimate, estimate->came_bytes + load->bytes,
-                 u64_max(now_ns - estimate->busy_ns, 1));
+        begin_anew(estimate, estimate->came_bytes + load->bytes,
+                   u64_max(now_ns - estimate->busy_ns, 1), now_ns);
 }
 
 /* What a load says of the server. */
 enum verdict {
-    AS_EXPECTED, /* or nothing was expected                                            */
-    SURPRISE,    /* left out of all averages: it may be a pause, or the first of several */
-    CHANGED,     /* the last of so many surprises                                      */
+    AS_EXPECTED,   /* or nothing was expected                                               */
+    SURPRISE,      /* left out of all averages: it may be a pause                            */
+    CHANGED,       /* the last of so many surprises                                         */
+    GROUP_CHANGED, /* it is the last of a group that is faster, each of them is a surprise */
 };
 
-/* Loads that were asked for before all was dropped are compared with what was known before, and say
- * nothing new. */
-static enum verdict judge(struct estimate *estimate, const struct estimate_load *load,
-                          uint64_t took_ns, bool is_alone)
+static bool is_faster_group(const struct estimate_mark *mark, uint64_t now_ns)
 {
+    return mark->left == 0 && mark->loads >= ESTIMATE_SURPRISES && !mark->is_late &&
+           !mark->has_none && mark_took_ns(mark, now_ns) < mark->expected_ns / 2;
+}
+
+/* of_group: it was one of those that are marked. */
+static enum verdict judge(struct estimate *estimate, const struct estimate_load *load,
+                          bool of_group, bool is_alone, uint64_t now_ns)
+{
+    const struct estimate_mark *mark = &estimate->mark;
+    uint64_t took_ns = u64_max(now_ns - load->asked_ns, 1), most_ns = load->expected_ns;
+
     if (load->expected_ns == ESTIMATE_UNKNOWN || load->asked_ns < estimate->dropped_ns)
         return AS_EXPECTED;
     if (is_alone && estimate->firsts > 0 && !estimate->was_alone && took_ns < load->expected_ns)
         return AS_EXPECTED;
-    if (took_ns / 2 <= load->expected_ns && took_ns >= load->expected_ns / 2) {
+    if (of_group && mark->expected_ns != ESTIMATE_UNKNOWN) {
+        if (is_faster_group(mark, now_ns))
+            return GROUP_CHANGED;
+        most_ns = u64_max(most_ns, mark->asked_ns - load->asked_ns + mark->expected_ns);
+    }
+    if (took_ns / 2 <= most_ns && took_ns >= load->least_ns / 2) {
         estimate->surprises = 0;
         return AS_EXPECTED;
     }
@@ -250,21 +293,23 @@ static bool has_first(const struct estimate *estimate)
     return estimate->was_alone || (estimate->firsts == 0 && estimate->rate_ns != 0);
 }
 
-/* What the end of a load teaches. */
-static void learn(struct estimate *estimate, const struct estimate_load *load, bool came,
-                  uint64_t came_bytes, uint64_t now_ns)
+/* What the end of a load teaches; of_group as for judge(). */
+static void learn(struct estimate *estimate, const struct estimate_load *load, bool of_group,
+                  bool came, uint64_t came_bytes, uint64_t now_ns)
 {
     uint64_t took_ns = u64_max(now_ns - load->asked_ns, 1);
     bool is_alone = estimate->came_ns == 0 && estimate->in_flight == 0 &&
                     load->ahead_bytes == load->bytes && load->number == estimate->asked;
-    enum verdict verdict = judge(estimate, load, took_ns, is_alone);
+    enum verdict verdict = judge(estimate, load, of_group, is_alone, now_ns);
 
     if (verdict == CHANGED)
-        begin_anew(estimate, load, came, now_ns);
+        begin_anew_by(estimate, load, came, now_ns);
+    else if (verdict == GROUP_CHANGED)
+        begin_anew(estimate, estimate->mark.bytes, mark_took_ns(&estimate->mark, now_ns), now_ns);
     else if (verdict == SURPRISE)
         return;
     else if (!came && estimate->first_ns + estimate->rate_ns == 0)
-        begin_anew(estimate, load, false, now_ns);
+        begin_anew_by(estimate, load, false, now_ns);
     else if (came && estimate->came_ns != 0)
         rate_add(estimate, came_bytes, now_ns - u64_max(estimate->came_ns, load->asked_ns));
     else if (came && (is_alone || !has_first(estimate)))
@@ -277,6 +322,7 @@ uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *l
                         enum estimate_end end, uint64_t came_bytes, uint64_t now_ns)
 {
     uint64_t took_ns = u64_min(u64_max(now_ns - load->asked_ns, 1), ESTIMATE_NS_MAX);
+    bool of_group = mark_has(&estimate->mark, load);
     uint64_t error;
 
     check(estimate->in_flight > 0 && estimate->in_flight_bytes >= load->bytes);
@@ -287,7 +333,8 @@ uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *l
     if (end == ESTIMATE_NOTHING || (end == ESTIMATE_LATE && load->expected_ns != ESTIMATE_UNKNOWN &&
                                     took_ns <= load->expected_ns))
         return error;
-    learn(estimate, load, end == ESTIMATE_CAME, u64_min(came_bytes, ESTIMATE_BYTES_MAX), now_ns);
+    learn(estimate, load, of_group, end == ESTIMATE_CAME, u64_min(came_bytes, ESTIMATE_BYTES_MAX),
+          now_ns);
     if (end == ESTIMATE_CAME) {
         estimate->came_ns = now_ns;
         estimate->came_bytes += u64_min(came_bytes, ESTIMATE_BYTES_MAX);

@@ -20,7 +20,10 @@
  * one over the last ESTIMATE_MEMORY or ESTIMATE_MEMORY_NS of busy time, whichever is more: of
  * several that are asked for together, the first are slow and the last are fast. After
  * ESTIMATE_SURPRISES loads in a row that took more than twice, or less than half, of what was
- * expected, all that was learnt before is dropped: the server is not what it was.
+ * expected, all that was learnt before is dropped: the server is not what it was. Several that are
+ * asked for together share the server, and come in any order: none takes too long before twice the
+ * time of all of its group (below) is over, and none is too fast that takes half of what it takes
+ * alone. A group that has come in half of its time counts as a surprise for each of its loads.
  *
  * What counts. A load that ended with its value. One that ended at its deadline took longer than
  * that: it counts when more was expected of the server, which then is as fast as if the value had
@@ -61,11 +64,14 @@
 /* A group of loads that is to be judged: those up to a number. */
 struct estimate_mark {
     uint64_t number;      /* of the last one                                     */
-    uint64_t left;        /* that have not ended; 0: there is no group           */
+    uint64_t loads;       /* of it                                               */
+    uint64_t left;        /* of them that have not ended; 0: there is no group   */
+    uint64_t bytes;       /* that they were expected to bring                    */
     uint64_t asked_ns;    /* the last one                                        */
     uint64_t expected_ns; /* from then on; ESTIMATE_UNKNOWN                      */
     bool has_ended;       /* one of them: no later load joins                    */
     bool is_late;         /* one ended at its deadline                           */
+    bool has_none;        /* one ended with nothing that counts                  */
 };
 
 /* All zeros: nothing is known. */
@@ -98,6 +104,7 @@ struct estimate_load {
     uint64_t bytes;       /* that it is expected to bring                            */
     uint64_t ahead_bytes; /* in flight when it was asked for, with its own           */
     uint64_t expected_ns; /* from then on; ESTIMATE_UNKNOWN                          */
+    uint64_t least_ns;    /* if the server did nothing else; 0: not known            */
 };
 
 enum estimate_end {

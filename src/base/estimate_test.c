@@ -374,6 +374,73 @@ static void changes_are_noticed_soon(void **state)
     is_within(estimate_ns(&server.estimate, 8 * MIB, server.now_ns), MS + 8 * MIB, 30);
 }
 
+/* Loads in flight, of which the first comes after two fifths of took_ns and the last at its end, as
+ * if the server sent all at once; in reverse: the one that is asked for last comes first. */
+static void come_together(struct server *server, uint32_t count, uint64_t took_ns, bool reverse)
+{
+    uint64_t asked_ns = server->now_ns;
+
+    for (uint32_t i = 0; i < count; i++)
+        ask(server, i, 2 * MIB, ESTIMATE_CAME);
+    for (uint32_t i = 0; i < count; i++)
+        server->loads[reverse ? count - 1 - i : i].done_ns =
+            asked_ns + took_ns * 2 / 5 + took_ns * 3 / 5 * i / (count - 1);
+    server->free_ns = asked_ns + took_ns;
+}
+
+/* Many that the server sends at once: the first of them takes ten times what it takes alone, and
+ * nothing has changed. So what one takes alone is not forgotten, and nobody who asks meanwhile is
+ * told that the server is slow. */
+static void coming_together_is_no_change(void **state)
+{
+    struct server server;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)500 * 1000 * 1000, 0);
+    for (uint32_t round = 0; round < 8; round++) {
+        uint64_t left = 31;
+
+        batch(&server, 1, 2 * MIB);
+        come_together(&server, 31, 31 * 4 * MS, round % 2 == 1);
+        while (next_over(&server) != LOADS) {
+            uint64_t expected_ns = estimate_ns(&server.estimate, 2 * MIB, server.now_ns);
+
+            assert_true(round == 0 || expected_ns < left * 2 * 4 * MS + 8 * MS);
+            left--;
+        }
+        if (round > 0) {
+            is_within(estimate_ns(&server.estimate, 2 * MIB, server.now_ns), 2 * MIB * 2 + MS, 10);
+            is_within(estimate_ns(&server.estimate, 64 * MIB, server.now_ns), 32 * 4 * MS, 20);
+        }
+    }
+    assert_true(server.estimate.was_alone && server.estimate.firsts == 8);
+    assert_true(estimate_error(&server.estimate) <= 300);
+}
+
+/* Such a server that changes: one batch tells, whichever way, and of a slow one a part of it. */
+static void a_change_is_seen_in_a_batch(void **state)
+{
+    struct server server;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)500 * 1000 * 1000, 0);
+    batch(&server, 1, 2 * MIB);
+    come_together(&server, 31, 31 * 4 * MS, false);
+    while (next_over(&server) != LOADS)
+        ;
+    come_together(&server, 31, 31 * 40 * MS, false);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(next_over(&server), i);
+    assert_true(estimate_ns(&server.estimate, 64 * MIB, server.now_ns) > 32 * 20 * MS);
+    while (next_over(&server) != LOADS)
+        ;
+    is_within(estimate_ns(&server.estimate, 62 * MIB, server.now_ns), 31 * 40 * MS, 30);
+    come_together(&server, 31, 31 * 4 * MS, false);
+    while (next_over(&server) != LOADS)
+        ;
+    is_within(estimate_ns(&server.estimate, 62 * MIB, server.now_ns), 31 * 4 * MS, 10);
+}
+
 /* One load of many that stood still for a while changes nothing. */
 static void one_pause_is_no_change(void **state)
 {
@@ -531,6 +598,8 @@ int main(void)
         cmocka_unit_test(a_load_that_stays_makes_no_others_slow),
         cmocka_unit_test(queues_count),
         cmocka_unit_test(changes_are_noticed_soon),
+        cmocka_unit_test(coming_together_is_no_change),
+        cmocka_unit_test(a_change_is_seen_in_a_batch),
         cmocka_unit_test(one_pause_is_no_change),
         cmocka_unit_test(what_was_away_is_unknown),
         cmocka_unit_test(deadlines_count_and_misses_do_not),
