@@ -167,6 +167,25 @@ static uint64_t mark_ended(struct estimate *estimate, const struct estimate_load
 
 /* ---- loads ---------------------------------------------------------------------------------- */
 
+/* Halves what was learnt of the rate, when it is so many times as much as is to be remembered. */
+static void rate_fade(struct estimate *estimate, uint32_t times)
+{
+    if (estimate->rates < times * ESTIMATE_MEMORY || estimate->rate_ns < times * ESTIMATE_MEMORY_NS)
+        return;
+    counter_set(&estimate->rate_ns, estimate->rate_ns / 2);
+    counter_set(&estimate->rate_bytes, estimate->rate_bytes / 2);
+    estimate->rates /= 2;
+}
+
+static void rate_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns)
+{
+    rate_fade(estimate, 2);
+    estimate->rates++;
+    counter_set(&estimate->rate_ns, u64_min(estimate->rate_ns + took_ns, ESTIMATE_NS_MAX));
+    counter_set(&estimate->rate_bytes,
+                u64_min(estimate->rate_bytes + bytes, ESTIMATE_BYTES_MAX * ESTIMATE_MEMORY));
+}
+
 void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint64_t bytes,
                     uint64_t now_ns)
 {
@@ -182,6 +201,7 @@ void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint6
     if (estimate->in_flight == 0) {
         estimate->busy_ns = now_ns;
         estimate->came_ns = estimate->came_bytes = 0;
+        rate_fade(estimate, 1);
     }
     estimate->in_flight++;
     estimate->in_flight_bytes += bytes;
@@ -205,19 +225,6 @@ static void first_add(struct estimate *estimate, uint64_t bytes, uint64_t took_n
     counter_set(&estimate->first_ns,
                 u64_max(average(estimate->first_ns, took_ns, estimate->firsts), 1));
     counter_set(&estimate->first_bytes, average(estimate->first_bytes, bytes, estimate->firsts));
-}
-
-static void rate_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns)
-{
-    if (estimate->rates >= ESTIMATE_MEMORY && estimate->rate_ns >= ESTIMATE_MEMORY_NS) {
-        counter_set(&estimate->rate_ns, estimate->rate_ns / 2);
-        counter_set(&estimate->rate_bytes, estimate->rate_bytes / 2);
-        estimate->rates /= 2;
-    }
-    estimate->rates++;
-    counter_set(&estimate->rate_ns, u64_min(estimate->rate_ns + took_ns, ESTIMATE_NS_MAX));
-    counter_set(&estimate->rate_bytes,
-                u64_min(estimate->rate_bytes + bytes, ESTIMATE_BYTES_MAX * ESTIMATE_MEMORY));
 }
 
 /* What is not its bytes in the time that a load takes alone; 0: nothing is known. */

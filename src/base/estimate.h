@@ -18,7 +18,8 @@
  *
  * Memory. first_ns and first_bytes are averages over the last ESTIMATE_FIRSTS loads, the rate is
  * one over the last ESTIMATE_MEMORY or ESTIMATE_MEMORY_NS of busy time, whichever is more: of
- * several that are asked for together, the first are slow and the last are fast. After
+ * several that are asked for together, the first are slow and the last are fast. So what is older
+ * fades when a server becomes busy, and only where it always is in between. After
  * ESTIMATE_SURPRISES loads in a row that took more than twice, or less than half, of what was
  * expected, all that was learnt before is dropped: the server is not what it was. Several that are
  * asked for together share the server, and come in any order: none takes too long before twice the

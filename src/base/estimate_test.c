@@ -417,7 +417,25 @@ static void coming_together_is_no_change(void **state)
     assert_true(estimate_error(&server.estimate) <= 300);
 }
 
-/* Such a server that changes: one batch tells, whichever way, and of a slow one a part of it. */
+/* Of each batch the first comes late. What is forgotten is of whole batches: else the last ones,
+ * which come fast, are most of what is remembered. */
+static void batches_are_remembered_as_a_whole(void **state)
+{
+    struct server server;
+
+    (void)state;
+    server_init(&server, 6 * MS, (uint64_t)700 * 1000 * 1000, 0);
+    for (uint32_t round = 0; round < 40; round++) {
+        uint64_t expected_ns = estimate_ns(&server.estimate, 23 * 128 * KIB, server.now_ns);
+        uint64_t took_ns = batch(&server, 23, 128 * KIB);
+
+        if (round > 0)
+            is_within(expected_ns, took_ns, 2);
+    }
+}
+
+/* A server that sends all at once and changes: one batch tells, whichever way, and of a slow one a
+ * part of it. */
 static void a_change_is_seen_in_a_batch(void **state)
 {
     struct server server;
@@ -599,6 +617,7 @@ int main(void)
         cmocka_unit_test(queues_count),
         cmocka_unit_test(changes_are_noticed_soon),
         cmocka_unit_test(coming_together_is_no_change),
+        cmocka_unit_test(batches_are_remembered_as_a_whole),
         cmocka_unit_test(a_change_is_seen_in_a_batch),
         cmocka_unit_test(one_pause_is_no_change),
         cmocka_unit_test(what_was_away_is_unknown),
