@@ -509,7 +509,8 @@ void prefix_cache_computed(struct prefix_cache *cache, uint32_t tokens, double s
  * expected to take expected_s, which is longer than computing them: a path may be faster than what
  * is known of it. How many came within the slack, and what each took. Others may come while they
  * are computed, so that the agent learns how slow the path is. After a trial in vain there is none
- * until trials take only a part of the time, and half of what the path can bring. */
+ * until trials are no more than half of what the path can bring. Where one takes more than the
+ * slack of its prompt, there is none until that is as small a part of the time. */
 static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t count,
                         double expected_s, double *out_block_s)
 {
@@ -548,7 +549,9 @@ static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t cou
 
         *out_block_s = (mean_s > least_s ? mean_s : least_s) + cache->place_s;
     }
-    pause_s = took_s / SLACK > 2 * expected_s ? took_s / SLACK : 2 * expected_s;
+    pause_s = 2 * expected_s;
+    if (computing_s * SLACK < SLACK_LEAST_S && took_s / SLACK > pause_s)
+        pause_s = took_s / SLACK;
     if (came == 0 || *out_block_s > compute_block_s(cache))
         cache->next_trial_s = begin_s + pause_s;
     return came;

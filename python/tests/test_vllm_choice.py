@@ -164,8 +164,9 @@ class Path:
         self.near.update(came)
         return len(came)
 
-    def prompt(self, estimates, compute):
-        """Seconds until all of it is there, and how many blocks were loaded."""
+    def prompt(self, estimates, compute, real=1.0):
+        """Seconds until all of it is there, and how many blocks were loaded. real: what computing takes, as a part of
+        what the last steps took."""
         begin, blocks = self.now, len(estimates)
         self.near = {i for i, seconds in enumerate(estimates) if seconds == 0}
         until = begin + choice.patience(blocks * TOKENS, compute, 60.0)
@@ -180,7 +181,7 @@ class Path:
                 came += brought
                 phase = phases.after(brought, self.now - before)
         if came < blocks:
-            self.now += compute.seconds((blocks - came) * TOKENS)
+            self.now += real * compute.seconds((blocks - came) * TOKENS)
         return self.now - begin, came
 
 
@@ -214,6 +215,17 @@ class Prompts(unittest.TestCase):
             seconds, _ = self.path.prompt([(i + 1) / 2 for i in range(32)], prefill(0.1))
             self.assertAlmostEqual(seconds, 3.2 * (1 + SLACK))
         self.assertEqual(self.path.tried, [(0, 2)] * 3)  # and were due each time
+
+    def test_a_path_that_is_repaired_is_tried_by_the_next_prompt(self):
+        estimates = [(i + 1) / 2 for i in range(32)]
+        for real in (0.6, 1.0, 1.4):  # steps take longer in one second than in the next
+            with self.subTest(real=real):
+                self.path.pace, self.path.tried = 0.5, []
+                self.path.now += 1000
+                for _ in range(3):
+                    self.path.prompt(estimates, prefill(0.1), real)
+                self.path.pace = 0.01
+                self.assertEqual(self.path.prompt(estimates, prefill(0.1), real)[1], 32)
 
     def test_trials_take_no_more_than_a_part_of_the_time_and_of_the_path(self):
         for pace, tried, took in ((0.005, 2, TRIAL_SECONDS), (20.0, 1, TRIAL_SECONDS)):
