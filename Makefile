@@ -78,6 +78,8 @@ bench-choice: all
 		--json $(BUILD)/choice$(if $(LLAMA),-llama).json $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(CHOICE)
 	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --block-kib 2048 --paths 0,10000000,0 \
 		--rounds 2 --full-rounds 12 --json $(BUILD)/choice-large.json $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
+	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --inside --paths 10000000,0,10000000,0,1000000,0 \
+		--rounds 3 --full-rounds 12 --json $(BUILD)/choice-inside.json $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
 
 bench-engines: ROUNDS = 7
 bench-engines: all

@@ -7,6 +7,7 @@ The engine is a model: it computes tokens at a rate, and loads by the threads of
 (choice_llama.py). All else is real: prefixes are stored in an enclosure through one agent, and loaded through
 others whose paths to the enclosure a proxy throttles. On each path prompts are served in turns in three ways: all
 of the prefix is loaded, all of it is computed, and what the adapter chooses (icms.vllm.choice, prefix_cache.c).
+With --inside agents are in the engine's process (`pod:`), where values come into the engine's memory.
 What is always loaded has an agent of its own: that of the choice learns nothing from it. Every prompt has a prefix
 of its own, which no agent has in its memory.
 
@@ -77,6 +78,7 @@ def options(words):
     parser.add_argument("--llama", action="store_true",
                         help="llama.cpp as the engine, which demo/build.sh builds into --build; defaults are then "
                              + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in LLAMA.items()))
+    parser.add_argument("--inside", action="store_true", help="agents are in the engine's process; without --llama")
     parser.add_argument("--paths", type=paths_in, default="10000000,0,1000000,10000000,0,10000000,1000000,0",
                         help="bytes a second of the path to the enclosure, one after the other; 0: not throttled "
                              "(%(default)s)")
@@ -93,7 +95,8 @@ def options(words):
         parser.set_defaults(**LLAMA)
     given = parser.parse_args(words)
     if given.llama:
-        wrong = choice_llama.wrong(given)
+        wrong = "--inside is for the model of an engine: leave it out, or --llama" if given.inside else \
+            choice_llama.wrong(given)
         for name in MODEL:
             if getattr(given, name) is not None:
                 wrong = f"--{name.replace('_', '-')} is for the model of an engine: leave it out, or --llama"
@@ -116,7 +119,8 @@ class Model:
         from icms.vllm.movers import Counts, Movers
 
         self.given = given
-        self.clients = [icms.Client(f"unix:{agent.socket}") for agent in (stores, loads, choices)]
+        self.clients = [icms.Client(f"pod:{agent.config_path}" if given.inside else f"unix:{agent.socket}")
+                        for agent in (stores, loads, choices)]
         self.store_volume, *volumes = [client.volume("kv") for client in self.clients]
         self.volumes = dict(zip(("load", "choice"), volumes))
         self.value = os.urandom(given.block_bytes)
@@ -238,7 +242,7 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
     faster = "load" if means["load"] == best else "compute"
     slowest = max(seconds for seconds, _ in learns[faster] + rows[faster])
     errors = engine.errors
-    return {"bytes_per_s": bytes_per_s, "estimate": estimate_of(agent),
+    return {"bytes_per_s": bytes_per_s, "estimate": None if given.inside else estimate_of(agent),
             **{f"{way}_s": means[way] for way in WAYS}, "choice_of_best": means["choice"] / best,
             "loaded": [ready for _, ready in rows["choice"]],
             "prefixes": len(errors), "prefix_error_p90": nine_of_ten(errors),
@@ -275,9 +279,10 @@ def run(given):
         target.wait_ready()
         link = proxy.Proxy(target.port)
         door = types.SimpleNamespace(name=target.name, nqn=target.nqn, port=link.port)
-        agents = [p.add_agent("stores", [target], [volume]),
-                  *(p.add_agent(agent, [door], [volume], silence="5s") for agent in ("loads", "choices"))]
-        for agent in agents:
+        agents = [p.make_agent("stores", [target], [volume]),
+                  *(p.make_agent(agent, [door], [volume], silence="5s") for agent in ("loads", "choices"))]
+        for agent in () if given.inside else agents:
+            agent.start()
             agent.wait_ready()
         with contextlib.closing((choice_llama.Llama if given.llama else Model)(given, *agents)) as engine:
             store(engine, paths, given)
@@ -303,8 +308,9 @@ def show(row):
     if row["prefixes"]:
         print(f"{'':8} of {row['prefixes']} prefixes nine of ten within {100 * row['prefix_error_p90']:.0f} % of what was "
               f"expected; without any estimate {100 * row['load_spread_p90']:.0f} % around their own median")
-    print(f"{'':8} expects {estimate['bytes_per_second'] / 1e6:.2f} MB/s; nine of ten of the last loads within "
-          f"{100 * estimate['error']:.0f} %", flush=True)
+    if estimate:
+        print(f"{'':8} expects {estimate['bytes_per_second'] / 1e6:.2f} MB/s; nine of ten of the last loads within "
+              f"{100 * estimate['error']:.0f} %", flush=True)
 
 
 def missed(rows):
@@ -335,7 +341,7 @@ def check():
             sys.exit(f"a first prompt of {seconds} s beside {best} s is not judged by its bar")
     for words, good in ((["--llama"], True), (["--llama", "--block-tokens", "7"], False),
                         (["--llama", "--blocks", "992"], False), (["--llama", "--blocks", "991"], True),
-                        (["--llama", "--prefill", "9"], False), (["--llama", "--block-kib", "9"], False),
+                        (["--llama", "--inside"], False), (["--inside"], True), (["--llama", "--prefill", "9"], False), (["--llama", "--block-kib", "9"], False),
                         (["--prefill", "9", "--block-kib", "9"], True), (["--rounds", "0"], False),
                         (["--paths", "0,49"], False), (["--paths", "0,,1000"], False), (["--paths", "50"], True)):
         taken = False

@@ -166,6 +166,33 @@ static void enclosure_req_came(struct nvmf_req *req)
     }
 }
 
+/* The value that a request waits for in its memory comes into the arena instead, and the request is
+ * over. False: some of the value is in its memory, or there is no room in the arena. */
+static bool enclosure_req_to_arena(struct agent_op *op, struct nvmf_req *req)
+{
+    struct agent_shard *shard = op->shard;
+    uint64_t bytes = req_space(req);
+    uint32_t slot = agent_shard_slot_take(shard, bytes);
+
+    if (slot == SHM_SLOT_NONE)
+        return false;
+    if (!nvmf_redirect(req,
+                       (struct iovec[]){{agent_shard_memory(shard, slot), bytes}, {NULL, 0}})) {
+        agent_shard_slot_give(shard, slot);
+        return false;
+    }
+    op->once = (op->direct->flags & SHM_FLAG_ONCE) != 0;
+    op->err = ICMS_DEADLINE;
+    op->reason = ICMS_MISS_DEADLINE;
+    check(!list_empty(&op->waiters));
+    agent_waiter_wake(list_first(&op->waiters), op);
+    agent_shard_pin(shard, slot);
+    op->direct = NULL;
+    op->slot = slot;
+    op->space = bytes;
+    return true;
+}
+
 /* The deadline of a load has passed. Its value is on its way and is not thrown away: who asks for
  * the block again soon waits with this load. Not where many are in flight or memory is wanted. The
  * enclosure is late, whatever comes. */
@@ -178,6 +205,8 @@ static uint64_t enclosure_req_overdue(struct nvmf_req *req)
     if (shard->reactor->ops_used[IO_CLASS_LOAD] > AGENT_LATE_OPS ||
         line_first(&shard->wait_slot) != NULL ||
         late_bytes > counter_get(&shard->bytes) / AGENT_LATE_SHARE)
+        return 0;
+    if (op->direct != NULL && !enclosure_req_to_arena(op, req))
         return 0;
     shard->late_bytes = late_bytes;
     op->is_late = true;
@@ -276,7 +305,7 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     };
     if (shard->spec.sealed && op->kind == AGENT_OP_LOAD)
         op->u.nvmf.came = enclosure_req_came;
-    if (op_is_measured(op) && op->direct == NULL && !op->suspect)
+    if (op_is_measured(op) && !op->suspect)
         op->u.nvmf.overdue = enclosure_req_overdue;
     if (op->direct != NULL)
         op->arrival = ++enclosure->reactor->arrivals;

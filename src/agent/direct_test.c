@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "agent/agent_int.h"
 #include "agent/agent_rig.h"
 #include "base/crc.h"
 #include "base/fault_arm.h"
@@ -84,15 +85,22 @@ static void assert_received(struct rig_client *client, const struct memory *memo
     assert_true(sealed_trailer_is(trailer, rig_digest(n)));
 }
 
-static struct agent_rig *rig_up(uint32_t loops, struct rig_client **out_client)
+static struct agent_rig *rig_up_with(const struct rig_opts *opts, struct rig_client **out_client)
 {
-    struct agent_rig *rig = rig_new(&(struct rig_opts){.seed = 7, .enclosures = 1, .loops = loops});
+    struct agent_rig *rig = rig_new(opts);
 
     *out_client = rig_client_new(rig);
     agent_client_trust(rig->agent, (*out_client)->attached.client);
     for (uint32_t n = 1; n <= 8; n++)
         rig_flash(rig, 0, 0, n, VALUE);
     return rig;
+}
+
+static struct agent_rig *rig_up(uint32_t loops, struct rig_client **out_client)
+{
+    const struct rig_opts opts = {.seed = 7, .enclosures = 1, .loops = loops};
+
+    return rig_up_with(&opts, out_client);
 }
 
 static void rig_down(struct agent_rig *rig, struct rig_client *client)
@@ -260,6 +268,79 @@ static void nothing_is_written_after_the_answer(void **state)
         free(memory);
         rig_down(rig, client);
     }
+}
+
+/* What is on its way then is not lost: it comes into the arena, once, for who asks again. Where a
+ * part of it is in the client's memory, or the arena has no room, it is asked for again. */
+static void what_comes_late_comes_into_the_arena(void **state)
+{
+    for (int has_room = 0; has_room < 2; has_room++) {
+        struct rig_client *client;
+        struct agent_rig *rig = rig_up(1, &client);
+        struct memory *memory = memory_new();
+        const struct shm_complete *answer;
+        uint64_t begin_ns = rig_now_ns(rig), tag, again;
+
+        if (!has_room)
+            rig->agent->reactors[0].shards[0].late_bytes = UINT32_MAX;
+        rig->fake[0]->delay_ns = 300 * RIG_MS;
+        tag = direct_get(client, 1, memory, SPACE, 100 * RIG_MS);
+        assert_int_equal(rig_wait(client, tag)->reason, ICMS_MISS_DEADLINE);
+        assert_in_range(client->got_ns[tag] - begin_ns, 100 * RIG_MS, 105 * RIG_MS);
+        again = direct_get(client, 1, memory, SPACE, 1000 * RIG_MS);
+        answer = rig_wait(client, again);
+        assert_int_equal(answer->status, ICMS_OK);
+        assert_int_equal(rig->fake[0]->retrieves, has_room ? 1 : 2);
+        if (has_room) {
+            assert_in_range(client->got_ns[again] - begin_ns, 300 * RIG_MS, 310 * RIG_MS);
+            assert_int_not_equal(answer->slot, SHM_SLOT_NONE);
+            assert_int_equal(answer->value_bytes, VALUE);
+            assert_true(memory_is_clean(memory));
+            assert_int_equal(rig->agent->reactors[0].shards[0].late_bytes, 0);
+            rig_lease_give(client, 300);
+        }
+        free(memory);
+        rig_down(rig, client);
+    }
+}
+
+/* Whenever the deadline comes, before, in the middle of and after the data: the memory is the
+ * client's once it is told, and the next one has the value. */
+static void a_deadline_in_the_middle_leaves_the_memory_alone(void **state)
+{
+    const struct rig_opts opts = {.seed = 7, .enclosures = 1, .net_bytes_per_s = 500000};
+    uint32_t in_arena = 0, asked_again = 0;
+
+    for (uint64_t at_us = 50; at_us < 20000; at_us += 100) {
+        struct rig_client *client;
+        struct agent_rig *rig = rig_up_with(&opts, &client);
+        struct memory *memory = memory_new(), *next = memory_new();
+        const struct shm_complete *answer;
+        bool is_late;
+
+        rig->fake[0]->c2h_bytes = 1000;
+        answer = rig_wait(client, direct_get(client, 1, memory, SPACE, at_us * 1000));
+        is_late = answer->status != ICMS_OK;
+        memset(memory, CLEAN, sizeof(*memory));
+        answer = rig_wait(client, direct_get(client, 1, next, SPACE, 1000 * RIG_MS));
+        assert_int_equal(answer->status, ICMS_OK);
+        assert_int_equal(answer->value_bytes, VALUE);
+        assert_true(memory_is_clean(memory));
+        if (answer->slot == SHM_SLOT_NONE) {
+            assert_received(client, next, SPACE, 1);
+        } else {
+            rig_value(1, VALUE, memory->data);
+            assert_memory_equal(shm_arena_value(rig_shard(client, 0, 1), answer->slot, VALUE),
+                                memory->data, VALUE);
+            rig_lease_give(client, 300);
+        }
+        in_arena += is_late && rig->fake[0]->retrieves == 1;
+        asked_again += is_late && rig->fake[0]->retrieves == 2;
+        free(next);
+        free(memory);
+        rig_down(rig, client);
+    }
+    assert_true(in_arena > 0 && asked_again > 0);
 }
 
 /* What is canceled may still be written to: the answer waits for the operation. */
@@ -554,6 +635,8 @@ int main(void)
         cmocka_unit_test(another_process_cannot_name_memory),
         cmocka_unit_test(too_little_space_says_how_much_is_wanted),
         cmocka_unit_test(nothing_is_written_after_the_answer),
+        cmocka_unit_test(what_comes_late_comes_into_the_arena),
+        cmocka_unit_test(a_deadline_in_the_middle_leaves_the_memory_alone),
         cmocka_unit_test(a_cancel_does_not_end_it_early),
         cmocka_unit_test(a_write_that_overtakes_it_counts),
         cmocka_unit_test(an_enclosure_that_dies_leaves_the_memory_alone),

@@ -124,6 +124,11 @@ icms_err nvmf_flush(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHEC
  * target that does not know that, and stays what it is. */
 bool nvmf_expedite(struct nvmf_req *req);
 
+/* Called from overdue or came: none of the value has come, and it will come to this memory, of as
+ * many bytes as req->data, which becomes it. What it named before is the owner's. False: some of it
+ * is there, or the transport cannot, and all goes on as before. */
+bool nvmf_redirect(struct nvmf_req *req, const struct iovec data[NVMF_DATA_VECTORS]);
+
 /* A target that says so gets up to NVME_ICMS_STORE_DATA_BYTES with a store, which saves a round
  * trip. When it had no room for them the store goes again, and so many of its queue ask first. */
 #define NVMF_ASK_FIRST 32

@@ -109,6 +109,11 @@ struct nvmf_host_transport {
      * all goes on as before. */
     icms_err (*withdraw)(struct nvmf_conn *conn, struct nvmf_host_io *io) ICMS_MUST_CHECK;
 
+    /* C2H: none of the data has come, and it will come to this memory, of as many bytes; nothing
+     * touches what io->data named before. False: something may, and all goes on as before. */
+    bool (*redirect)(struct nvmf_conn *conn, struct nvmf_host_io *io,
+                     const struct iovec data[NVMF_DATA_VECTORS]) ICMS_MUST_CHECK;
+
     /* Ends it: closed() comes. Idempotent; harmless on a closed one. */
     void (*close)(struct nvmf_conn *conn, icms_err why);
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "nvmf/host/host_bed.h"
 
 /* ---- deadlines ------------------------------------------------------------------------------ */
@@ -92,6 +93,69 @@ static void a_retrieve_in_mid_data_ends_when_nothing_writes_its_buffer(void **st
     free(value);
     free(room);
     free(copy);
+}
+
+/* A retrieve that wants its value elsewhere after its deadline. */
+struct elsewhere {
+    struct op op;
+    uint8_t room[BIG_BYTES], other[BIG_BYTES];
+    uint8_t at_deadline[BIG_BYTES]; /* what room had */
+    bool went;
+    uint32_t stayed;
+};
+
+static uint64_t go_elsewhere(struct nvmf_req *req)
+{
+    struct elsewhere *where = container_of(req, struct elsewhere, op.req);
+
+    memcpy(where->at_deadline, where->room, BIG_BYTES);
+    where->went = nvmf_redirect(req, (struct iovec[]){{where->other, BIG_BYTES}, {NULL, 0}});
+    return where->went ? 500 * MS : 0;
+}
+
+/* Between two PDUs of it nothing is being received. What came stays where it is. */
+static void stays_here(struct nvmf_req *req)
+{
+    struct elsewhere *where = container_of(req, struct elsewhere, op.req);
+
+    assert_true(req->came_bytes > 0);
+    assert_false(nvmf_redirect(req, (struct iovec[]){{where->other, BIG_BYTES}, {NULL, 0}}));
+    where->stayed++;
+}
+
+/* Of several that are on their way at the deadline the first has begun, which then ends as any
+ * other. Of the rest nothing came, and it comes elsewhere: whole values, in one PDU and in many. */
+static void what_has_not_begun_at_the_deadline_comes_elsewhere(void **state)
+{
+    for (uint32_t c2h_bytes = 0; c2h_bytes <= 10000; c2h_bytes += 5000) {
+        struct bed *bed = bed_ready(NULL, 10u << 20); /* 1 MiB takes 100 ms */
+        uint8_t *value = bed_pattern(BIG_BYTES, 1);
+        struct elsewhere *where = calloc(3, sizeof(*where));
+
+        bed->fake->c2h_bytes = c2h_bytes;
+        bed_put(bed, "k", value, BIG_BYTES);
+        for (int i = 0; i < 3; i++) {
+            bed_op(&where[i].op, bed, "k", where[i].room, BIG_BYTES, 50 * MS);
+            where[i].op.req.overdue = go_elsewhere;
+            where[i].op.req.came = stays_here;
+            assert_int_equal(bed_go(&where[i].op, nvmf_retrieve), ICMS_OK);
+        }
+        bed_run(bed, 400 * MS);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(where[i].op.done, 1);
+            assert_int_equal(where[i].went, i > 0);
+            assert_int_equal(where[i].stayed > 1, c2h_bytes != 0);
+            assert_int_equal(where[i].op.req.err, i == 0 ? ICMS_DEADLINE : ICMS_OK);
+            if (i > 0)
+                assert_memory_equal(where[i].other, value, BIG_BYTES);
+            if (i > 0)
+                assert_memory_equal(where[i].room, where[i].at_deadline, BIG_BYTES);
+        }
+        assert_int_equal(bed->downs, 0);
+        bed_free(bed);
+        free(where);
+        free(value);
+    }
 }
 
 /* A store that went out keeps its buffer until the target has taken all of it. */
@@ -580,6 +644,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unanswered_requests_end_by_their_deadline),
         cmocka_unit_test(a_retrieve_in_mid_data_ends_when_nothing_writes_its_buffer),
+        cmocka_unit_test(what_has_not_begun_at_the_deadline_comes_elsewhere),
         cmocka_unit_test(a_late_store_keeps_its_buffer_until_it_is_over),
         cmocka_unit_test(a_store_with_its_data_ends_when_its_memory_is_free),
         cmocka_unit_test(vendor_commands_say_how_much_time_is_left),

@@ -115,6 +115,16 @@ static void req_deadline(struct loop_timer *timer)
     }
 }
 
+bool nvmf_redirect(struct nvmf_req *req, const struct iovec data[NVMF_DATA_VECTORS])
+{
+    check(req->state == NVMF_REQ_SENT && req->direction == NVME_DIRECTION_C2H);
+    check(data[0].iov_len + data[1].iov_len == req->data_bytes);
+    if (!req->ctrl->transport->redirect(req->queue->conn, &req->cmd->io, data))
+        return false;
+    memcpy(req->data, data, sizeof(req->data));
+    return true;
+}
+
 /* ---- the start ------------------------------------------------------------------------------ */
 
 void nvmf_req_init(struct nvmf_req *req, struct nvmf_ctrl *ctrl, struct nvmf_queue *queue)

@@ -600,12 +600,26 @@ static icms_err tcp_withdraw(struct nvmf_conn *conn, struct nvmf_host_io *io)
     return nvmf_pdu_recv_redirect(&tcp->pdu, tcp->receiving_memory, tcp_redirected, io);
 }
 
+static bool tcp_redirect(struct nvmf_conn *conn, struct nvmf_host_io *io,
+                         const struct iovec data[NVMF_DATA_VECTORS])
+{
+    const struct tcp *tcp = tcp_of(conn);
+    const struct tcp_cmd *cmd = &tcp->cmds[io->slot];
+
+    check(io->direction == NVME_DIRECTION_C2H);
+    if (io->moved != 0 || io->data[0].iov_base == NULL || tcp->receiving == cmd)
+        return false;
+    memcpy(io->data, data, sizeof(io->data));
+    return true;
+}
+
 const struct nvmf_host_transport nvmf_host_tcp = {
     .conn_new = tcp_new,
     .conn_free = tcp_free,
     .connect = tcp_connect,
     .send = tcp_send,
     .withdraw = tcp_withdraw,
+    .redirect = tcp_redirect,
     .close = tcp_close,
     .received = tcp_received,
 };
