@@ -75,11 +75,11 @@ bench-hot: all
 bench-choice: all
 	@$(if $(LLAMA),tools/deps.sh demo)
 	@bench/bench_choice.py --build $(BUILD) $(if $(LLAMA),--llama) \
-		--json $(BUILD)/choice$(if $(LLAMA),-llama).json $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(CHOICE)
+		$(if $(CHOICE),,--name choice$(if $(LLAMA),_llama)) $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(CHOICE)
 	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --block-kib 2048 --paths 0,10000000,0 \
-		--rounds 2 --full-rounds 12 --json $(BUILD)/choice-large.json $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
+		--rounds 2 --full-rounds 12 --name choice_large $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
 	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --inside --paths 10000000,0,10000000,0,1000000,0 \
-		--rounds 3 --full-rounds 12 --json $(BUILD)/choice-inside.json $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
+		--rounds 3 --full-rounds 12 --name choice_inside $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
 
 bench-engines: ROUNDS = 7
 bench-engines: all
@@ -143,7 +143,7 @@ help:
 	@echo '               engine; fails where bars are missed; PRESTAGE="--leads 2 --requests 80" are its options, BENCH_DIR as above'
 	@echo 'make bench-hot  eight clients that ask for one block, beside as many that ask for different ones, and'
 	@echo '               gets of a pod that is gone; fails where they miss their bars; BENCH_DIR as above'
-	@echo 'make bench-choice  load or compute, on paths of several bandwidths, by a model of an engine; fails likewise;'
+	@echo 'make bench-choice  load or compute, on paths of several bandwidths, by a model of an engine; writes doc/benchmarks.md, fails likewise;'
 	@echo '               LLAMA=1: by llama.cpp; CHOICE="--paths 1000000 --rounds 2" are its options, BENCH_DIR as above'
 	@echo 'make bench-prefill  on a GPU, with PyTorch: a prefix of up to 128k tokens computed, and loaded by another process from'
 	@echo '               memory, pod and drive; PREFILL="--model DIR --tokens 2048,8192" are its options, BENCH_DIR as above'

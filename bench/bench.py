@@ -22,11 +22,13 @@ import re
 import subprocess
 import sys
 
+import choice_report
 import engines.report
 import tiers_report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
+SECTIONS = {**tiers_report.SECTIONS, **choice_report.SECTIONS}  # of other benches than those of `icms bench`
 DOCUMENT = ROOT / "doc/benchmarks.md"
 REASONS = RESULTS / "reasons.md"
 
@@ -286,8 +288,8 @@ def report():
         if path.stem.startswith("engines-"):  # of bench/bench_engines.py
             matches[path.stem.removeprefix("engines-")] = (head, rows)
             continue
-        if path.stem in tiers_report.SECTIONS:
-            found, good, bad = tiers_report.SECTIONS[path.stem](head, rows, note)
+        if path.stem in SECTIONS:
+            found, good, bad = SECTIONS[path.stem](head, rows, note)
             lines += found
             held, missed = held + good, missed + bad
             continue

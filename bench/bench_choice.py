@@ -29,6 +29,7 @@ said within 30 %. Exit status 1 if one is missed.
 """
 import argparse
 import contextlib
+import datetime
 import io
 import json
 import logging
@@ -43,15 +44,15 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
+import bench  # noqa: E402
 import choice_llama  # noqa: E402
+import choice_report  # noqa: E402
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
 import proxy  # noqa: E402
 
 WAYS = ("load", "compute", "choice")
 LIMIT_S = 60.0  # deadline of loads
-CHOICE_MOST, ERROR_MOST = 1.1, 0.3
-SHORT_S, SHORT_MOST_S = 0.1, 0.005  # where the faster way takes less, the first prompts may take so much longer
 PATH_LEAST = 50  # bytes a second: the proxy sends 50 pieces a second
 MODEL = {"block_kib": 128, "prefill": 2000}  # defaults that --llama has none of: both are what llama.cpp has
 # Defaults with --llama: three to four minutes on two cores.
@@ -90,7 +91,10 @@ def options(words):
     parser.add_argument("--block-kib", type=count_in, help=f"of KV; without --llama ({MODEL['block_kib']})")
     parser.add_argument("--prefill", type=float, help=f"tokens a second; without --llama ({MODEL['prefill']})")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("/var/tmp"), help="for drive files")
-    parser.add_argument("--json", type=pathlib.Path, help="where the rows go, too")
+    parser.add_argument("--name", choices=sorted(choice_report.WHAT),
+                        help="whose rows in --results are replaced, and with them a section of doc/benchmarks.md; default: none")
+    parser.add_argument("--results", type=pathlib.Path, default=bench.RESULTS, help="folder for the rows")
+    parser.add_argument("--said", default="", help="a sentence about the conditions, for the document")
     if parser.parse_known_args(words)[0].llama:
         parser.set_defaults(**LLAMA)
     given = parser.parse_args(words)
@@ -250,13 +254,8 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
             "slowest_of_best": slowest / best,
             "first_of_best": [seconds / best for seconds, _ in first],
             "first_loads_of_best": [seconds / best for seconds, _ in learns["load"]],
-            "first_too_late": sum(is_too_late(seconds, best, slowest) for seconds, _ in first),
+            "first_too_late": sum(choice_report.is_too_late(seconds, best, slowest) for seconds, _ in first),
             "first_loaded": [ready for _, ready in first]}
-
-
-def is_too_late(seconds, best, slowest):
-    """One of the first prompts, where the faster way takes best seconds as a median, and slowest at most."""
-    return seconds > slowest * CHOICE_MOST + (SHORT_MOST_S if best < SHORT_S else 0)
 
 
 def nine_of_ten(errors):
@@ -293,12 +292,8 @@ def run(given):
     return rows
 
 
-def path_of(row):
-    return f"{row['bytes_per_s'] / 1e6:g} MB/s" if row["bytes_per_s"] else "full"
-
-
 def show(row):
-    print(f"{path_of(row):>8} load {row['load_s']:7.3f} s, compute {row['compute_s']:7.3f} s, choice "
+    print(f"{choice_report.path_of(row):>8} load {row['load_s']:7.3f} s, compute {row['compute_s']:7.3f} s, choice "
           f"{row['choice_s']:7.3f} s: {row['choice_of_best']:5.2f} of the faster; loaded {sorted(set(row['loaded']))}")
     first = ", ".join(f"{ratio:.2f} ({ready})" for ratio, ready in zip(row["first_of_best"], row["first_loaded"]))
     loads = ", ".join(f"{ratio:.2f}" for ratio in row["first_loads_of_best"])
@@ -313,31 +308,15 @@ def show(row):
               f"{100 * estimate['error']:.0f} %", flush=True)
 
 
-def missed(rows):
-    """A line for each bar that is missed."""
-    lines = []
-    for number, row in enumerate(rows):
-        path = f"path {number}, {path_of(row)}"
-        if row["choice_of_best"] > CHOICE_MOST:
-            lines.append(f"{path}: the choice takes {row['choice_of_best']:.2f} of the faster way, "
-                         f"at most {CHOICE_MOST}")
-        if row["first_too_late"]:
-            lines.append(f"{path}: {row['first_too_late']} of the first prompts too late")
-        if row["prefixes"] and row["prefix_error_p90"] > ERROR_MOST:
-            lines.append(f"{path}: prefixes take what was said within {100 * row['prefix_error_p90']:.0f} %, "
-                         f"at most {100 * ERROR_MOST:.0f}")
-    return lines
-
-
 def check():
     """A row at its bars passes, and one beyond one of them does not; no option is taken that has no effect."""
     well = {"bytes_per_s": 0, "choice_of_best": 1.1, "first_too_late": 0, "prefixes": 3, "prefix_error_p90": 0.3}
     for change, fails in (({}, False), ({"choice_of_best": 1.11}, True), ({"first_too_late": 1}, True),
                           ({"prefix_error_p90": 0.31}, True), ({"prefixes": 0, "prefix_error_p90": None}, False)):
-        if bool(missed([well, {**well, **change}])) != fails:
+        if bool(choice_report.missed([well, {**well, **change}])) != fails:
             sys.exit(f"{change} is not judged by its bar")
     for seconds, best, late in ((1.31, 1, False), (1.33, 1, True), (0.0181, 0.01, False), (0.0183, 0.01, True)):
-        if is_too_late(seconds, best, best * 1.2) != late:
+        if choice_report.is_too_late(seconds, best, best * 1.2) != late:
             sys.exit(f"a first prompt of {seconds} s beside {best} s is not judged by its bar")
     for words, good in ((["--llama"], True), (["--llama", "--block-tokens", "7"], False),
                         (["--llama", "--blocks", "992"], False), (["--llama", "--blocks", "991"], True),
@@ -363,16 +342,24 @@ def main():
         python = icms_wheel.interpreter()
         site = icms_wheel.make(python, given.build, given.build / "bench-choice-wheel")
         os.execve(python, [python, *sys.argv], {**os.environ, "PYTHONPATH": str(site), "ICMS_BENCH_SITE": str(site)})
+    head = {
+        "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": bench.said("git", "describe", "--always", "--dirty"), "said": given.said,
+        "machine": bench.machine(given.dir), "load_before": os.getloadavg()[0],
+        "options": {name: getattr(given, name) for name in ("blocks", "block_bytes", "rounds", "full_rounds", "learn")},
+    }
     try:
         rows = run(given)
     except pod.PodError as error:
         sys.exit(f"bench_choice.py: {error}")
     worst = max(row["choice_of_best"] for row in rows)
     print(f"at most {worst:.2f} times as long as the faster of loading and computing")
-    if given.json:
-        given.json.write_text(json.dumps({"options": {name: str(value) for name, value in vars(given).items()},
-                                          "rows": rows}, indent=1) + "\n")
-    sys.exit("\n".join(missed(rows)) or 0)
+    if given.name:
+        head["load_after"] = os.getloadavg()[0]
+        lines = [json.dumps(line) for line in (head, *rows)]
+        (given.results / f"{given.name}.jsonl").write_text("\n".join(lines) + "\n")
+        bench.report()
+    sys.exit("\n".join(choice_report.missed(rows)) or 0)
 
 
 if __name__ == "__main__":

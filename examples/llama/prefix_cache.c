@@ -505,6 +505,16 @@ void prefix_cache_computed(struct prefix_cache *cache, uint32_t tokens, double s
     cache->computed_s += seconds;
 }
 
+/* Whether something of the last trial may still come: the path is slow, and not free. */
+static bool trial_is_outstanding(const struct prefix_cache *cache)
+{
+    for (int i = 0; i < TRIAL_BLOCKS; i++)
+        if (cache->trials[i].request != NULL &&
+            icms_request_wait(cache->trials[i].request, 0) != ICMS_OK)
+            return true;
+    return false;
+}
+
 /* Brings a few of the blocks [first, first + count) into the agent's memory, although they are
  * expected to take expected_s, which is longer than computing them: a path may be faster than what
  * is known of it. How many came within the slack, and what each took. Others may come while they
@@ -519,7 +529,7 @@ static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t cou
     struct icms_request_options options;
     uint32_t tried = count < TRIAL_BLOCKS ? count : TRIAL_BLOCKS, came = 0;
 
-    if (computing_s < SLACK_LEAST_S || begin_s < cache->next_trial_s)
+    if (computing_s < SLACK_LEAST_S || begin_s < cache->next_trial_s || trial_is_outstanding(cache))
         return 0;
     icms_request_options_init(&options);
     options.deadline_ms = deadline_ms(cache, computing_s);
@@ -550,7 +560,8 @@ static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t cou
         *out_block_s = (mean_s > least_s ? mean_s : least_s) + cache->place_s;
     }
     pause_s = 2 * expected_s;
-    if (computing_s * SLACK < SLACK_LEAST_S && took_s / SLACK > pause_s)
+    if ((computing_s * SLACK < SLACK_LEAST_S || took_s > 2 * computing_s * SLACK) &&
+        took_s / SLACK > pause_s)
         pause_s = took_s / SLACK;
     if (came == 0 || *out_block_s > compute_block_s(cache))
         cache->next_trial_s = begin_s + pause_s;

@@ -239,6 +239,19 @@ class Prompts(unittest.TestCase):
             self.assertLessEqual(len(self.path.tried) * tried * pace, 50 + 2 * pace)
             self.assertGreaterEqual(len(self.path.tried), 3)
 
+    def test_a_trial_that_took_longer_than_meant_is_not_made_each_time(self):
+        def slow(first, blocks, seconds, deadline):
+            self.path.tried.append((first, blocks))
+            self.path.now += 0.4  # of 0.05 that it was given: others have the cores
+            return 0
+
+        begin = self.path.now
+        while self.path.now - begin < 100:
+            found = decide(lambda: [None] * 10, slow, TOKENS, prefill(0.1), self.path.trials, self.path.now + 1000)
+            self.path.now += prefill(0.1).seconds(10 * TOKENS)
+            self.assertEqual(found.load, 0)
+        self.assertLessEqual(len(self.path.tried) * 0.4, 100 * SLACK + 2 * 0.4)
+
     def test_one_trial_at_a_time(self):
         trials = Trials()
         self.assertTrue(trials.begin())

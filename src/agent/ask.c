@@ -172,8 +172,11 @@ static bool enclosure_req_to_arena(struct agent_op *op, struct nvmf_req *req)
 {
     struct agent_shard *shard = op->shard;
     uint64_t bytes = req_space(req);
-    uint32_t slot = agent_shard_slot_take(shard, bytes);
+    uint32_t slot;
 
+    if (req->came_bytes != 0)
+        return false;
+    slot = agent_shard_slot_take_hint(shard, bytes); /* nobody waits for it now */
     if (slot == SHM_SLOT_NONE)
         return false;
     if (!nvmf_redirect(req,
@@ -194,14 +197,16 @@ static bool enclosure_req_to_arena(struct agent_op *op, struct nvmf_req *req)
 }
 
 /* The deadline of a load has passed. Its value is on its way and is not thrown away: who asks for
- * the block again soon waits with this load. Not where many are in flight or memory is wanted. The
- * enclosure is late, whatever comes. */
+ * the block again soon waits with this load. Not where it would be thrown away then, many are in
+ * flight or memory is wanted. The enclosure is late, whatever comes. */
 static uint64_t enclosure_req_overdue(struct nvmf_req *req)
 {
     struct agent_op *op = req->owner;
     struct agent_shard *shard = op->shard;
     uint64_t late_bytes = shard->late_bytes + req_space(req);
 
+    if (op->drop || agent_op_is_stale(op))
+        return 0;
     if (shard->reactor->ops_used[IO_CLASS_LOAD] > AGENT_LATE_OPS ||
         line_first(&shard->wait_slot) != NULL ||
         late_bytes > counter_get(&shard->bytes) / AGENT_LATE_SHARE)

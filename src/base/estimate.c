@@ -124,6 +124,7 @@ static void mark_move(struct estimate *estimate, const struct estimate_load *loa
         .loads = estimate->in_flight,
         .left = estimate->in_flight,
         .bytes = estimate->in_flight_bytes,
+        .since_ns = estimate->came_ns == 0 ? estimate->busy_ns : load->asked_ns,
         .asked_ns = load->asked_ns,
         .expected_ns = load->expected_ns,
     };
@@ -142,7 +143,7 @@ static uint64_t mark_took_ns(const struct estimate_mark *mark, uint64_t now_ns)
 
 /* A load that ended. The error of its group, when that has ended with it. */
 static uint64_t mark_ended(struct estimate *estimate, const struct estimate_load *load,
-                           enum estimate_end end, uint64_t now_ns)
+                           enum estimate_end end, uint64_t came_bytes, uint64_t now_ns)
 {
     struct estimate_mark *mark = &estimate->mark;
     uint64_t took_ns, error;
@@ -151,6 +152,7 @@ static uint64_t mark_ended(struct estimate *estimate, const struct estimate_load
         return ESTIMATE_UNKNOWN;
     mark->has_ended = true;
     mark->left--;
+    mark->came_bytes += came_bytes;
     if (end == ESTIMATE_NOTHING)
         mark->has_none = true;
     else if (end == ESTIMATE_LATE)
@@ -261,13 +263,21 @@ enum verdict {
     AS_EXPECTED,   /* or nothing was expected                                               */
     SURPRISE,      /* left out of all averages: it may be a pause                            */
     CHANGED,       /* the last of so many surprises                                         */
-    GROUP_CHANGED, /* it is the last of a group that is faster, each of them is a surprise */
+    GROUP_CHANGED, /* it is the last of a group that is faster: each of them is a surprise */
 };
 
+/* From when the server was asked for what the group waits for until now. */
+static uint64_t mark_span_ns(const struct estimate_mark *mark, uint64_t now_ns)
+{
+    return u64_max(now_ns - mark->since_ns, 1);
+}
+
+/* All have come, with what was expected of them, and in half of the time. */
 static bool is_faster_group(const struct estimate_mark *mark, uint64_t now_ns)
 {
     return mark->left == 0 && mark->loads >= ESTIMATE_SURPRISES && !mark->is_late &&
-           !mark->has_none && mark_took_ns(mark, now_ns) < mark->expected_ns / 2;
+           !mark->has_none && mark->came_bytes >= mark->bytes / 2 &&
+           mark_span_ns(mark, now_ns) < (mark->asked_ns - mark->since_ns + mark->expected_ns) / 2;
 }
 
 /* of_group: it was one of those that are marked. */
@@ -275,7 +285,8 @@ static enum verdict judge(struct estimate *estimate, const struct estimate_load 
                           bool of_group, bool is_alone, uint64_t now_ns)
 {
     const struct estimate_mark *mark = &estimate->mark;
-    uint64_t took_ns = u64_max(now_ns - load->asked_ns, 1), most_ns = load->expected_ns;
+    uint64_t took_ns = u64_max(now_ns - load->asked_ns, 1);
+    bool is_slow = took_ns / 2 > load->expected_ns, is_fast = took_ns < load->least_ns / 2;
 
     if (load->expected_ns == ESTIMATE_UNKNOWN || load->asked_ns < estimate->dropped_ns)
         return AS_EXPECTED;
@@ -284,13 +295,13 @@ static enum verdict judge(struct estimate *estimate, const struct estimate_load 
     if (of_group && mark->expected_ns != ESTIMATE_UNKNOWN) {
         if (is_faster_group(mark, now_ns))
             return GROUP_CHANGED;
-        most_ns = u64_max(most_ns, mark->asked_ns - load->asked_ns + mark->expected_ns);
+        if (is_slow && mark_took_ns(mark, now_ns) / 2 <= mark->expected_ns)
+            return AS_EXPECTED; /* the group decides */
     }
-    if (took_ns / 2 <= most_ns && took_ns >= load->least_ns / 2) {
-        estimate->surprises = 0;
-        return AS_EXPECTED;
-    }
-    return ++estimate->surprises < ESTIMATE_SURPRISES ? SURPRISE : CHANGED;
+    if (is_slow || is_fast)
+        return ++estimate->surprises < ESTIMATE_SURPRISES ? SURPRISE : CHANGED;
+    estimate->surprises = 0;
+    return AS_EXPECTED;
 }
 
 /* Whether it is known what the first value of several takes that is not their rate: from loads that
@@ -312,7 +323,8 @@ static void learn(struct estimate *estimate, const struct estimate_load *load, b
     if (verdict == CHANGED)
         begin_anew_by(estimate, load, came, now_ns);
     else if (verdict == GROUP_CHANGED)
-        begin_anew(estimate, estimate->mark.bytes, mark_took_ns(&estimate->mark, now_ns), now_ns);
+        begin_anew(estimate, estimate->mark.came_bytes, mark_span_ns(&estimate->mark, now_ns),
+                   now_ns);
     else if (verdict == SURPRISE)
         return;
     else if (!came && estimate->first_ns + estimate->rate_ns == 0)
@@ -336,15 +348,15 @@ uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *l
     check(now_ns >= load->asked_ns);
     estimate->in_flight--;
     estimate->in_flight_bytes -= load->bytes;
-    error = mark_ended(estimate, load, end, now_ns);
+    came_bytes = end == ESTIMATE_CAME ? u64_min(came_bytes, ESTIMATE_BYTES_MAX) : 0;
+    error = mark_ended(estimate, load, end, came_bytes, now_ns);
     if (end == ESTIMATE_NOTHING || (end == ESTIMATE_LATE && load->expected_ns != ESTIMATE_UNKNOWN &&
                                     took_ns <= load->expected_ns))
         return error;
-    learn(estimate, load, of_group, end == ESTIMATE_CAME, u64_min(came_bytes, ESTIMATE_BYTES_MAX),
-          now_ns);
+    learn(estimate, load, of_group, end == ESTIMATE_CAME, came_bytes, now_ns);
     if (end == ESTIMATE_CAME) {
         estimate->came_ns = now_ns;
-        estimate->came_bytes += u64_min(came_bytes, ESTIMATE_BYTES_MAX);
+        estimate->came_bytes += came_bytes;
     }
     return error;
 }

@@ -22,9 +22,9 @@
  * fades when a server becomes busy, and only where it always is in between. After
  * ESTIMATE_SURPRISES loads in a row that took more than twice, or less than half, of what was
  * expected, all that was learnt before is dropped: the server is not what it was. Several that are
- * asked for together share the server, and come in any order: none takes too long before twice the
- * time of all of its group (below) is over, and none is too fast that takes half of what it takes
- * alone. A group that has come in half of its time counts as a surprise for each of its loads.
+ * asked for together share the server, and come in any order: none takes too long before the group
+ * (below) does, and none is too fast that takes half of what it takes alone. A group that has come
+ * in half of its time counts as a surprise for each of its loads.
  *
  * What counts. A load that ended with its value. One that ended at its deadline took longer than
  * that: it counts when more was expected of the server, which then is as fast as if the value had
@@ -68,6 +68,8 @@ struct estimate_mark {
     uint64_t loads;       /* of it                                               */
     uint64_t left;        /* of them that have not ended; 0: there is no group   */
     uint64_t bytes;       /* that they were expected to bring                    */
+    uint64_t came_bytes;  /* that they brought                                   */
+    uint64_t since_ns;    /* from then on the server worked for them             */
     uint64_t asked_ns;    /* the last one                                        */
     uint64_t expected_ns; /* from then on; ESTIMATE_UNKNOWN                      */
     bool has_ended;       /* one of them: no later load joins                    */

@@ -436,6 +436,60 @@ static void batches_are_remembered_as_a_whole(void **state)
     }
 }
 
+/* A window of loads that is never empty: one tells of a slow server as soon as several, whether
+ * they come or end at their deadlines. */
+static void a_slow_server_that_is_always_busy_is_noticed(void **state)
+{
+    for (uint32_t window = 1; window <= 8; window *= 2)
+        for (uint64_t slower = 5; slower <= 100; slower *= 4)
+            for (int is_late = 0; is_late < 2; is_late++) {
+                struct server server;
+                uint64_t needed = 0, value_ns = 2 * MIB * slower;
+
+                server_init(&server, 0, (uint64_t)500 * 1000 * 1000, 0);
+                windowed(&server, 300, window, MIB);
+                server.bytes_per_s /= slower;
+                for (uint32_t i = 0; i < window; i++)
+                    ask(&server, i, MIB, is_late ? ESTIMATE_LATE : ESTIMATE_CAME);
+                while (estimate_ns(&server.estimate, MIB, server.now_ns) <
+                       (window + 1) * value_ns / 3) {
+                    uint32_t i = next_over(&server);
+
+                    assert_true(++needed <= 3 * window + ESTIMATE_SURPRISES);
+                    ask(&server, i, MIB, is_late ? ESTIMATE_LATE : ESTIMATE_CAME);
+                }
+            }
+}
+
+/* Loads that join those from which nothing has come yet: the time before counts, too. And values
+ * that are smaller than all others say nothing of speed. */
+static void a_little_faster_is_not_much_faster(void **state)
+{
+    struct server server;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)100 * 1000 * 1000, 0);
+    batch(&server, 1, 2 * MIB);
+    batch(&server, 16, 2 * MIB);
+    for (uint32_t i = 0; i < 8; i++)
+        ask(&server, i, 2 * MIB, ESTIMATE_CAME);
+    server.now_ns += 130 * MS;
+    ask(&server, 8, 2 * MIB, ESTIMATE_CAME);
+    for (uint32_t i = 0; i < 9; i++)
+        server.loads[i].done_ns = server.now_ns + 23 * MS + i;
+    while (next_over(&server) != LOADS)
+        ;
+    is_within(estimate_ns(&server.estimate, 20 * MIB, server.now_ns), 20 * MIB * 10, 20);
+    for (uint32_t i = 0; i < 8; i++) {
+        ask(&server, i, 2 * MIB, ESTIMATE_CAME);
+        server.loads[i].bytes = 4096;
+        server.loads[i].done_ns = server.now_ns + 30 * MS;
+    }
+    while (next_over(&server) != LOADS)
+        ;
+    is_within(estimate_ns(&server.estimate, 20 * MIB, server.now_ns), 20 * MIB * 10, 20);
+}
+
 /* A server that sends all at once and changes: one batch tells, whichever way, and of a slow one a
  * part of it. */
 static void a_change_is_seen_in_a_batch(void **state)
@@ -621,6 +675,8 @@ int main(void)
         cmocka_unit_test(coming_together_is_no_change),
         cmocka_unit_test(batches_are_remembered_as_a_whole),
         cmocka_unit_test(a_change_is_seen_in_a_batch),
+        cmocka_unit_test(a_slow_server_that_is_always_busy_is_noticed),
+        cmocka_unit_test(a_little_faster_is_not_much_faster),
         cmocka_unit_test(one_pause_is_no_change),
         cmocka_unit_test(what_was_away_is_unknown),
         cmocka_unit_test(deadlines_count_and_misses_do_not),

@@ -22,15 +22,15 @@ def verdicts(**changed):
     return {verdict for _, _, verdict in bench.goals({**ROW, **changed})}
 
 
-def hints_and_tiers():
-    """Each bar of hints and tiers, held and missed by the least that shows."""
+def hints_tiers_and_choices():
+    """Each bar of hints, tiers and choices, held and missed by the least that shows."""
     wrong = []
     head = {"measured": "", "commit": "", "load_before": 0, "load_after": 0,
             "machine": {"processor": "", "cores": 1, "memory_gib": 1, "virtual": False, "kernel": "", "drive": ""},
-            "options": {"requests": 1, "load": 0.8, "prefill": 1, "block_tokens": 1, "block_kib": 1, "memory": 1}}
+            "options": {"blocks": 1, "block_bytes": 1, "rounds": 1, "full_rounds": 1, "learn": 1, "requests": 1, "load": 0.8, "prefill": 1, "block_tokens": 1, "block_kib": 1, "memory": 1}}
     none = {"lead_s": None, "stall_ms_mean": 50.0, "others_ms_mean": 1.0}
     good = {"lead_s": 2.0, "stall_ms_mean": 10.0, "others_ms_mean": 1.04, "in_time": 0.95, "wasted": 0.1}
-    sections = bench.tiers_report.SECTIONS
+    sections = bench.SECTIONS
     for missed, row in ((0, good), (1, {**good, "in_time": 0.949}), (1, {**good, "stall_ms_mean": 10.1}),
                         (1, {**good, "wasted": 0.101}), (1, {**good, "others_ms_mean": 1.06}),
                         (3, {**good, "in_time": None, "stall_ms_mean": 50.0, "others_ms_mean": 2.0})):
@@ -43,6 +43,14 @@ def hints_and_tiers():
         found = sections["tiers"](head, [row], lambda *_: "")[1:]
         if found != (2 - missed, missed):
             wrong.append(f"tiers: {row}: {found}")
+    good = {"bytes_per_s": 0, "load_s": 1, "compute_s": 1, "choice_s": 1, "choice_of_best": 1.1, "loaded": [1], "first_loaded": [1],
+            "first_of_best": [1.0], "first_loads_of_best": [], "first_too_late": 0, "slowest_of_best": 1.0, "prefixes": 1,
+            "prefix_error_p90": 0.3}
+    for missed, row in ((0, good), (1, {**good, "choice_of_best": 1.11}), (1, {**good, "first_too_late": 1}),
+                        (1, {**good, "prefix_error_p90": 0.31})):
+        found = sections["choice"](head, [row], lambda *_: "")[1:]
+        if found != (3 - missed, missed):
+            wrong.append(f"choice: {row}: {found}")
     return wrong
 
 
@@ -53,10 +61,10 @@ def main():
                               ({"not judged, 5 loads from memory"}, {"from_memory": 5})):
         if verdicts(**changed) != expected:
             wrong.append(f"{changed}: {verdicts(**changed)} is not {expected}")
-    wrong += hints_and_tiers()
+    wrong += hints_tiers_and_choices()
     shown = bench.DOCUMENT.read_text()
     for path in bench.RESULTS.glob("*.jsonl"):
-        if path.stem.startswith(("peers-", "engines-")) or path.stem in bench.tiers_report.SECTIONS:
+        if path.stem.startswith(("peers-", "engines-")) or path.stem in bench.SECTIONS:
             continue
         for line in path.read_text().splitlines()[1:]:
             row = json.loads(line)

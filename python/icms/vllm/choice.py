@@ -222,8 +222,8 @@ class Trials:
 
     One trial at a time, and none while something of the last one is outstanding. After one in vain there
     is none until trials take no more than half of what the path can bring: a question behind them would be
-    late. One takes SLACK of the time of its prompt, and where it takes more, because TRIAL_SECONDS is more,
-    there is none until that is SLACK of the time.
+    late. One takes SLACK of the time of its prompt. Where it takes more, because TRIAL_SECONDS is more, or twice as
+    much, because this process waits for a core, there is none until that is SLACK of the time.
     """
 
     def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
@@ -277,7 +277,8 @@ def decide(estimate: Callable[[], Sequence[float | None]],
         left = rest - came
         loading = took / came * left if came else computing
         is_faster = came > 0 and (left == 0 or loading < computing / rest * left)
-        pause = max(took / SLACK if seconds > SLACK * computing else 0.0, 2 * expected)
+        is_long = max(seconds, took / 2) > SLACK * computing
+        pause = max(took / SLACK if is_long else 0.0, 2 * expected)
         trials.end(0.0 if is_faster else max(pause - took, 0.0))
     load = len(loads) if is_faster else choice.load + came
     return Choice(load, choice.seconds + (loading if is_faster else 0.0),
