@@ -160,9 +160,11 @@ class Path:
     def fetch(self, first, blocks, seconds, deadline):
         assert deadline >= seconds
         self.tried.append((first, blocks))
+        begin = self.now
         came = self.bring(range(first, first + blocks), seconds)
         self.near.update(came)
-        return len(came)
+        whole = len(came) == blocks
+        return len(came), self.now - begin if whole else len(came) * self.pace
 
     def prompt(self, estimates, compute, real=1.0):
         """Seconds until all of it is there, and how many blocks were loaded. real: what computing takes, as a part of
@@ -243,7 +245,7 @@ class Prompts(unittest.TestCase):
         def slow(first, blocks, seconds, deadline):
             self.path.tried.append((first, blocks))
             self.path.now += 0.4  # of 0.05 that it was given: others have the cores
-            return 0
+            return 0, 0.0
 
         begin = self.path.now
         while self.path.now - begin < 100:
@@ -251,6 +253,16 @@ class Prompts(unittest.TestCase):
             self.path.now += prefill(0.1).seconds(10 * TOKENS)
             self.assertEqual(found.load, 0)
         self.assertLessEqual(len(self.path.tried) * 0.4, 100 * SLACK + 2 * 0.4)
+
+    def test_the_first_of_a_trial_may_be_late(self):
+        def fetch(first, blocks, seconds, deadline):
+            self.assertEqual((blocks, seconds), (2, 32 * 0.1 * SLACK))
+            self.path.now += seconds
+            return 1, last
+
+        for last, load in ((0.09, 32), (0.11, 1)):  # beside 0.1 of computing a block
+            found = decide(lambda: [None] * 32, fetch, TOKENS, prefill(0.1), Trials(), self.path.now + 1000)
+            self.assertEqual(found.load, load)
 
     def test_one_trial_at_a_time(self):
         trials = Trials()

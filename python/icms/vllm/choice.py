@@ -249,13 +249,13 @@ class Trials:
 
 
 def decide(estimate: Callable[[], Sequence[float | None]],
-           fetch: Callable[[int, int, float, float], int], block_tokens: int, prefill: Prefill,
+           fetch: Callable[[int, int, float, float], tuple[int, float]], block_tokens: int, prefill: Prefill,
            trials: Trials, until: float) -> Choice:
     """`choose`, with a trial where that says to compute. Waits, until this time of time.monotonic().
 
     estimate returns the loads of `choose`; fetch(first, blocks, seconds, deadline) brings blocks into the agent's
-    memory, and returns how many came within these seconds, from the first of them on. The others may come
-    until the deadline, in seconds, too.
+    memory, and returns how many came within these seconds, from the first of them on, and when the last of these came.
+    The others may come until the deadline, in seconds, too.
     """
     loads = estimate()
     choice = choose(loads, block_tokens, prefill)
@@ -269,13 +269,13 @@ def decide(estimate: Callable[[], Sequence[float | None]],
         return choice
     most = max(TRIAL_BLOCKS, int(seconds / computing * rest))  # more would be late where computing is faster
     blocks, expected = _tried(loads[choice.load:][:most], choice.seconds, computing)
-    came = 0
+    came, last = 0, 0.0
     try:
-        came = fetch(choice.load, blocks, seconds, max(seconds, computing))
+        came, last = fetch(choice.load, blocks, seconds, max(seconds, computing))
     finally:
         took = time.monotonic() - begun
         left = rest - came
-        loading = took / came * left if came else computing
+        loading = _pace(came, last, blocks, took) * left if came else computing
         is_faster = came > 0 and (left == 0 or loading < computing / rest * left)
         is_long = max(seconds, took / 2) > SLACK * computing
         pause = max(took / SLACK if is_long else 0.0, 2 * expected)
@@ -283,6 +283,12 @@ def decide(estimate: Callable[[], Sequence[float | None]],
     load = len(loads) if is_faster else choice.load + came
     return Choice(load, choice.seconds + (loading if is_faster else 0.0),
                   prefill.seconds(load * block_tokens) if load else 0.0)
+
+
+def _pace(came: int, last: float, tried: int, took: float) -> float:
+    """Seconds a block, of which so many came, the last after so many seconds. Not until the wait ended: a path that is
+    faster than computing would look up to twice as slow. The next one, which has not come, bounds it, too."""
+    return max(last / came, took / (came + 1) if came < tried else 0.0)
 
 
 def _tried(loads: Sequence[float | None], before: float, computing: float) -> tuple[int, float]:

@@ -215,10 +215,11 @@ class Movers:
         return whys
 
     def _fetch_of(self, volume: Volume, names: Sequence[bytes], ranks: int,
-                  limit: float) -> Callable[[int, int, float, float], int]:
+                  limit: float) -> Callable[[int, int, float, float], tuple[int, float]]:
         """`fetch` of `choice.decide`."""
-        def fetch(first: int, count: int, seconds: float, deadline: float) -> int:
-            end = time.monotonic() + seconds
+        def fetch(first: int, count: int, seconds: float, deadline: float) -> tuple[int, float]:
+            begun = time.monotonic()
+            end, last = begun + seconds, begun
             late, came = self._late, 0
             try:
                 for i in range(first * ranks, (first + count) * ranks):
@@ -230,7 +231,9 @@ class Movers:
             while late and late[0].wait(left_ms(end)) and late[0].result().ok:
                 late.pop(0)
                 came += 1
-            return came // ranks
+                if came % ranks == 0:
+                    last = time.monotonic()
+            return came // ranks, last - begun
 
         return fetch
 
