@@ -16,13 +16,13 @@ path begins without a warning, as when a link degrades or is repaired. Its first
 served by the choice, and are shown by themselves, beside how much longer than its median the faster way itself
 takes at most; where loads are not throttled, each is followed by a prompt that loads all, because a time of
 milliseconds is another when the machine is. --rounds of each way follow. Rows: time to first
-token of each way, and that of the choice as a part of the faster of the two others, medians; what was loaded
+token of each way, and that of the choice as a part of the faster of the two others, medians of rounds; what was loaded
 of a prefix; how far the time of these loads was from what was expected, nine of ten of them, but for llama.cpp,
 which does not tell; and the same as the agent sees it (`icms status`).
 
 Bars: on paths of 1 MB/s, 10 MB/s and at full bandwidth the choice takes at most 1.1 times as long as the
 faster of the two others, as a median. Each of the first prompts takes at most 1.1 times as long as the slowest
-by the faster way, and 5 ms more where that takes less than 0.1 s as a median. Nine of ten prefixes take what was
+by the faster way, and 1.5 times where loads are not throttled, of which one may take twice as long as the next. Nine of ten prefixes take what was
 said within 30 %. Exit status 1 if one is missed.
 
        bench_choice.py --check: whether rows are judged by these bars, and options; nothing is measured
@@ -84,7 +84,7 @@ def options(words):
                         help="bytes a second of the path to the enclosure, one after the other; 0: not throttled "
                              "(%(default)s)")
     parser.add_argument("--rounds", type=count_in, default=4, help="prompts of each way on a throttled path (%(default)s)")
-    parser.add_argument("--full-rounds", type=count_in, default=20, help="on the others (%(default)s)")
+    parser.add_argument("--full-rounds", type=count_in, default=60, help="on the others (%(default)s)")
     parser.add_argument("--learn", type=count_in, default=6, help="prompts before them (%(default)s)")
     parser.add_argument("--blocks", type=count_in, default=32, help="of a prefix (%(default)s)")
     parser.add_argument("--block-tokens", type=count_in, default=64)
@@ -247,14 +247,15 @@ def one_path(engine, agent, link, bytes_per_s, number, given):
     slowest = max(seconds for seconds, _ in learns[faster] + rows[faster])
     errors = engine.errors
     return {"bytes_per_s": bytes_per_s, "estimate": None if given.inside else estimate_of(agent),
-            **{f"{way}_s": means[way] for way in WAYS}, "choice_of_best": means["choice"] / best,
+            **{f"{way}_s": means[way] for way in WAYS}, "choice_of_best": statistics.median(
+                choice[0] / other[0] for choice, other in zip(rows["choice"], rows[faster])),
             "loaded": [ready for _, ready in rows["choice"]],
             "prefixes": len(errors), "prefix_error_p90": nine_of_ten(errors),
             "load_spread_p90": nine_of_ten([abs(seconds - means["load"]) / means["load"] for seconds, _ in rows["load"]]),
             "slowest_of_best": slowest / best,
             "first_of_best": [seconds / best for seconds, _ in first],
             "first_loads_of_best": [seconds / best for seconds, _ in learns["load"]],
-            "first_too_late": sum(choice_report.is_too_late(seconds, best, slowest) for seconds, _ in first),
+            "first_too_late": sum(choice_report.is_too_late(seconds, slowest, bytes_per_s) for seconds, _ in first),
             "first_loaded": [ready for _, ready in first]}
 
 
@@ -269,7 +270,8 @@ def estimate_of(agent):
 def run(given):
     paths = given.paths
     prefix = given.blocks * given.block_bytes
-    drive = max(256, 2 * len(paths) * (max(given.rounds, given.full_rounds) * 3 + 2 * given.learn) * prefix >> 20)
+    prompts = sum(2 * rounds_of(path, given) + len(learn_ways(path)) * given.learn for path in paths)
+    drive = max(256, 2 * prompts * prefix >> 20)
     memory = max(32, 2 * prefix >> 20)  # Model.use_memory fills it
     volume = {"name": "kv", "value_max": f"{(given.block_bytes >> 20) + 1}MiB", "memory_max": f"{memory}MiB"}
     print(f"prefixes of {prefix / 1e6:.1f} MB, {given.blocks * given.block_tokens} tokens", flush=True)
@@ -315,12 +317,13 @@ def check():
                           ({"prefix_error_p90": 0.31}, True), ({"prefixes": 0, "prefix_error_p90": None}, False)):
         if bool(choice_report.missed([well, {**well, **change}])) != fails:
             sys.exit(f"{change} is not judged by its bar")
-    for seconds, best, late in ((1.31, 1, False), (1.33, 1, True), (0.0181, 0.01, False), (0.0183, 0.01, True)):
-        if choice_report.is_too_late(seconds, best, best * 1.2) != late:
-            sys.exit(f"a first prompt of {seconds} s beside {best} s is not judged by its bar")
+    for seconds, bytes_per_s, late in ((1.09, 1, False), (1.11, 1, True), (1.49, 0, False), (1.51, 0, True)):
+        if choice_report.is_too_late(seconds, 1.0, bytes_per_s) != late:
+            sys.exit(f"a first prompt of {seconds} s beside 1 s is not judged by its bar")
     for words, good in ((["--llama"], True), (["--llama", "--block-tokens", "7"], False),
                         (["--llama", "--blocks", "992"], False), (["--llama", "--blocks", "991"], True),
-                        (["--llama", "--inside"], False), (["--inside"], True), (["--llama", "--prefill", "9"], False), (["--llama", "--block-kib", "9"], False),
+                        (["--llama", "--inside"], False), (["--inside"], True), (["--llama", "--prefill", "9"], False),
+                        (["--llama", "--block-kib", "9"], False),
                         (["--prefill", "9", "--block-kib", "9"], True), (["--rounds", "0"], False),
                         (["--paths", "0,49"], False), (["--paths", "0,,1000"], False), (["--paths", "50"], True)):
         taken = False
