@@ -60,19 +60,29 @@ static double idle_ns(const struct estimate *estimate, double bytes)
     return ns < least ? least : ns;
 }
 
+/* For how long the server has worked at what comes next. */
+static uint64_t under_way_ns(const struct estimate *estimate, uint64_t now_ns)
+{
+    if (estimate->in_flight == 0)
+        return 0;
+    if (estimate->came_ns == 0)
+        return now_ns - estimate->busy_ns;
+    return u64_min(now_ns - estimate->came_ns,
+                   bounded_ns((double)estimate->in_flight_bytes * known_pace(estimate) /
+                              (double)estimate->in_flight));
+}
+
 uint64_t estimate_ns(const struct estimate *estimate, uint64_t bytes, uint64_t now_ns)
 {
     double ns_a_byte = known_pace(estimate), ns;
     double total = (double)estimate->in_flight_bytes + (double)bytes;
-    bool is_busy = estimate->in_flight != 0;
+    bool values_come = estimate->in_flight != 0 && estimate->came_ns != 0;
 
     if (ns_a_byte == 0)
         return ESTIMATE_UNKNOWN;
-    if (is_busy && estimate->came_ns != 0)
-        return bounded_ns(total * ns_a_byte);
-    ns = idle_ns(estimate, total);
-    if (is_busy && estimate->first_ns != 0)
-        ns -= (double)u64_min(now_ns - estimate->busy_ns, bounded_ns(ns));
+    ns = values_come ? total * ns_a_byte : idle_ns(estimate, total);
+    if (values_come || estimate->first_ns != 0)
+        ns -= (double)u64_min(under_way_ns(estimate, now_ns), bounded_ns(ns));
     return bounded_ns(ns);
 }
 
@@ -115,7 +125,8 @@ static void error_add(struct estimate *estimate, uint64_t error)
 }
 
 /* A load that begins: the last of its group, unless one of that has ended. */
-static void mark_move(struct estimate *estimate, const struct estimate_load *load)
+static void mark_move(struct estimate *estimate, const struct estimate_load *load,
+                      uint64_t since_ns)
 {
     if (estimate->mark.left > 0 && estimate->mark.has_ended)
         return;
@@ -124,7 +135,7 @@ static void mark_move(struct estimate *estimate, const struct estimate_load *loa
         .loads = estimate->in_flight,
         .left = estimate->in_flight,
         .bytes = estimate->in_flight_bytes,
-        .since_ns = estimate->came_ns == 0 ? estimate->busy_ns : load->asked_ns,
+        .since_ns = since_ns,
         .asked_ns = load->asked_ns,
         .expected_ns = load->expected_ns,
     };
@@ -191,6 +202,8 @@ static void rate_add(struct estimate *estimate, uint64_t bytes, uint64_t took_ns
 void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint64_t bytes,
                     uint64_t now_ns)
 {
+    uint64_t since_ns = now_ns - under_way_ns(estimate, now_ns);
+
     bytes = u64_min(bytes, ESTIMATE_BYTES_MAX);
     *load = (struct estimate_load){
         .number = ++estimate->asked,
@@ -207,7 +220,7 @@ void estimate_begun(struct estimate *estimate, struct estimate_load *load, uint6
     }
     estimate->in_flight++;
     estimate->in_flight_bytes += bytes;
-    mark_move(estimate, load);
+    mark_move(estimate, load, since_ns);
 }
 
 static uint64_t average(uint64_t average, uint64_t value, uint32_t count)

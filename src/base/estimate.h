@@ -7,7 +7,8 @@
  * takes first_ns, of which a part is latency. So the time until the last of some bytes has come is
  *   server idle:                 first_ns + (bytes - first_bytes) / rate
  *   busy, nothing has come yet:  the same, less the time since it became busy
- *   busy, values come:           (bytes in flight + bytes) / rate
+ *   busy, values come:           (bytes in flight + bytes) / rate, less the time since the last one
+ *                                came, as far as the next one takes that
  * first_ns and first_bytes are averages over loads that were alone. Until one was, the first of
  * several stands for them, which may take more: those that share a server may all come late, and
  * together. The rate is what came in busy intervals since the value before, or since it was asked

@@ -179,6 +179,31 @@ static void batches_are_learnt(void **state)
     }
 }
 
+/* Who asks for the next one some time after the last one came, as an engine that first puts that
+ * into its place, finds the one before it under way. */
+static void what_is_under_way_takes_less(void **state)
+{
+    struct server server;
+    uint32_t next = 0;
+
+    (void)state;
+    server_init(&server, 0, (uint64_t)500 * 1000 * 1000, 5);
+    batch(&server, 1, MIB);
+    ask(&server, 0, MIB, ESTIMATE_CAME);
+    ask(&server, 1, MIB, ESTIMATE_CAME);
+    server.skip = 20;
+    for (int i = 0; i < 200; i++, next = 1 - next) {
+        assert_int_equal(next_over(&server), next);
+        server.now_ns += 1200 * US; /* of some 2100 that each takes */
+        ask(&server, next, MIB, ESTIMATE_CAME);
+    }
+    assert_true(server.judged > 80);
+    assert_true(estimate_error(&server.estimate) <= 60);
+    mostly_within(&server);
+    server.now_ns += S; /* but not more than one of them */
+    assert_true(estimate_ns(&server.estimate, 0, server.now_ns) > 2 * MS);
+}
+
 /* A load behind others is expected when those have come, whether latency or bandwidth is short. */
 static void windows_are_learnt(void **state)
 {
@@ -664,6 +689,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_known_at_first),
         cmocka_unit_test(batches_are_learnt),
+        cmocka_unit_test(what_is_under_way_takes_less),
         cmocka_unit_test(windows_are_learnt),
         cmocka_unit_test(groups_are_judged_as_a_whole),
         cmocka_unit_test(groups_that_miss_are_left_out),
