@@ -298,7 +298,7 @@ def show(row):
     print(f"{choice_report.path_of(row):>8} load {row['load_s']:7.3f} s, compute {row['compute_s']:7.3f} s, choice "
           f"{row['choice_s']:7.3f} s: {row['choice_of_best']:5.2f} of the faster; loaded {sorted(set(row['loaded']))}")
     first = ", ".join(f"{ratio:.2f} ({ready})" for ratio, ready in zip(row["first_of_best"], row["first_loaded"]))
-    loads = ", ".join(f"{ratio:.2f}" for ratio in row["first_loads_of_best"])
+    loads = choice_report.ratios(row["first_loads_of_best"])
     print(f"{'':8} before that, of the faster: {first};{f' loads beside them {loads};' if loads else ''} "
           f"the faster itself up to {row['slowest_of_best']:.2f}")
     estimate = row["estimate"]
