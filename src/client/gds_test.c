@@ -214,6 +214,17 @@ static struct icms_request *read_hangs(struct fixture *f, struct icms_block *blo
     return request;
 }
 
+/* Nobody waits for the read that hangs. Beside a pod the host may have the block by then. */
+static void cancel(struct icms_request *request)
+{
+    int status;
+
+    icms_request_cancel(request);
+    status = icms_request_end(&request);
+    if (enclosure == NULL || status != ICMS_OK)
+        assert_int_equal(status, ICMS_MISS);
+}
+
 /* A block that is written while it is read: the value that is answered is the one that comes,
  * though another one was read past the host for it before. */
 static void a_block_is_written_during_a_read(void **state)
@@ -416,12 +427,11 @@ static void memory_is_unregistered_during_a_read(void **state)
     request = read_hangs(f, &block);
     assert_int_equal(icms_memory_unregister(&f->memory), ICMS_BUSY);
     assert_int_equal(pthread_create(&thread, NULL, hang_ends, NULL), 0);
-    icms_request_cancel(request);
-    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    cancel(request);
     while (icms_memory_unregister(&f->memory) == ICMS_BUSY)
         (void)usleep(1000);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    if (enclosure == NULL) /* else the pod may have it copied before the request is over */
+    if (enclosure == NULL)
         device_is(f, f->next, false);
     f->next++;
     assert_int_equal(gpu->count(FAKE_DEVICE_FILES), 0);
@@ -447,8 +457,7 @@ static void a_driver_that_fails_keeps_the_memory_of_a_read(void **state)
     int asked;
 
     request = read_hangs(f, &block);
-    icms_request_cancel(request);
-    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    cancel(request);
     asked = gpu->count(FAKE_DEVICE_ASKED);
     gpu->set(FAKE_DEVICE_STUCK, 1);
     gpu->set(FAKE_DEVICE_QUERY, 999);
@@ -492,14 +501,15 @@ static void an_agent_ends_during_a_read(void **state)
     block = block_of(f->next, device_at(f, f->next));
     assert_int_equal(icms_get_start(f->volume, &block, 1, NULL, &request), ICMS_OK);
     wait_count(FAKE_DEVICE_FILE_ASKED, asked + 1);
-    icms_request_cancel(request);
-    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    cancel(request);
     if (icms_volume_open(f->icms, "later", why, sizeof(why), &later) != ICMS_OK)
         fail_msg("%s", why);
     gpu->set(FAKE_DEVICE_FILE_HANG, 0);
     wait_count(FAKE_DEVICE_FILE_READS, reads + 1);
     (void)usleep(50000);
-    device_is(f, f->next++, false);
+    if (enclosure == NULL)
+        device_is(f, f->next, false);
+    f->next++;
     reads_pass_the_host(f, 6); /* its lane came back */
     icms_volume_close(&later);
 }
