@@ -3,9 +3,10 @@
  * prefix_cache.c: see prefix_cache.h. Called by the program that takes it over, from the thread
  * that uses the context.
  *
- * prefix_cache_begin: plan_blocks (keys) -> look_up (one batch) -> choose_part, with a trial -> for
- * each block in order of position: load_start a few ahead, load_finish (when it is late, and
- * goes_on says so, again), or compute. prefix_cache_store: plan_blocks, look_up, store_start a few
+ * prefix_cache_begin: plan_blocks (keys) -> look_up (one batch) -> for each part that is there:
+ * fill_hole before it -> choose_part, with a trial -> load_part: for each block in order of
+ * position load_start a few ahead, load_finish (when it is late, and goes_on says so, again).
+ * prefix_cache_store: plan_blocks, look_up, store_start a few
  * at a time, store_finish. A block that moves has slot i % WINDOW from ..._start to ..._finish;
  * none is in progress between calls, but blocks of a trial that are late.
  */
@@ -22,6 +23,7 @@ enum {
     CHUNK_TOKENS_MAX = 512, /* computed at a time where a block is larger                 */
     COMPUTED_MEMORY = 8,    /* times that it was computed, which are averaged             */
     TRIAL_BLOCKS = 2,       /* one alone would tell its latency, and no rate              */
+    TRIAL_PAUSE_S = 60,     /* at most, for what a path is expected to take               */
 };
 
 /* How much longer than expected the tier may take: of the time to compute the same, and in seconds
@@ -35,12 +37,11 @@ struct slot {
     struct icms_request *request; /* NULL when none is under way                  */
 };
 
-/* Loads of the blocks [from, end) are expected one after the other; all others have the deadline of
+/* Loads of the blocks [from, end) are expected, each in its time; all others have the deadline of
  * the cache. */
 struct expected {
     uint32_t from, end;
     double begin_s; /* when the first of them was asked for */
-    double block_s; /* for each                             */
     double slack_s; /* so much later they may come          */
 };
 
@@ -66,6 +67,7 @@ struct prefix_cache {
     uint32_t computed_count;            /* additions to these                        */
     double place_s;                     /* to put a block into the context, lately   */
     struct expected expected;           /* of the last call                          */
+    double *due_s;                      /* of the same blocks: seconds from its begin */
     struct slot trials[TRIAL_BLOCKS];   /* without buf; may outlive a call           */
     double next_trial_s;                /* not before                                */
     uint64_t bytes;                     /* moved in the last call                    */
@@ -229,6 +231,7 @@ void prefix_cache_close(struct prefix_cache *cache)
     free(cache->looks);
     free(cache->keys);
     free(cache->estimates);
+    free(cache->due_s);
     free(cache);
 }
 
@@ -273,7 +276,8 @@ static bool plan_blocks(struct prefix_cache *cache, const llama_token *tokens, u
         !(grow((void **)&cache->blocks, blocks, sizeof(*cache->blocks)) &&
           grow((void **)&cache->looks, blocks, sizeof(*cache->looks)) &&
           grow((void **)&cache->keys, blocks, sizeof(*cache->keys)) &&
-          grow((void **)&cache->estimates, blocks, sizeof(*cache->estimates))))
+          grow((void **)&cache->estimates, blocks, sizeof(*cache->estimates)) &&
+          grow((void **)&cache->due_s, blocks, sizeof(*cache->due_s))))
         return false;
     if (blocks > cache->block_room)
         cache->block_room = blocks;
@@ -349,9 +353,17 @@ static uint32_t patience_ms(const struct prefix_cache *cache, uint32_t blocks)
                : deadline_ms(cache, slack_s(blocks * compute_block_s(cache)));
 }
 
-/* Of the slack a block has as long as it takes to compute at least: else one of few could not show
- * that it is faster. */
-static void expect(struct prefix_cache *cache, uint32_t from, uint32_t end, double block_s)
+/* Blocks [from, end) come at this pace, behind before_s seconds. */
+static void expect_pace(struct prefix_cache *cache, uint32_t from, uint32_t end, double before_s,
+                        double block_s)
+{
+    for (uint32_t i = from; i < end; i++)
+        cache->due_s[i] = before_s + (i - from + 1) * block_s;
+}
+
+/* Loads of the blocks [from, end) begin, whose due_s is known. Of the slack a block has as long as
+ * it takes to compute at least: else one of few could not show that it is faster. */
+static void expect(struct prefix_cache *cache, uint32_t from, uint32_t end)
 {
     double compute_s = compute_block_s(cache), slack = slack_s((end - from) * compute_s);
 
@@ -359,7 +371,6 @@ static void expect(struct prefix_cache *cache, uint32_t from, uint32_t end, doub
         .from = from,
         .end = end,
         .begin_s = now(),
-        .block_s = block_s,
         .slack_s = slack > compute_s ? slack : compute_s,
     };
 }
@@ -378,7 +389,8 @@ static bool goes_on(struct prefix_cache *cache, uint32_t i)
 
     if (came == 0 || block_s > compute_block_s(cache))
         return false;
-    expect(cache, i, cache->expected.end, block_s);
+    expect_pace(cache, i, cache->expected.end, 0, block_s);
+    expect(cache, i, cache->expected.end);
     return true;
 }
 
@@ -395,9 +407,7 @@ static void load_start(struct prefix_cache *cache, uint32_t i)
     slot->io = (struct icms_block){
         .key = cache->blocks[i].key, .data = slot->buf, .bytes = cache->block_bytes_max};
     if (is_expected(cache, i)) {
-        const struct expected *expected = &cache->expected;
-        double left_s = expected->begin_s + (i - expected->from + 1) * expected->block_s +
-                        expected->slack_s - now();
+        double left_s = cache->expected.begin_s + cache->due_s[i] + cache->expected.slack_s - now();
 
         if (left_s <= 0) {
             slot->io.status = ICMS_MISS;
@@ -519,8 +529,9 @@ static bool trial_is_outstanding(const struct prefix_cache *cache)
  * expected to take expected_s, which is longer than computing them: a path may be faster than what
  * is known of it. How many came within the slack, and what each took. Others may come while they
  * are computed, so that the agent learns how slow the path is. After a trial in vain there is none
- * until trials are no more than half of what the path can bring. Where one takes more than the
- * slack of its prompt, there is none until that is as small a part of the time. */
+ * until trials are no more than half of what the path can bring, or for TRIAL_PAUSE_S. Where one
+ * takes more than the slack of its prompt, or twice as much where others have the cores, there is
+ * none until that is as small a part of the time. */
 static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t count,
                         double expected_s, double *out_block_s)
 {
@@ -559,7 +570,7 @@ static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t cou
 
         *out_block_s = (mean_s > least_s ? mean_s : least_s) + cache->place_s;
     }
-    pause_s = 2 * expected_s;
+    pause_s = 2 * expected_s < TRIAL_PAUSE_S ? 2 * expected_s : TRIAL_PAUSE_S;
     if ((computing_s * SLACK < SLACK_LEAST_S || took_s > 2 * computing_s * SLACK) &&
         took_s / SLACK > pause_s)
         pause_s = took_s / SLACK;
@@ -568,91 +579,107 @@ static uint32_t try_few(struct prefix_cache *cache, uint32_t first, uint32_t cou
     return came;
 }
 
-/* How many of the blocks [first, first + count), which are there, are loaded, so that all of them
- * are in place first: the others are computed. All, as long as nothing is known. */
-static uint32_t choose_part(struct prefix_cache *cache, uint32_t first, uint32_t count)
+/* What the first so many of the blocks that were matched are expected to take, without placing. */
+static double load_s(const struct prefix_cache *cache, uint32_t blocks)
 {
-    const struct icms_estimate *estimates = cache->estimates;
+    return blocks == 0 ? 0 : (double)cache->estimates[blocks - 1].load_us * 1e-6;
+}
+
+/* The same for all of them, as far as it is known, with their places: when each block from first on
+ * is due. How many are known. */
+static uint32_t match(struct prefix_cache *cache, uint32_t first, uint32_t count)
+{
     struct icms_request_options options;
-    double compute_s = compute_block_s(cache), best_s = count * compute_s, load_s = 0;
-    double block_s = 0, tried_s = 0;
-    uint32_t best = 0, known = 0, came;
+    uint32_t known = 0;
     size_t matched = 0;
 
-    if (cache->computed_count == 0)
-        return count;
     icms_request_options_init(&options);
     options.deadline_ms = patience_ms(cache, count);
     if (icms_match_estimate(cache->volume, cache->keys + first, count, &options, cache->estimates,
                             &matched) != ICMS_OK)
-        matched = 0;
-    for (; known < matched && estimates[known].load_us != ICMS_ESTIMATE_UNKNOWN; known++) {
-        uint32_t loads = known + 1;
-        double there_s = (double)estimates[known].load_us * 1e-6 + loads * cache->place_s;
+        return 0;
+    while (known < matched && cache->estimates[known].load_us != ICMS_ESTIMATE_UNKNOWN) {
+        known++;
+        cache->due_s[first + known - 1] = load_s(cache, known) + known * cache->place_s;
+    }
+    return known;
+}
 
-        if (there_s + (count - loads) * compute_s <= best_s) {
-            best_s = there_s + (count - loads) * compute_s;
-            load_s = there_s;
+/* How many of the blocks [first, first + count), which are there, are loaded, so that all of them
+ * are in place first: the others are computed. All, as long as nothing is known. */
+static uint32_t choose_part(struct prefix_cache *cache, uint32_t first, uint32_t count)
+{
+    double compute_s = compute_block_s(cache), best_s = count * compute_s, block_s = 0;
+    uint32_t best = 0, known, tried, came;
+
+    if (cache->computed_count == 0)
+        return count;
+    known = match(cache, first, count);
+    for (uint32_t loads = 1; loads <= known; loads++) {
+        double there_s = cache->due_s[first + loads - 1] + (count - loads) * compute_s;
+
+        if (there_s <= best_s) {
+            best_s = there_s;
             best = loads;
         }
     }
     if (best < count) {
-        if (known >= best + TRIAL_BLOCKS)
-            tried_s = (double)estimates[best + TRIAL_BLOCKS - 1].load_us * 1e-6 - load_s;
-        came = try_few(cache, first + best, count - best, tried_s, &block_s);
+        double before_s = best == 0 ? 0 : cache->due_s[first + best - 1];
+
+        tried = known < best + TRIAL_BLOCKS ? known : best + TRIAL_BLOCKS;
+        came = try_few(cache, first + best, count - best,
+                       load_s(cache, tried) - load_s(cache, best), &block_s);
+        /* Those that came are in the agent's memory now. */
+        expect_pace(cache, first + best, first + best + came, before_s, cache->place_s);
         best += came;
         if (came > 0 && block_s <= compute_s) {
-            load_s += (count - best) * block_s;
+            expect_pace(cache, first + best, first + count, cache->due_s[first + best - 1],
+                        block_s);
             best = count;
         }
     }
     if (best > 0)
-        expect(cache, first, first + best, load_s / best);
+        expect(cache, first, first + best);
     return best;
 }
 
-/* The block behind the last one that is said to be there. */
-static uint32_t last_there(const struct prefix_cache *cache, uint32_t from)
+/* Computes the blocks [*done, i), which are holes. */
+static bool fill_hole(struct prefix_cache *cache, llama_seq_id sequence, const llama_token *tokens,
+                      uint32_t i, uint32_t *done)
 {
-    uint32_t end = cache->block_count;
+    bool ok = *done >= i || compute(cache, sequence, tokens, *done * cache->block_tokens,
+                                    i * cache->block_tokens);
 
-    while (end > from && cache->looks[end - 1].status != ICMS_OK)
-        end--;
-    return end;
+    for (; ok && *done < i; ++*done)
+        cache->blocks[*done].fate = PREFIX_CACHE_COMPUTED;
+    return ok;
 }
 
-/* Loads or computes the blocks [first, end), in order of position. *out_done: those that are in
- * place from 0 on; holes behind the last one that came are left to the program. */
-static bool fill(struct prefix_cache *cache, llama_seq_id sequence, const llama_token *tokens,
-                 uint32_t first, uint32_t end, uint32_t *out_done)
+/* Loads the blocks [first, end), which are said to be there, in order of position, and computes
+ * those that did not come before others. *done: those that are in place from 0 on. *out_late: one
+ * came too late, so that those from there on are computed sooner. */
+static bool load_part(struct prefix_cache *cache, llama_seq_id sequence, const llama_token *tokens,
+                      uint32_t first, uint32_t end, uint32_t *done, bool *out_late)
 {
-    uint32_t started = first, done = first;
+    uint32_t started = first;
     bool ok = true, is_there;
 
-    for (uint32_t i = first; i < end && ok; i++) {
+    *out_late = false;
+    for (uint32_t i = first; i < end && ok && !*out_late; i++) {
         for (; started < end && started < i + WINDOW; started++)
-            if (cache->looks[started].status == ICMS_OK)
-                load_start(cache, started);
+            load_start(cache, started);
         /* A block can be placed only when those before it are; they are computed only then. */
-        if (cache->looks[i].status != ICMS_OK)
-            continue;
-        if (done < i) {
-            ok = compute(cache, sequence, tokens, done * cache->block_tokens,
-                         i * cache->block_tokens);
-            for (; ok && done < i; done++)
-                cache->blocks[done].fate = PREFIX_CACHE_COMPUTED;
-        }
-        while (!(is_there = load_finish(cache, sequence, i)) && is_expected(cache, i) &&
+        ok = fill_hole(cache, sequence, tokens, i, done);
+        while (!(is_there = ok && load_finish(cache, sequence, i)) && ok && is_expected(cache, i) &&
                is_late(&cache->slots[i % WINDOW]) && goes_on(cache, i))
             load_start(cache, i);
         if (is_there)
-            done = i + 1;
-        else if (is_expected(cache, i) && is_late(&cache->slots[i % WINDOW]))
-            break; /* to compute the rest is faster */
+            *done = i + 1;
+        else
+            *out_late = is_late(&cache->slots[i % WINDOW]);
     }
     for (int i = 0; i < WINDOW; i++)
         slot_end(&cache->slots[i]);
-    *out_done = done;
     return ok;
 }
 
@@ -660,8 +687,8 @@ bool prefix_cache_begin(struct prefix_cache *cache, llama_seq_id sequence,
                         const llama_token *tokens, uint32_t count, uint32_t have,
                         uint32_t *out_done)
 {
-    uint32_t first = have / cache->block_tokens, there, end, done = 0;
-    bool ok;
+    uint32_t first = have / cache->block_tokens, done, there, end;
+    bool ok = true, is_over = false;
 
     /* The last token is always computed: its logits begin the answer. */
     if (count == 0 || !plan_blocks(cache, tokens, count - 1))
@@ -672,13 +699,20 @@ bool prefix_cache_begin(struct prefix_cache *cache, llama_seq_id sequence,
     for (uint32_t i = first; i < cache->block_count; i++)
         cache->blocks[i].fate = PREFIX_CACHE_LEFT;
     look_up(cache, first, patience_ms(cache, cache->block_count - first));
-    there = first;
-    while (there < cache->block_count && cache->looks[there].status == ICMS_OK)
-        there++;
-    end = first == there ? first : first + choose_part(cache, first, there - first);
-    if (end == there) /* behind the first hole, too */
-        end = last_there(cache, first);
-    ok = fill(cache, sequence, tokens, first, end, &done);
+    /* Blocks that are there, part by part; a hole before one is computed first. */
+    for (done = first; ok && !is_over; first = there) {
+        while (first < cache->block_count && cache->looks[first].status != ICMS_OK)
+            first++;
+        there = first;
+        while (there < cache->block_count && cache->looks[there].status == ICMS_OK)
+            there++;
+        if (there == first)
+            break;
+        ok = fill_hole(cache, sequence, tokens, first, &done);
+        end = ok ? first + choose_part(cache, first, there - first) : first;
+        ok = ok && load_part(cache, sequence, tokens, first, end, &done, &is_over);
+        is_over = is_over || end < there;
+    }
     cache->end_s = now();
     if (ok)
         *out_done = done * cache->block_tokens;

@@ -97,9 +97,10 @@ void prefix_cache_close(struct prefix_cache *cache);
 
 /* Puts what the tier has of tokens[0 .. count-1] into the sequence, whose first `have` tokens are
  * these already; what it has behind them is removed. Holes are filled by computing them, in order
- * of position, up to the last block that came. *out_done: this many first tokens are in place, at
- * least the whole blocks of `have`; the program decodes the rest, at least the last token, whose
- * logits it wants. False: llama.cpp failed, and the sequence is in no state to be used. */
+ * of position, as far as the tier has blocks behind them that are not late. *out_done: this many
+ * first tokens are in place, at least the whole blocks of `have`; the program decodes the rest, at
+ * least the last token, whose logits it wants. False: llama.cpp failed, and the sequence is in no
+ * state to be used. */
 bool prefix_cache_begin(struct prefix_cache *cache, llama_seq_id sequence,
                         const llama_token *tokens, uint32_t count, uint32_t have,
                         uint32_t *out_done);

@@ -69,7 +69,7 @@ class Choices(unittest.TestCase):
 
     def test_nothing_is_taken_from_what_is_not_known_on(self):
         self.assertEqual(choose([None] * 4, TOKENS, prefill(10.0)).load, 0)
-        self.assertEqual(choose([0.0, 0.0, None, 0.0], TOKENS, prefill(10.0)), (2, 0.0, 20.0))
+        self.assertEqual(choose([0.0, 0.0, None, 0.0], TOKENS, prefill(10.0)), (2, (0.0, 0.0), 20.0))
         self.assertEqual(choose([1.0, None], TOKENS, prefill(0.1)).load, 0)
 
 
@@ -77,7 +77,10 @@ class Loads(unittest.TestCase):
     """Phases of a load."""
 
     def phases(self, load=0.002, compute=0.02, names=100, limit=60.0):
-        self.made = Phases(names, limit, load, compute)
+        return self.phases_of([(i + 1) * load for i in range(names)], compute, limit)
+
+    def phases_of(self, loads, compute, limit=60.0):
+        self.made = Phases(len(loads), limit, loads, compute)
         return self.made.begin()
 
     def assertPhase(self, phase, names, seconds):
@@ -131,8 +134,27 @@ class Loads(unittest.TestCase):
         self.assertIsNone(self.made.after(99, 1.0))
 
     def test_a_part_of_a_choice_has_a_part_of_its_time(self):
-        found = Choice(10, 4.0, 20.0).phases(5, 2, 60.0)
-        self.assertPhase(found.begin(), 1, 0.2 + 1.0)
+        found = Choice(10, tuple(0.4 * i for i in range(1, 11)), 20.0).phases(5, 2, 60.0)
+        self.assertPhase(found.begin(), 1, 0.4 + 1.0)
+        whole = Choice(2, (0.1, 0.2), 20.0).phases(10, 1, 60.0)  # more than the choice was made of
+        self.assertPhase(whole.begin(), 10, 10 * 0.1 + 10.0)
+
+    def test_what_is_ahead_of_the_first_block_is_awaited(self):
+        ahead = [0.4 + 0.005 * i for i in range(1, 33)]
+        self.assertPhase(self.phases_of(ahead, 0.1), 1, 0.405 + 3.2 * SLACK)
+        self.assertPhase(self.made.after(1, 0.405), 31, 31 * 0.005 + 3.1 * SLACK)
+        self.phases_of(ahead, 0.1)
+        self.assertPhase(self.made.after(1, 0.5), 31, 31 * 0.005 / 0.405 * 0.5 + 3.1 * SLACK)
+        self.phases_of(ahead, 0.1)
+        self.assertIsNone(self.made.after(0, 0.6))
+
+    def test_blocks_of_a_slow_server_are_awaited_where_they_stand(self):
+        last = [0.0] * 24 + [0.09 * i for i in range(1, 9)]
+        self.assertPhase(self.phases_of(last, 0.1), 1, 3.2 * SLACK)
+        self.assertPhase(self.made.after(1, 0.001), 31, 0.72 + 3.1 * SLACK)
+        first = [0.09 * min(i, 8) for i in range(1, 33)]
+        self.assertPhase(self.phases_of(first, 0.1), 1, 0.09 + 3.2 * SLACK)
+        self.assertPhase(self.made.after(1, 0.09), 31, 7 * 0.09 + 3.1 * SLACK)
 
 
 class Path:
@@ -140,6 +162,7 @@ class Path:
 
     def __init__(self, test):
         self.now, self.pace, self.tried, self.near = 100.0, 0.0, [], set()
+        self.ahead = 0.0  # seconds that the path brings others' blocks before
         patch = unittest.mock.patch.object(choice.time, "monotonic", lambda: self.now)
         patch.start()
         test.addCleanup(patch.stop)
@@ -148,10 +171,12 @@ class Path:
     def bring(self, blocks, seconds):
         came = []
         for block in blocks:
-            took = 0.0 if block in self.near else self.pace
+            took = 0.0 if block in self.near else self.ahead + self.pace
             if took > seconds + 1e-9:
                 self.now += seconds
+                self.ahead = max(self.ahead - seconds, 0.0)
                 break
+            self.ahead = 0.0
             self.now += took
             seconds -= took
             came.append(block)
@@ -218,6 +243,15 @@ class Prompts(unittest.TestCase):
             self.assertAlmostEqual(seconds, 3.2 * (1 + SLACK))
         self.assertEqual(self.path.tried, [(0, 2)] * 3)  # and were due each time
 
+    def test_what_is_behind_others_is_loaded(self):
+        for ahead in (0.2, 0.4, 1.0):
+            with self.subTest(ahead=ahead):
+                self.path.pace, self.path.ahead = 0.005, ahead
+                estimates = [ahead + 0.005 * (i + 1) for i in range(32)]
+                seconds, came = self.path.prompt(estimates, prefill(0.1))
+                self.assertEqual(came, 32)
+                self.assertLessEqual(seconds, 1.01 * estimates[-1])
+
     def test_a_path_that_is_repaired_is_tried_by_the_next_prompt(self):
         estimates = [(i + 1) / 2 for i in range(32)]
         for real in (0.6, 1.0, 1.4):  # steps take longer in one second than in the next
@@ -263,6 +297,14 @@ class Prompts(unittest.TestCase):
         for last, load in ((0.09, 32), (0.11, 1)):  # beside 0.1 of computing a block
             found = decide(lambda: [None] * 32, fetch, TOKENS, prefill(0.1), Trials(), self.path.now + 1000)
             self.assertEqual(found.load, load)
+
+    def test_a_path_that_is_expected_to_be_dead_is_tried_again(self):
+        estimates = [3600.0 * (i + 1) for i in range(32)]
+        self.path.pace = 3600.0
+        self.path.prompt(estimates, prefill(0.1))
+        self.path.pace = 0.01
+        self.path.now += choice.TRIAL_PAUSE_SECONDS
+        self.assertEqual(self.path.prompt(estimates, prefill(0.1))[1], 32)
 
     def test_one_trial_at_a_time(self):
         trials = Trials()

@@ -88,7 +88,14 @@ class Waited:
         return self.over.wait(None if timeout_ms < 0 else min(timeout_ms / 1000, 0.01))
 
     def result(self):
+        if self.why == "down":  # of its one block
+            raise error_of(PEER_DOWN, "the agent went away")
         return self.made([self.why])
+
+
+def steady(names, load):
+    """Phases of names that are expected one every so many seconds, and computed in 300."""
+    return Phases(names, HOUR, [load * i for i in range(1, names + 1)], 300.0)
 
 
 def names_of(count):
@@ -130,7 +137,7 @@ class Works(unittest.TestCase):
 class Loads(Works):
     def test_what_is_late_is_asked_for_again(self):
         self.volume.script = [(1, DEADLINE), (5, DEADLINE), (2, DEADLINE)]  # of 1, of 7, of 2
-        good = self.load(8, Phases(8, HOUR, 50.0, 300.0))
+        good = self.load(8, steady(8, 50.0))
         self.assertEqual(good, [True] * 8)
         self.assertEqual([names for names, _ in self.volume.asked],
                          [names_of(1), names_of(8)[1:], names_of(8)[6:]])
@@ -141,17 +148,17 @@ class Loads(Works):
 
     def test_what_is_slower_than_computing_is_counted_once(self):
         self.volume.script = [(0, DEADLINE)]
-        self.assertEqual(self.load(8, Phases(8, HOUR, 50.0, 300.0)), [False] * 8)
+        self.assertEqual(self.load(8, steady(8, 50.0)), [False] * 8)
         self.assertEqual(len(self.volume.asked), 1)
         self.assertEqual(self.counts.take(), {("load_misses", "deadline"): 8})
 
     def test_nothing_is_asked_for_behind_a_block_that_is_not_there(self):
         self.volume.script = [(1, 0), (3, ABSENT)]
-        self.assertEqual(self.load(8, Phases(8, HOUR, 50.0, 300.0)), [True] * 4 + [False] * 4)
+        self.assertEqual(self.load(8, steady(8, 50.0)), [True] * 4 + [False] * 4)
         self.assertEqual(len(self.volume.asked), 2)
         self.assertEqual(self.counts.take(), {("loaded_bytes", "pod"): 4 * BYTES, ("load_misses", "absent"): 4})
         self.volume.script = [(0, ABSENT)]
-        self.assertEqual(self.load(8, Phases(8, HOUR, 50.0, 300.0)), [False] * 8)
+        self.assertEqual(self.load(8, steady(8, 50.0)), [False] * 8)
         self.assertEqual(len(self.volume.asked), 3)
         self.assertEqual(self.counts.take(), {("load_misses", "absent"): 1, ("load_misses", "deadline"): 7})
 
@@ -161,7 +168,7 @@ class Loads(Works):
 
     def test_threads_share_a_phase(self):
         self.volume.script = [(2, DEADLINE), (16, DEADLINE), (10, DEADLINE)]
-        good = self.load(40, Phases(40, HOUR, 20.0, 300.0), threads=2)
+        good = self.load(40, steady(40, 20.0), threads=2)
         self.assertEqual(good, [True] * 40)
         asked = [names for names, _ in self.volume.asked]
         self.assertEqual(asked[0], names_of(2))
@@ -171,7 +178,7 @@ class Loads(Works):
     def test_a_mistake_ends_a_load(self):
         self.volume.script = [(0, "broken")]
         with self.assertLogs("nobody", "ERROR"):
-            self.assertEqual(self.load(8, Phases(8, HOUR, 50.0, 300.0)), [False] * 8)
+            self.assertEqual(self.load(8, steady(8, 50.0)), [False] * 8)
         self.assertEqual(len(self.volume.asked), 1)
 
 
@@ -187,7 +194,7 @@ class Loads(Works):
         self.volume.get, self.volume.script = slow, [(1, DEADLINE)]
         self.made = self.movers()
         self.made.load(self.volume, names_of(8), [bytearray(BYTES) for _ in range(8)],
-                       Phases(8, HOUR, 50.0, 300.0), told.append)
+                       steady(8, 50.0), told.append)
         self.assertTrue(asked.wait(60))
         self.made._loads.shutdown(wait=False)  # as close() does, which waits
         go_on.set()
@@ -327,7 +334,7 @@ class Choices(Works):
         self.volume.loads = [0.0, 1.0, 1.0, 2.0, 9000.0, 9001.0, 9002.0, 9003.0]
         self.volume.script = [0, DEADLINE]  # of two ranks
         chosen = self.choose(8, 2, self.prefill())
-        self.assertEqual(chosen, Choice(2, 2.0, 600.0))
+        self.assertEqual(chosen, Choice(2, (1.0, 2.0), 600.0))
         tried = self.volume.tried  # 9003 s are more than computing, so the first block alone
         self.assertEqual([names for names, *_ in tried], [[name] for name in names_of(8)[4:6]])
         self.assertEqual({(ms, prestage) for _, ms, prestage, _ in tried}, {(600000, False)})
@@ -364,6 +371,13 @@ class Choices(Works):
         self.volume.loads = [None] * 8
         self.assertEqual(self.choose(8, 1, self.prefill()).load, 0)
 
+    def test_an_agent_that_goes_away_during_a_trial(self):
+        self.volume.loads = [0.0] * 3 + [None] * 5
+        self.volume.script = ["down", 0]
+        with self.assertNoLogs("nobody", "ERROR"):
+            self.assertEqual(self.match(8, 1, self.prefill()), (Choice(3, (0.0,) * 3, 900.0), 8))
+        self.assertEqual(self.counts.take(), {("choices", "load"): 3, ("choices", "compute"): 5})
+
     def test_an_agent_that_is_away(self):
         self.volume.script = [DEADLINE]
         self.assertEqual(self.match(8, 1, self.prefill()), (Choice(0), 0))
@@ -375,7 +389,7 @@ class Choices(Works):
 
     def test_what_is_not_there_is_not_chosen(self):
         self.volume.loads = [0.0, 1.0, 1.0]  # of two ranks: the second block is not whole
-        self.assertEqual(self.match(8, 2, self.prefill()), (Choice(1, 1.0, 300.0), 1))
+        self.assertEqual(self.match(8, 2, self.prefill()), (Choice(1, (1.0,), 300.0), 1))
         self.assertEqual(self.volume.holes, [names_of(3)[2:]])  # why it is not there is asked of the first one alone
         self.assertEqual(self.counts.take(), {("choices", "load"): 1, ("choices", "compute"): 0,
                                               ("lookup_misses", "absent"): 3})

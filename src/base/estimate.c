@@ -60,16 +60,17 @@ static double idle_ns(const struct estimate *estimate, double bytes)
     return ns < least ? least : ns;
 }
 
-/* For how long the server has worked at what comes next. */
+/* For how long the server has worked at what comes next, as far as that was to take so long. */
 static uint64_t under_way_ns(const struct estimate *estimate, uint64_t now_ns)
 {
+    double in_flight_bytes = (double)estimate->in_flight_bytes;
+
     if (estimate->in_flight == 0)
         return 0;
     if (estimate->came_ns == 0)
-        return now_ns - estimate->busy_ns;
-    return u64_min(now_ns - estimate->came_ns,
-                   bounded_ns((double)estimate->in_flight_bytes * known_pace(estimate) /
-                              (double)estimate->in_flight));
+        return u64_min(now_ns - estimate->busy_ns, bounded_ns(idle_ns(estimate, in_flight_bytes)));
+    return u64_min(now_ns - estimate->came_ns, bounded_ns(in_flight_bytes * known_pace(estimate) /
+                                                          (double)estimate->in_flight));
 }
 
 uint64_t estimate_ns(const struct estimate *estimate, uint64_t bytes, uint64_t now_ns)

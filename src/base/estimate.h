@@ -6,7 +6,8 @@
  * Model. Values leave a server one after the other, at a rate. A load that finds the server idle
  * takes first_ns, of which a part is latency. So the time until the last of some bytes has come is
  *   server idle:                 first_ns + (bytes - first_bytes) / rate
- *   busy, nothing has come yet:  the same, less the time since it became busy
+ *   busy, nothing has come yet:  the same, less the time since it became busy, as far as what is
+ *                                in flight takes that
  *   busy, values come:           (bytes in flight + bytes) / rate, less the time since the last one
  *                                came, as far as the next one takes that
  * first_ns and first_bytes are averages over loads that were alone. Until one was, the first of

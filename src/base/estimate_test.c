@@ -204,6 +204,23 @@ static void what_is_under_way_takes_less(void **state)
     assert_true(estimate_ns(&server.estimate, 0, server.now_ns) > 2 * MS);
 }
 
+/* What does not come takes no time off what is not asked for yet. */
+static void what_is_overdue_makes_nothing_fast(void **state)
+{
+    struct server server;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)1000 * 1000 * 1000, 0);
+    batch(&server, 1, MIB);
+    batch(&server, 16, MIB);
+    server.bytes_per_s /= 1000;
+    for (uint32_t i = 0; i < 16; i++)
+        ask(&server, i, MIB, ESTIMATE_CAME);
+    server.now_ns += S;
+    assert_true(estimate_ns(&server.estimate, 32 * MIB, server.now_ns) > 30 * MS);
+    assert_true(estimate_ns(&server.estimate, 0, server.now_ns) == 0);
+}
+
 /* A load behind others is expected when those have come, whether latency or bandwidth is short. */
 static void windows_are_learnt(void **state)
 {
@@ -690,6 +707,7 @@ int main(void)
         cmocka_unit_test(nothing_is_known_at_first),
         cmocka_unit_test(batches_are_learnt),
         cmocka_unit_test(what_is_under_way_takes_less),
+        cmocka_unit_test(what_is_overdue_makes_nothing_fast),
         cmocka_unit_test(windows_are_learnt),
         cmocka_unit_test(groups_are_judged_as_a_whole),
         cmocka_unit_test(groups_that_miss_are_left_out),

@@ -49,6 +49,8 @@ FLOOR_SECONDS = 0.025
 TRIAL_SECONDS = 0.005
 #: Blocks of a trial, at least: one alone would teach the agent no rate, only its latency.
 TRIAL_BLOCKS = 2
+#: Seconds without a trial for what a path is expected to take, at most: what is expected may be wrong.
+TRIAL_PAUSE_SECONDS = 60.0
 
 #: Steps that are averaged, of each size.
 _MEMORY = 8
@@ -140,21 +142,22 @@ class Phases:
     Life cycle: begin -> [after -> Phase] -> after -> None: it is over, and what has not come is computed.
     """
 
-    def __init__(self, names: int, limit: float, load: float = 0.0,
+    def __init__(self, names: int, limit: float, loads: Sequence[float] = (),
                  compute: float | None = None) -> None:
-        """limit: seconds for all of it; load, compute: seconds that a name is expected to take, None: not
-        known, so the whole limit is its deadline."""
-        self._left, self._limit = names, limit
-        self._load, self._compute = load, compute
+        """limit: seconds for all of it; loads[i]: expected seconds to have the first i + 1 names, as many as are known;
+        compute: seconds that a name takes to compute, None: not known, so the whole limit is its deadline."""
+        self._names, self._left, self._limit = names, names, limit
+        self._loads, self._compute = loads, compute
         self._asked = 0  # names of the phase that is outstanding
 
     def begin(self) -> Phase:
         """The first phase, once."""
         if self._compute is None:
             return self._ask(self._left, self._limit)
-        share, slower = self._slack(self._compute), max(self._compute, self._load)
-        names = self._left if self._load * self._left <= share else max(1, int(share / slower))
-        return self._ask(names, names * self._load + share)
+        share, whole = self._slack(self._compute), self._expected(self._left)
+        slower = max(self._compute, whole / self._left)
+        names = self._left if whole <= share else max(1, int(share / slower))
+        return self._ask(names, self._expected(names) + share)
 
     def after(self, came: int, seconds: float) -> Phase | None:
         """The next phase; came: how many names the last one brought in so many seconds."""
@@ -165,11 +168,25 @@ class Phases:
         if came == 0:
             return None
         pace = seconds / came
-        if came == self._asked:  # in time: what a few blocks took beyond that may be their latency
-            pace = min(max(pace, self._load), self._compute)
+        if came == self._asked:  # in time: what they took beyond the pace of the others may have been expected, or latency
+            pace = min(self._pace(came, seconds), self._compute)
         if pace > self._compute:
             return None
         return self._ask(self._left, self._left * pace + self._slack(self._compute))
+
+    def _expected(self, names: int) -> float:
+        """Seconds to have the first so many."""
+        known = min(names, len(self._loads))
+        return self._loads[known - 1] / known * names if known else 0.0
+
+    def _pace(self, came: int, seconds: float) -> float:
+        """Seconds a name of what is left, at least what was expected of it: by what the last ones took, as much longer
+        as these took longer than expected at most."""
+        last = self._expected(self._names - self._left)
+        rest = (self._expected(self._names) - last) / self._left
+        expected = last - self._expected(self._names - self._left - came)
+        pace = seconds / came
+        return max(rest, min(pace, rest * seconds / expected) if expected > 0 else pace)
 
     def _slack(self, compute: float) -> float:
         """Not less than a name takes to compute, else one of few could not show that it is faster."""
@@ -185,17 +202,22 @@ class Choice(NamedTuple):
 
     #: Blocks that are loaded, from its first one on.
     load: int
-    #: Seconds that they are expected to take.
-    seconds: float = 0.0
+    #: Expected seconds to have the first one, the first two, and so on; empty: not known.
+    loads: tuple[float, ...] = ()
     #: Seconds that computing them would take; None: not known.
     computing: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """That they are expected to take."""
+        return self.loads[-1] if self.loads else 0.0
 
     def phases(self, blocks: int, ranks: int, limit: float) -> Phases:
         """Of a load of so many of the blocks, which have a name for each rank; limit: seconds for all."""
         if self.computing is None:
             return Phases(blocks * ranks, limit)
-        names = self.load * ranks
-        return Phases(blocks * ranks, limit, self.seconds / names, self.computing / names)
+        return Phases(blocks * ranks, limit, [load for load in self.loads for _ in range(ranks)],
+                      self.computing / (self.load * ranks))
 
 
 def choose(loads: Sequence[float | None], block_tokens: int, prefill: Prefill) -> Choice:
@@ -206,24 +228,25 @@ def choose(loads: Sequence[float | None], block_tokens: int, prefill: Prefill) -
 
     if not loads or prefill.seconds(1) is None:
         return Choice(len(loads))
-    best, expected, best_seconds, known = 0, 0.0, computing(len(loads)), 0.0
+    best, best_seconds, known = 0, computing(len(loads)), []
     for i, load in enumerate(loads, 1):
         if load is None:
             break
-        known = max(known, load)
-        whole = known + computing(len(loads) - i)
+        known.append(max(load, known[-1] if known else 0.0))
+        whole = known[-1] + computing(len(loads) - i)
         if whole <= best_seconds:
-            best, expected, best_seconds = i, known, whole
-    return Choice(best, expected, computing(best))
+            best, best_seconds = i, whole
+    return Choice(best, tuple(known[:best]), computing(best))
 
 
 class Trials:
     """When blocks are tried that are expected to be slow. Any thread.
 
     One trial at a time, and none while something of the last one is outstanding. After one in vain there
-    is none until trials take no more than half of what the path can bring: a question behind them would be
-    late. One takes SLACK of the time of its prompt. Where it takes more, because TRIAL_SECONDS is more, or twice as
-    much, because this process waits for a core, there is none until that is SLACK of the time.
+    is none until trials take no more than half of what the path can bring, else a question behind them would be
+    late, or for TRIAL_PAUSE_SECONDS. One takes SLACK of the time of its prompt. Where it takes more, because
+    TRIAL_SECONDS is more, or twice as much, because this process waits for a core, there is none until that is SLACK
+    of the time.
     """
 
     def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
@@ -278,11 +301,12 @@ def decide(estimate: Callable[[], Sequence[float | None]],
         loading = _pace(came, last, blocks, took) * left if came else computing
         is_faster = came > 0 and (left == 0 or loading < computing / rest * left)
         is_long = max(seconds, took / 2) > SLACK * computing
-        pause = max(took / SLACK if is_long else 0.0, 2 * expected)
+        pause = max(took / SLACK if is_long else 0.0, min(2 * expected, TRIAL_PAUSE_SECONDS))
         trials.end(0.0 if is_faster else max(pause - took, 0.0))
-    load = len(loads) if is_faster else choice.load + came
-    return Choice(load, choice.seconds + (loading if is_faster else 0.0),
-                  prefill.seconds(load * block_tokens) if load else 0.0)
+    known = choice.loads + came * (choice.seconds,)
+    if is_faster:
+        known += tuple(choice.seconds + loading * i / left for i in range(1, left + 1))
+    return Choice(len(known), known, prefill.seconds(len(known) * block_tokens) if known else 0.0)
 
 
 def _pace(came: int, last: float, tried: int, took: float) -> float:

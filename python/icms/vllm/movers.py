@@ -228,11 +228,14 @@ class Movers:
                         prestage=False))
             except Error:
                 pass  # too many requests, or no agent: what was begun is tried
-            while late and late[0].wait(left_ms(end)) and late[0].result().ok:
-                late.pop(0)
-                came += 1
-                if came % ranks == 0:
-                    last = time.monotonic()
+            try:
+                while late and late[0].wait(left_ms(end)) and late[0].result().ok:
+                    late.pop(0)
+                    came += 1
+                    if came % ranks == 0:
+                        last = time.monotonic()
+            except Error:
+                pass  # no agent any more
             return came // ranks, last - begun
 
         return fetch
