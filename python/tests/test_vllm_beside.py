@@ -161,7 +161,7 @@ class Copies(unittest.TestCase):
         self.open()
         self.fill(5, b"abcdef")
         seen = []
-        self.beside.load(1, [(2, 5)], False)
+        self.beside.load(1, [(2, 5)])
         self.compute(lambda: seen.extend(page[2].get() for page in self.pages))
         self.gpu.run(self.gpu.model)
         self.assertEqual((seen, self.beside.done()), ([], set()))
@@ -174,7 +174,7 @@ class Copies(unittest.TestCase):
         self.fill(0, b"abcdef")
         before = []
         self.compute(lambda: before.append(self.pages[0][1].get()))
-        self.beside.load(1, [(1, 0)], False)
+        self.beside.load(1, [(1, 0)])
         self.gpu.run(self.loads)
         self.gpu.run()
         self.assertEqual((before, self.pages[0][1].get()), ([b"\0\0"], b"ab"))
@@ -183,7 +183,7 @@ class Copies(unittest.TestCase):
         self.open(by_layer=True)
         self.fill(5, b"abcdef")
         seen = []
-        self.beside.load(1, [(2, 5)], False)
+        self.beside.load(1, [(2, 5)])
         for layer in range(LAYERS):
             self.beside.wait_for_layer(layer)
             self.compute(lambda layer=layer: seen.append(self.pages[layer][2].get()))
@@ -201,7 +201,7 @@ class Copies(unittest.TestCase):
         self.open(by_layer=True)
         self.fill(5, b"abcdef")
         seen = []
-        self.beside.load(1, [(2, 5)], False)
+        self.beside.load(1, [(2, 5)])
         self.beside.store(1, [])
         self.compute(lambda: seen.append(self.pages[2][2].get()))
         self.gpu.run(self.gpu.model)
@@ -212,10 +212,10 @@ class Copies(unittest.TestCase):
     def test_the_next_step_goes_on_beside_a_store(self):
         self.open()
         self.compute(lambda: self.pages[0][3].put(b"xy"))
-        self.beside.load(1, [], False)
+        self.beside.load(1, [])
         self.beside.store(1, [(3, 7)])
         seen = []
-        self.beside.load(2, [], False)
+        self.beside.load(2, [])
         self.compute(lambda: seen.append("step 2"))
         self.gpu.run(self.stores)
         self.gpu.run(self.gpu.model)
@@ -227,7 +227,7 @@ class Copies(unittest.TestCase):
         self.open()
         self.compute(lambda: self.pages[0][3].put(b"xy"))
         self.beside.store(1, [(3, 7)])
-        self.beside.load(2, [], True)
+        self.beside.wait_for_stores()
         self.compute(lambda: self.pages[0][3].put(b"!!"))
         self.gpu.run(self.gpu.model)
         self.gpu.run()
@@ -252,7 +252,10 @@ class Copies(unittest.TestCase):
                     if slots:
                         stores.append((block, slots.pop()))
                     wanted[number, block] = (data, any(block == one for one, _ in loads))
-                self.beside.load(number, loads, behind)
+                if behind:
+                    self.beside.wait_for_stores()
+                if loads:
+                    self.beside.load(number, loads)
                 for layer in range(LAYERS):
                     self.beside.wait_for_layer(layer)
                     for block in used:
@@ -264,11 +267,16 @@ class Copies(unittest.TestCase):
                                 key, row.get()))
                         else:
                             self.compute(lambda row=row, part=part: row.put(part))
+                if not loads:
+                    self.beside.load(number, loads)  # as vLLM does then
+                outstanding[number] = (loads, stores)
+                if seed % 3 == 0:  # a drafting runner asks before it saves
+                    self.gpu.run(self.loads, self.gpu.model)
+                    self.reported(outstanding, storing, slots, wanted, number)
                 self.beside.store(number, stores)
                 free += used  # the requests have finished
                 random.shuffle(free)
                 storing[number] = {block for block, _ in stores}
-                outstanding[number] = (loads, stores)
                 for _ in range(random.randint(0, 40)):
                     self.gpu.step(random.choice(self.gpu.streams))
                 self.reported(outstanding, storing, slots, wanted)
@@ -280,8 +288,8 @@ class Copies(unittest.TestCase):
                 data, _ = wanted[number, block]
                 self.assertEqual(part, data[layer * WIDTH:(layer + 1) * WIDTH], seed)
 
-    def reported(self, outstanding, storing, slots, wanted):
-        for number in self.beside.done():
+    def reported(self, outstanding, storing, slots, wanted, begun=0):
+        for number in self.beside.done(begun):
             loads, stores = outstanding.pop(number)
             del storing[number]
             for block, slot in stores:
@@ -300,7 +308,7 @@ class Copies(unittest.TestCase):
             self.fill(5, b"abcdef")
             worker = _Worker(None, 0, False)
             worker._beside = self.beside
-            self.beside.load(1, [(2, 5)], False)
+            self.beside.load(1, [(2, 5)])
             self.compute(lambda: self.assertEqual(self.gpu.unpinned, []))
             worker.close()
             self.assertEqual(self.pages[0][2].get(), b"ab")
@@ -324,12 +332,45 @@ class Copies(unittest.TestCase):
         self.assertEqual(len(self.gpu.pinned), 2)
         worker.wait_for_layer("like the third")
         worker.wait_for_layer("unknown")
+        self.gpu.run()
+        self.assertEqual(worker.take_copied(), {})  # a drafting runner asks before it saves
         worker.copy(Step(2), [(2, [1, 6])], load=False)
         self.assertEqual(worker.take_copied(), {})
         self.gpu.run()
         self.assertEqual(self.host[6].get(), b"abcdef")
         self.assertEqual(worker.take_copied(), {2: 1})
         self.assertEqual(worker.take_copied(), {})
+
+    def test_a_worker_without_a_gpu_reports_a_step_once(self):
+        worker = _Worker(None, 0, False)
+        worker._pages = [types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"))]
+        worker._map = worker._copy_now = lambda *arguments: None
+        worker.copy(Step(1), [(2, [5])], load=True)
+        self.assertEqual(worker.take_copied(), {})  # a drafting runner asks before it saves
+        worker.copy(Step(1), [(3, [6])], load=False)
+        self.assertEqual(worker.take_copied(), {1: 1})
+        self.assertEqual(worker.take_copied(), {})
+
+    def test_blocks_are_stored_before_a_runner_writes_to_them(self):
+        """vLLM's runners begin the loads of a step that has none behind the model."""
+        self.open()
+        connector = IcmsConnector.__new__(IcmsConnector)
+        connector._worker = worker = _Worker(None, 0, False)
+        worker._beside = self.beside
+        worker._pages = self.pages
+        self.compute(lambda: self.pages[0][3].put(b"xy"))
+        worker.copy(Step(1), [(3, [7])], load=False)
+        for number, behind, seen in ((2, False, b"!!"), (3, True, b"xy")):
+            with self.subTest(behind):
+                connector.handle_preemptions(Step(number, behind=behind))
+                self.compute(lambda: self.pages[0][3].put(b"!!"))
+                worker.copy(Step(number), [], load=True)
+                worker.copy(Step(number), [], load=False)
+                self.gpu.run(self.gpu.model)
+                self.gpu.run()
+                self.assertEqual(self.host[7].get()[:2], seen)
+                self.compute(lambda: self.pages[0][3].put(b"xy"))
+                worker.copy(Step(number + 10), [(3, [7])], load=False)
 
     def test_full_graphs_are_kept_off_layers(self):
         for extra, piecewise in (({}, False), ({"by_layer": True}, True)):

@@ -403,6 +403,18 @@ class Steps(unittest.TestCase):
             self.prefill.step_ended()
         self.assertAlmostEqual(self.prefill.seconds(1000), 0.1)
 
+    def test_steps_that_compute_nothing_end_too(self):
+        for empty in range(1, 4):  # before a prefill, as while a question is unanswered
+            for _ in range(empty):
+                self.prefill.step_begun([])
+            self.prefill.step_begun([1000])
+            for _ in range(empty):
+                self.now += 0.001
+                self.prefill.step_ended()
+            self.now += 0.1
+            self.prefill.step_ended()
+            self.assertAlmostEqual(self.prefill.seconds(1000), 0.1)
+
     def test_steps_without_an_end_are_forgotten(self):
         for _ in range(1000):
             self.prefill.step_begun([1000])

@@ -241,7 +241,7 @@ class Identities(unittest.TestCase):
             pool = types.SimpleNamespace(num_gpu_blocks=9, get_num_free_blocks=lambda: self.free)
             for bound, self.free, is_shared in ((None, 8, False), (pool, 7, False), (pool, 8, True)):
                 self.engine.pool = bound
-                self.engine.stepped({})
+                self.engine.stepped({"a": 1})
                 self.engine.reset()
                 self.assertEqual(identity.space.space == b"", is_shared)
                 self.core.collective_rpc("reload_weights")
@@ -256,7 +256,7 @@ class Identities(unittest.TestCase):
                                                          get_num_free_blocks=lambda: 8)
                 identity = self.identity(weights="files")
                 for begin in (lambda: None, lambda: self.core.collective_rpc("reload_weights")):
-                    self.engine.stepped({})
+                    self.engine.stepped({"a": 1})
                     begin()
                     self.engine.reset()
                     self.core.collective_rpc("reload_weights")  # an image's output is still there
@@ -265,7 +265,7 @@ class Identities(unittest.TestCase):
                     self.assertEqual(identity.space.space == b"", not has_encoder)
                     self.core.reset_encoder_cache()
                     self.assertEqual(identity.space.space, b"")
-                self.engine.stepped({})
+                self.engine.stepped({"a": 1})
                 self.engine.reset()  # of caches alone: the weights are those of before
                 self.assertEqual(identity.space.space, b"")
 

@@ -758,8 +758,12 @@ class Tiers(unittest.TestCase):
         connector.set_xfer_handshake_metadata_pp_aware({(0, 0): Facts("a machine")})
         wait_for(lambda: link.up)
         before = link.schemes[0].fingerprint
-        connector.build_connector_meta(types.SimpleNamespace(total_num_scheduled_tokens=3,
-                                                             num_scheduled_tokens={"a": 3}))
+        prefill = connector._engine.prefill
+        for scheduled in ({}, {}, {"a": 3}):  # ahead of their ends
+            connector.build_connector_meta(types.SimpleNamespace(num_scheduled_tokens=scheduled))
+        for is_known in (False, False, True):
+            connector.get_kv_connector_stats()
+            self.assertEqual(prefill.seconds(1) is not None, is_known)
         self.assertTrue(connector.reset_cache())
         self.assertFalse(link.up and link.schemes[0].fingerprint == before)
         wait_for(lambda: link.up)
@@ -767,7 +771,7 @@ class Tiers(unittest.TestCase):
         pool = object()
         connector.bind_gpu_block_pool(pool)
         self.assertIs(connector._engine.pool, pool)
-        self.assertEqual(connector.asked, ["step", "reset", "pool"])
+        self.assertEqual(connector.asked, 3 * ["step"] + 3 * ["stats"] + ["reset", "pool"])
         before = agent_hints(self.shared)
         connector.on_new_request(types.SimpleNamespace(request_id="r", chunks={
             name: (i + 1) * TOKENS for i, name in enumerate(chunks(self.prompt))}))

@@ -128,8 +128,8 @@ class OffloadingConnector:
     def build_connector_meta(self, output):
         self.asked.append("step")
 
-    def update_connector_output(self, output):
-        self.asked.append("output")
+    def get_kv_connector_stats(self):
+        self.asked.append("stats")
 
     def bind_gpu_block_pool(self, pool):
         self.asked.append("pool")

@@ -8,7 +8,7 @@ order is made by events.
     load   behind what the model's stream has, a layer after the other, an event behind each; the model
            waits for all of them at once (`load`), or for each before its layer (`wait_for_layer`)
     store  behind the model's step; the next step goes on meanwhile, unless it writes to blocks that
-           are being stored: then (`behind`) it waits for them first
+           are being stored: then it waits for them first (`wait_for_stores`)
     over   when its events have happened (`done`); until then its slots belong to it
 """
 from __future__ import annotations
@@ -45,15 +45,16 @@ class Beside:
                         "GPU and the host hold up the engine; raise the limit of locked memory, or "
                         "make host_bytes smaller", host.numel() >> 20, code)
 
-    def load(self, number: int, pairs: Sequence[tuple[int, int]], behind: bool) -> None:
-        """Begins to load blocks from slots for a step. behind: it writes to blocks that may be stored
-        still."""
-        model = torch.cuda.current_stream(self._device)
-        if behind and self._stored is not None:
-            model.wait_event(self._stored)
+    def wait_for_stores(self) -> None:
+        """What the model does from now on is behind all stores that have begun."""
+        if self._stored is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._stored)
+
+    def load(self, number: int, pairs: Sequence[tuple[int, int]]) -> None:
+        """Begins to load blocks from slots for a step."""
         if not pairs:
             return
-        self._loads.wait_stream(model)
+        self._loads.wait_stream(torch.cuda.current_stream(self._device))
         event = None
         with torch.cuda.stream(self._loads):
             for layer, (page, room) in enumerate(self._rooms):
@@ -85,9 +86,10 @@ class Beside:
             self._stored.record(self._stores)
         self._under_way.append((number, self._stored))
 
-    def done(self) -> set[int]:
-        """The steps whose copies have all ended since the last call."""
-        left = [(number, event) for number, event in self._under_way if not event.query()]
+    def done(self, begun: int = 0) -> set[int]:
+        """The steps whose copies have all ended since the last call. begun: of this one more copies come."""
+        left = [(number, event) for number, event in self._under_way
+                if number == begun or not event.query()]
         ended = {number for number, _ in self._under_way} - {number for number, _ in left}
         self._under_way = left
         return ended

@@ -94,11 +94,9 @@ class Prefill:
     # ---- steps of a scheduler, which may begin one before the last one has ended
 
     def step_begun(self, scheduled: Sequence[int]) -> None:
-        """A step is scheduled, with so many tokens of each request."""
-        tokens = sum(scheduled)
-        if tokens > 0:
-            is_prefill = max(scheduled) > 1
-            self._begun.append((time.monotonic(), tokens if is_prefill else 0))
+        """A step is scheduled, with so many tokens of each request, or with none; `step_ended` follows."""
+        is_prefill = max(scheduled, default=0) > 1
+        self._begun.append((time.monotonic(), sum(scheduled) if is_prefill else 0))
 
     def step_ended(self) -> None:
         """The oldest step that is outstanding has ended."""

@@ -18,7 +18,8 @@ serves tensor parallelism within one machine.
 Life cycle of a block that is stored: full -> a slot -> copied from wait_for_save on -> all ranks said
 that it is over -> put -> slot free. Of one that is loaded: see `matching`, then a slot's copy from
 start_load_kv on -> all ranks said so -> slot free. Where a step writes to blocks that a step before it
-stores, it says so (`Step.behind`), and they are stored first.
+stores, it says so (`Step.behind`), and they are stored first: vLLM's runners call handle_preemptions before
+they write to anything, and start_load_kv of a step that loads nothing only behind the model.
 """
 from __future__ import annotations
 
@@ -322,6 +323,8 @@ class _Scheduler:
     def copied(self, done: Copied) -> None:
         """Workers have done steps."""
         for number, workers in done.steps.items():
+            if number not in self._steps:
+                continue  # nobody waits for it
             loading, puts, missing = self._steps[number]
             if missing > workers:
                 self._steps[number] = (loading, puts, missing - workers)
@@ -383,7 +386,8 @@ class _Worker:
         self._layers: dict[str, int] = {}  # name of a layer: its page
         self._beside: Beside | None = None  # once there is something to copy, on a GPU
         self._host: torch.Tensor | None = None  # (slot, byte)
-        self.copied: dict[int, int] = {}
+        self._step = 0  # that has begun, and is not saved: the runner may ask what is copied before that
+        self._copied: set[int] = set()
 
     def register(self, caches: dict[str, torch.Tensor]) -> None:
         group = self._config.kv_cache_groups[0]
@@ -408,13 +412,19 @@ class _Worker:
         pairs = [(block, by_rank[self._rank]) for block, by_rank in blocks_slots]
         if pairs and self._beside is None and self._pages[0].device.type == "cuda":
             self._beside = Beside(self._pages, self._map(step), self._by_layer, logger)
+        self._step = step.number if load else 0
         if self._beside is not None and load:
-            self._beside.load(step.number, pairs, step.behind)
+            self._beside.load(step.number, pairs)
         elif self._beside is not None:
             self._beside.store(step.number, pairs)
         elif pairs:
             self._copy_now(self._map(step), pairs, load)
-            self.copied[step.number] = 1
+            self._copied.add(step.number)
+
+    def wait_for_stores(self) -> None:
+        """The engine is about to write to blocks that may be stored still."""
+        if self._beside is not None:
+            self._beside.wait_for_stores()
 
     def wait_for_layer(self, name: str) -> None:
         """The layer is about to be computed."""
@@ -424,9 +434,10 @@ class _Worker:
     def take_copied(self) -> dict[int, int]:
         """{step: 1} of those that have been copied since."""
         if self._beside is not None:
-            self.copied.update(dict.fromkeys(self._beside.done(), 1))
-        copied, self.copied = self.copied, {}
-        return copied
+            self._copied |= self._beside.done(self._step)
+        copied = self._copied - {self._step}
+        self._copied -= copied
+        return dict.fromkeys(copied, 1)
 
     def close(self) -> None:
         """Lets go of the memory of the host."""
@@ -536,13 +547,11 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         assert self._scheduler is not None and self._engine is not None
-        if scheduler_output.total_num_scheduled_tokens:
-            self._engine.stepped(scheduler_output.num_scheduled_tokens)
+        self._engine.stepped(scheduler_output.num_scheduled_tokens)
         return self._scheduler.step(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:
-        assert self._scheduler is not None and self._engine is not None
-        self._engine.prefill.step_ended()
+        assert self._scheduler is not None
         done = connector_output.kv_connector_worker_meta
         if isinstance(done, Copied):
             self._scheduler.copied(done)
@@ -584,6 +593,11 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
     def get_handshake_metadata(self) -> Facts | None:
         return self._facts.of(self) if self._facts else None
 
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        assert self._worker is not None and isinstance(kv_connector_metadata, Step)
+        if kv_connector_metadata.behind:
+            self._worker.wait_for_stores()
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         step = self._get_connector_metadata()
         assert self._worker is not None and isinstance(step, Step)
@@ -610,7 +624,12 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- metrics
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        return self._scheduler.stats() if self._scheduler is not None else None
+        """In the scheduler's process called once for each step that has ended."""
+        if self._scheduler is None:
+            return None
+        assert self._engine is not None
+        self._engine.prefill.step_ended()
+        return self._scheduler.stats()
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:

@@ -166,11 +166,13 @@ class Engine:
                          "attention back end its workers chose: set --attention-backend")
 
     def stepped(self, scheduled: Mapping[str, int]) -> None:
-        """The engine computes KV in this step: so many tokens of each request."""
-        for identity in self.identities:
-            identity.space.stepped()
+        """A step begins that computes so many tokens of each request; none: it has nothing to compute, and ends as
+        others do."""
         self.prefill.step_begun(list(scheduled.values()))
-        self.waiting.stepped(scheduled)
+        if scheduled:
+            for identity in self.identities:
+                identity.space.stepped()
+            self.waiting.stepped(scheduled)
 
     def reset(self) -> None:
         """vLLM resets its caches. It keeps those of the GPU while a block is in use: another connector

@@ -60,14 +60,16 @@ class IcmsOffloadingConnector(OffloadingConnector):
             self._engine.pool = gpu_block_pool
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        if self._engine is not None and scheduler_output.total_num_scheduled_tokens:
+        if self._engine is not None:
             self._engine.stepped(scheduler_output.num_scheduled_tokens)
         return super().build_connector_meta(scheduler_output)
 
-    def update_connector_output(self, connector_output: Any) -> None:
+    def get_kv_connector_stats(self) -> Any:
+        """In the scheduler's process called once for each step that has ended; update_connector_output is not, when
+        one without tokens brought nothing."""
         if self._engine is not None:
             self._engine.prefill.step_ended()
-        super().update_connector_output(connector_output)
+        return super().get_kv_connector_stats()
 
     def reset_cache(self) -> bool | None:
         done: bool | None = super().reset_cache()  # ends all jobs first, under the keys of before
