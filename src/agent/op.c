@@ -669,6 +669,8 @@ static void op_reason_settle(struct agent_op *op)
         op->reason = ICMS_MISS_ENCLOSURE_DOWN;
     else if (op->search.owner_lacks)
         op->reason = ICMS_MISS_NO_VOLUME;
+    else if (agent_tier_has(op->shard, &op->key)) /* which had its time, or no buffer */
+        op->reason = ICMS_MISS_DEADLINE;
 }
 
 struct agent_op *agent_op_writer(struct agent_shard *shard, const struct key *key)

@@ -484,6 +484,7 @@ static void hint_written(struct agent_tier_copy *copy, icms_err err)
 static void hint_write(struct agent_hint *hint, uint32_t slot)
 {
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
+    bool is_charged = hint->state != HINT_QUEUED; /* for its load */
     icms_err err = ICMS_OK;
 
     if (hint->asked_ns != 0 && hint->pin_ns == 0) {
@@ -503,6 +504,9 @@ static void hint_write(struct agent_hint *hint, uint32_t slot)
         hint_enter_slot(hint, slot);
         prestage->drive_writes++;
         prestage->copied_bytes += hint->brought_bytes;
+        if (!is_charged)
+            line_charge(&prestage->lines[ICMS_TIER_LOCAL], hint->share->number,
+                        hint->brought_bytes);
         loop_timer_start(prestage->reactor->loop, &hint->timer,
                          hint_until_ns(hint) + AGENT_HINT_GRACE_NS);
     } else if (err != ICMS_BUSY) {

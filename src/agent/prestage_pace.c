@@ -18,7 +18,7 @@
  * good as lost, and slows nothing down: it leaves the window. So a server that does not answer, or
  * hardly, holds the hints for others up for that long and not until its loads end; and while it has
  * HINT_OVERDUE_BYTES of such loads, its hints rest. What it can hold is bounded by what is in
- * flight to one server.
+ * flight to one server. Of the buffers of the own drive they have a part.
  */
 #include "agent/agent_int.h"
 #include "agent/prestage_int.h"
@@ -116,6 +116,9 @@ enum hint_credit agent_hint_credit(const struct agent_hint *hint, uint64_t bytes
         return HINT_CREDIT_NONE;
     if (prestage->window_bytes != 0 && prestage->window_bytes + bytes > bytes_max)
         return HINT_CREDIT_NONE;
+    if (shard->agent->tier != NULL && pace == &prestage->paces[HINT_PACE_DRIVE] &&
+        !agent_tier_reads_hint(shard->agent->tier))
+        return HINT_CREDIT_OTHERS;
     if (pace->load_bytes != pace->overdue_bytes && pace->load_bytes + bytes > HINT_SERVER_BYTES)
         return HINT_CREDIT_OTHERS;
     return HINT_CREDIT;

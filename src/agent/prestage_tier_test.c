@@ -27,7 +27,8 @@ static struct agent_rig *rig_of(struct rig_opts opts)
 {
     opts.seed = 11;
     opts.enclosures = 1;
-    opts.slots = SLOTS;
+    if (opts.slots == 0)
+        opts.slots = SLOTS;
     if (opts.own_drive_bytes == 0)
         opts.own_drive_bytes = DRIVE;
     return rig_new(&opts);
@@ -201,6 +202,76 @@ static void blocks_in_memory_are_copied_a_few_in_a_turn(void **state)
     rig_run(rig, 20000 * MS);
     assert_int_equal(drive_of(rig)->prestaged, COUNT);
     assert_int_equal(rig->fake[0]->by_class[IO_CLASS_PRESTAGE], 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Blocks of the range that are on the drive. */
+static uint32_t on_drive(const struct agent_rig *rig, uint32_t first, uint32_t count)
+{
+    uint32_t there = 0;
+    struct key key;
+
+    for (uint32_t n = first; n < first + count; n++) {
+        rig_key(n, &key);
+        there += agent_tier_has(&rig->agent->reactors[0].shards[KV], &key);
+    }
+    return there;
+}
+
+/* What is in memory is loaded for nobody, and its copies are taken in turns all the same. */
+static void users_take_turns_at_the_drive(void **state)
+{
+    enum { MANY = 100, FEW = 4 };
+    const struct agent_user users[2] = {{.uid = 5, .gid = 5}, {.uid = 6, .gid = 6}};
+    struct agent_rig *rig = rig_of((struct rig_opts){.slots = 128});
+    struct rig_client *client[2];
+    icms_err err;
+
+    for (int i = 0; i < 2; i++) {
+        client[i] = rig_client_as(rig, &users[i], &err);
+        assert_non_null(client[i]);
+    }
+    for (uint32_t n = 1; n <= MANY + FEW; n++) {
+        rig_flash(rig, 0, KV, n, BYTES);
+        assert_true(load(client[0], n) >= 0);
+    }
+    drive_slow(rig, 100);
+    hints(client[0], 1, MANY, 60000 * MS, ICMS_TIER_LOCAL);
+    hints(client[1], MANY + 1, FEW, 60000 * MS, ICMS_TIER_LOCAL);
+    while (on_drive(rig, MANY + 1, FEW) < FEW)
+        assert_true(sim_step(rig->sim));
+    assert_true(on_drive(rig, 1, MANY) <= AGENT_TIER_IOS / 2 + 3 * FEW);
+    for (int i = 0; i < 2; i++)
+        rig_client_free(client[i]);
+    rig_free(rig);
+}
+
+/* Reads for hints have a part of the buffers. */
+static void hints_leave_the_drive_to_loads(void **state)
+{
+    enum { COUNT = 100, MEMORY = 128 };
+    struct agent_rig *rig = rig_of(
+        (struct rig_opts){.slots = MEMORY, .own_drive_bytes = 2 * DRIVE, .own_drive_share = 1});
+    struct rig_client *client = rig_client_new(rig);
+    const struct agent_tier *tier = rig->agent->tier;
+    const struct shm_complete *answer;
+    uint32_t reads, most = 0;
+
+    for (uint32_t n = 1; n <= COUNT + MEMORY; n++) {
+        answer = rig_wait(client, rig_put(client, KV, n, BYTES, SHM_FLAG_ON_FLASH, 2000 * MS));
+        assert_int_equal(answer->status, ICMS_OK);
+    }
+    drive_slow(rig, 100);
+    hints(client, 1, COUNT - 1, 60000 * MS, ICMS_TIER_DRAM);
+    while (rig_hints(rig)->loading > 0 || most == 0) {
+        reads = 0;
+        list_for_each (link, &tier->busy)
+            reads++;
+        most = reads > most ? reads : most;
+        assert_true(sim_step(rig->sim));
+    }
+    assert_in_range(most, 2, AGENT_TIER_IOS / AGENT_TIER_HINTS);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -541,6 +612,8 @@ int main(void)
         cmocka_unit_test(a_hint_brings_a_block_to_the_drive),
         cmocka_unit_test(what_is_there_moves_once),
         cmocka_unit_test(blocks_in_memory_are_copied_a_few_in_a_turn),
+        cmocka_unit_test(users_take_turns_at_the_drive),
+        cmocka_unit_test(hints_leave_the_drive_to_loads),
         cmocka_unit_test(a_hint_for_memory_reads_what_a_hint_brought_to_the_drive),
         cmocka_unit_test(what_nobody_asks_for_is_unused),
         cmocka_unit_test(a_get_does_not_wait_for_the_drive),

@@ -23,11 +23,6 @@
 #include "policy/tier.h"
 #include "wire/sealed.h"
 
-static enum agent_tier_state tier_state(const struct agent_tier *tier)
-{
-    return (enum agent_tier_state)atomic_load_explicit(&tier->state, memory_order_relaxed);
-}
-
 static void tier_state_set(struct agent_tier *tier, enum agent_tier_state state)
 {
     atomic_store_explicit(&tier->state, state, memory_order_relaxed);
@@ -42,74 +37,12 @@ static void tier_text(struct agent_tier *tier, const char *text)
 
 static void tier_down(struct agent_tier *tier, const char *text)
 {
-    if (tier_state(tier) == AGENT_TIER_DOWN)
+    if (agent_tier_health(tier) == AGENT_TIER_DOWN)
         return;
     tier_text(tier, text);
     loop_timer_stop(tier->reactor->loop, &tier->timer);
     tier_state_set(tier, AGENT_TIER_DOWN);
     agent_events_drive_lost(tier->agent);
-}
-
-/* Whether some enclosure can be asked. */
-static bool tier_pod_is_up(const struct agent_tier *tier)
-{
-    return (tier->reactor->view->members & ~agent_reactor_down(tier->reactor)) != 0;
-}
-
-static uint32_t tier_number(const struct agent_tier *tier, const struct agent_shard *shard)
-{
-    return atomic_load_explicit(&tier->numbers[shard->number], memory_order_relaxed);
-}
-
-/* ---- what it has ---------------------------------------------------------------------------- */
-
-/* Whether a record of the key may be there, or come there, apart from what its health is. */
-static bool tier_may_hold(const struct agent_tier *tier, uint32_t volume, const struct key *key)
-{
-    if (volume == AGENT_TIER_NO_NUMBER)
-        return false;
-    if (store_record_now(tier->store, volume, key) != 0) /* also a damaged one */
-        return true;
-    list_for_each (link, &tier->busy) {
-        const struct agent_tier_io *io = container_of(link, struct agent_tier_io, link);
-
-        if (io->is_write && io->volume == volume && key_equal(&io->key, key))
-            return true;
-    }
-    return false;
-}
-
-static bool tier_is_forgetting(const struct agent_tier *tier, uint32_t volume,
-                               const struct key *key)
-{
-    list_for_each (link, &tier->forgets_busy) {
-        const struct agent_tier_forget *forget = container_of(link, struct agent_tier_forget, link);
-
-        if (forget->delete.volume == volume && key_equal(&forget->delete.key, key))
-            return true;
-    }
-    return false;
-}
-
-uint64_t agent_tier_bytes(const struct agent_shard *shard, const struct key *key)
-{
-    const struct agent_tier *tier = shard->agent->tier;
-    uint64_t bytes = 0;
-    uint32_t volume;
-
-    if (tier == NULL || tier_state(tier) == AGENT_TIER_DOWN ||
-        (tier_state(tier) == AGENT_TIER_SLOW && tier_pod_is_up(tier)))
-        return 0;
-    volume = tier_number(tier, shard);
-    if (volume == AGENT_TIER_NO_NUMBER || !store_exists(tier->store, volume, key, &bytes) ||
-        tier_is_forgetting(tier, volume, key))
-        return 0;
-    return bytes;
-}
-
-bool agent_tier_has(const struct agent_shard *shard, const struct key *key)
-{
-    return agent_tier_bytes(shard, key) != 0;
 }
 
 /* ---- buffers -------------------------------------------------------------------------------- */
@@ -122,7 +55,7 @@ static struct agent_tier_io *tier_io_take(struct agent_tier *tier, struct agent_
     list_push(&tier->busy, &io->link);
     io->op = NULL;
     io->shard = shard;
-    io->volume = tier_number(tier, shard);
+    io->volume = agent_tier_number(tier, shard);
     io->key = *key;
     io->copy = NULL;
     io->is_write = false;
@@ -186,7 +119,7 @@ static void tier_probe_done(struct store_probe *probe)
     uint64_t now_ns = reactor_now_ns(tier->reactor);
 
     tier->is_probing = false;
-    if (tier_state(tier) != AGENT_TIER_SLOW)
+    if (agent_tier_health(tier) != AGENT_TIER_SLOW)
         return;
     if (probe->err == ICMS_OK && now_ns - tier->probe_ns < AGENT_TIER_WAIT_NS) {
         tier->late = 0;
@@ -213,7 +146,7 @@ static void tier_probe(struct loop_timer *timer)
 /* A read was not over in its time. */
 static void tier_was_late(struct agent_tier *tier, uint64_t begun_ns)
 {
-    if (agent_reactor_stalled(tier->reactor, begun_ns) || tier_state(tier) != AGENT_TIER_UP)
+    if (agent_reactor_stalled(tier->reactor, begun_ns) || agent_tier_health(tier) != AGENT_TIER_UP)
         return;
     if (++tier->late >= AGENT_TIER_LATE_MAX)
         tier_slow_begins(tier);
@@ -303,7 +236,7 @@ static uint64_t tier_wait_until(const struct agent_tier *tier, const struct agen
 {
     uint64_t now_ns = reactor_now_ns(tier->reactor), part_ns;
 
-    if (!tier_pod_is_up(tier) || op->deadline_ns <= now_ns)
+    if (!agent_tier_is_spare(op->shard, &op->key) || op->deadline_ns <= now_ns)
         return op->deadline_ns;
     part_ns = (op->deadline_ns - now_ns) / AGENT_TIER_SHARE;
     return now_ns + u64_min(part_ns, AGENT_TIER_WAIT_NS);
@@ -346,7 +279,8 @@ static void tier_late(struct loop_timer *timer)
         if (tier_read_left(tier, op))
             return;
         tier_was_late(tier, op->own->begun_ns);
-        if (reactor_now_ns(tier->reactor) < op->deadline_ns && !tier_pod_is_up(tier)) {
+        if (reactor_now_ns(tier->reactor) < op->deadline_ns &&
+            !agent_tier_is_spare(op->shard, &op->key)) {
             loop_timer_start(tier->reactor->loop, timer, op->deadline_ns);
             return;
         }
@@ -393,7 +327,7 @@ static bool tier_ask_load(struct agent_tier *tier, struct agent_op *op)
 {
     if (!agent_tier_has(op->shard, &op->key))
         return false;
-    if (list_empty(&tier->free) && tier_pod_is_up(tier)) {
+    if (list_empty(&tier->free) && agent_tier_is_spare(op->shard, &op->key)) {
         counter_add(&tier->passed, 1);
         return false;
     }
@@ -437,27 +371,28 @@ static void tier_write_done(struct store_write *write)
     struct agent_tier_io *io = container_of(write, struct agent_tier_io, u.write);
     struct agent_tier *tier = io->tier;
     struct agent_op *op = io->op;
+    icms_err err = write->err;
 
     if (io->is_copy) {
-        tier_copied(io, write->err);
+        tier_copied(io, err);
         return;
     }
-    if (op != NULL && write->err == ICMS_OK) {
+    if (op != NULL && err == ICMS_OK) {
         counter_add(&tier->stored, 1);
         counter_add(&tier->stored_bytes, io->bytes);
-    } else if (write->err == ICMS_OK) {
+    } else if (err == ICMS_OK) {
         counter_add(&tier->demoted, 1);
         counter_add(&tier->demoted_bytes, io->bytes);
-    } else if (write->err == ICMS_BUSY) {
+    } else if (err == ICMS_BUSY) {
         counter_add(&tier->refused, 1);
-    } else if (write->err == ICMS_EXISTS) {
+    } else if (err == ICMS_EXISTS) {
         counter_add(&tier->kept, 1);
     } else {
         counter_add(&tier->failed_writes, 1);
     }
-    tier_io_give(io);
+    tier_io_give(io); /* it may be a read now */
     if (op != NULL)
-        tier_answer(op, write->err, ICMS_MISS_NONE);
+        tier_answer(op, err, ICMS_MISS_NONE);
 }
 
 /* Whether there is a buffer for one more: loads come first. */
@@ -496,16 +431,6 @@ static struct agent_tier_io *tier_write(struct agent_tier *tier, struct agent_sh
     return io;
 }
 
-bool agent_tier_takes(const struct agent_shard *shard, const struct key *key)
-{
-    const struct agent_tier *tier = shard->agent->tier;
-    const struct place_map *map = shard->reactor->view->owners;
-
-    return tier != NULL && tier->share > 0 && map != NULL && tier_state(tier) == AGENT_TIER_UP &&
-           tier_number(tier, shard) != AGENT_TIER_NO_NUMBER &&
-           policy_is_own(place_slot(map, key, volume_has_runs(&shard->spec)), tier->share);
-}
-
 static bool tier_ask_store(struct agent_tier *tier, struct agent_op *op)
 {
     if (op->moves || !agent_tier_takes(op->shard, &op->key) || !tier_may_write(tier))
@@ -527,9 +452,9 @@ void agent_tier_evicted(struct agent_shard *shard, uint32_t slot)
     bool is_there;
 
     /* with an odd identity the block is of the UUID that goes */
-    if (tier == NULL || tier_state(tier) != AGENT_TIER_UP || shard->identity % 2 != 0)
+    if (tier == NULL || agent_tier_health(tier) != AGENT_TIER_UP || shard->identity % 2 != 0)
         return;
-    volume = tier_number(tier, shard);
+    volume = agent_tier_number(tier, shard);
     if (volume == AGENT_TIER_NO_NUMBER)
         return;
     is_there = store_exists(tier->store, volume, &meta->key, NULL);
@@ -554,8 +479,8 @@ bool agent_tier_is_up(const struct agent_shard *shard)
 {
     const struct agent_tier *tier = shard->agent->tier;
 
-    return tier != NULL && tier_state(tier) == AGENT_TIER_UP &&
-           tier_number(tier, shard) != AGENT_TIER_NO_NUMBER;
+    return tier != NULL && agent_tier_health(tier) == AGENT_TIER_UP &&
+           agent_tier_number(tier, shard) != AGENT_TIER_NO_NUMBER;
 }
 
 uint64_t agent_tier_bytes_max(const struct agent_tier *tier)
@@ -602,7 +527,7 @@ void agent_tier_touch(const struct agent_shard *shard, const struct key *key)
 {
     struct agent_tier *tier = shard->agent->tier;
 
-    store_touch(tier->store, tier_number(tier, shard), key);
+    store_touch(tier->store, agent_tier_number(tier, shard), key);
 }
 
 /* ---- writers -------------------------------------------------------------------------------- */
@@ -670,14 +595,30 @@ static void tier_forget_done(struct store_delete *delete)
     tier_forget_give(forget, delete->err);
 }
 
+/* Whether a record of the key may be there, or come there, apart from what its health is. */
+static bool tier_may_hold(const struct agent_tier *tier, uint32_t volume, const struct key *key)
+{
+    if (volume == AGENT_TIER_NO_NUMBER)
+        return false;
+    if (store_record_now(tier->store, volume, key) != 0) /* also a damaged one */
+        return true;
+    list_for_each (link, &tier->busy) {
+        const struct agent_tier_io *io = container_of(link, struct agent_tier_io, link);
+
+        if (io->is_write && io->volume == volume && key_equal(&io->key, key))
+            return true;
+    }
+    return false;
+}
+
 /* Deletes its record, or only this one unless 0, if there can be one: false, there is none. */
 static bool tier_forget(struct agent_tier *tier, const struct agent_shard *shard,
                         const struct key *key, uint64_t record, struct agent_op *op)
 {
-    uint32_t volume = tier_number(tier, shard);
+    uint32_t volume = agent_tier_number(tier, shard);
     struct agent_tier_forget *forget;
 
-    if (tier_state(tier) == AGENT_TIER_DOWN || !tier_may_hold(tier, volume, key))
+    if (agent_tier_health(tier) == AGENT_TIER_DOWN || !tier_may_hold(tier, volume, key))
         return false;
     forget = tier_forget_take(tier);
     forget->op = op;
@@ -737,7 +678,7 @@ static bool tier_ask_flush(struct agent_tier *tier, struct agent_op *op)
     if (!op->own_dirty)
         return false;
     loop_timer_init(&op->timer, tier_late);
-    if (tier_state(tier) == AGENT_TIER_DOWN) {
+    if (agent_tier_health(tier) == AGENT_TIER_DOWN) {
         loop_send(tier->reactor->loop, &op->msg, tier_flush_failed);
         return true;
     }
@@ -810,7 +751,7 @@ void agent_tier_volume_set(struct agent_shard *shard)
 
     if (tier == NULL || tier->store == NULL)
         return;
-    number = tier_number(tier, shard);
+    number = agent_tier_number(tier, shard);
     if (number != AGENT_TIER_NO_NUMBER && !tier_number_is_used(tier, number, shard->number))
         store_volume_retire(tier->store, number);
     number = uuid_is_nil(&shard->spec.uuid) ? AGENT_TIER_NO_NUMBER
@@ -840,7 +781,7 @@ static void tier_end_flushed(struct store_flush *flush)
 
     tier->note.state = le64_of(AGENT_TIER_NOTE_CLEAN);
     tier->end_note = (struct store_note){.bytes = &tier->note, .done = tier_end_noted};
-    if (flush->err != ICMS_OK || tier->missed || tier_state(tier) == AGENT_TIER_DOWN ||
+    if (flush->err != ICMS_OK || tier->missed || agent_tier_health(tier) == AGENT_TIER_DOWN ||
         store_note_put(tier->store, &tier->end_note) != ICMS_OK)
         tier_ended(tier);
 }
@@ -851,7 +792,7 @@ static void tier_end_go_on(struct agent_tier *tier)
         return;
     tier->ending = false;
     tier->end_flush = (struct store_flush){.done = tier_end_flushed};
-    if (tier_state(tier) == AGENT_TIER_DOWN ||
+    if (agent_tier_health(tier) == AGENT_TIER_DOWN ||
         store_flush(tier->store, &tier->end_flush) != ICMS_OK)
         tier_ended(tier);
 }
@@ -970,7 +911,7 @@ void agent_tier_begin(struct agent_tier *tier)
 {
     struct err_why why = {""};
 
-    if (tier_state(tier) != AGENT_TIER_UP)
+    if (agent_tier_health(tier) != AGENT_TIER_UP)
         return;
     tier->note.state = le64_of(AGENT_TIER_NOTE_IN_USE);
     if (store_note_put_now(tier->store, 0, &tier->note, &why) == ICMS_OK)

@@ -59,8 +59,9 @@
  * wait, and answers none for AGENT_TIER_FORGET_NS, is DOWN.
  *
  * Health. AGENT_TIER_LATE_MAX reads in a row that were given up make the drive SLOW: it is passed
- * over while an enclosure can be asked, and probed. A drive that fails, or could not be opened at
- * the start, is DOWN until the next start; the agent goes on with the pod.
+ * over for keys that the pod can be asked for (agent_tier_is_spare), and probed. A drive that
+ * fails, or could not be opened at the start, is DOWN until the next start; the agent goes on with
+ * the pod.
  *
  * On reactor 0, the only one of an agent with a drive; statistics from any thread.
  */
@@ -84,6 +85,7 @@
 #define AGENT_TIER_IOS_BYTES ((uint64_t)32 << 20)
 #define AGENT_TIER_FORGETS                                                                         \
     1024                   /* deletions and flushes in flight; more stores and removes wait   */
+#define AGENT_TIER_HINTS 4 /* reads for hints have so small a part of the buffers at most       */
 #define AGENT_TIER_SHARE 4 /* of the time that a load has left: the part that the drive has     */
 #define AGENT_TIER_WAIT_NS                                                                         \
     ((uint64_t)100 * 1000 * 1000) /* and at most                            */
@@ -171,7 +173,7 @@ struct agent_tier {
     uint32_t io_count;      /* of them, with a buffer                                           */
     struct list free, busy; /* struct agent_tier_io                                             */
     uint32_t writes;        /* of busy; half of io_count at most        */
-    struct line waiting;    /* struct agent_op: loads that no enclosure can be asked for        */
+    struct line waiting;    /* struct agent_op: loads that the pod cannot be asked for           */
     void *line_memory;      /* its                                                              */
     struct agent_tier_forget forgets[AGENT_TIER_FORGETS];
     struct list forgets_free, forgets_busy; /* struct agent_tier_forget                         */
@@ -240,14 +242,33 @@ icms_err agent_tier_open(struct agent_tier *tier, const struct agent_opts *opts,
  * drive, cleanly if it can. True: that is over. */
 bool agent_tier_end(struct agent_tier *tier);
 
+static inline enum agent_tier_state agent_tier_health(const struct agent_tier *tier)
+{
+    return (enum agent_tier_state)atomic_load_explicit(&tier->state, memory_order_relaxed);
+}
+
+/* ---- tier_look.c ---- */
+
+/* A shard's volume in its store; AGENT_TIER_NO_NUMBER. */
+uint32_t agent_tier_number(const struct agent_tier *tier, const struct agent_shard *shard);
+
 /* Whether a load would look there now: it has the key, and may be asked. False without a drive. */
 bool agent_tier_has(const struct agent_shard *shard, const struct key *key);
 
 /* Bytes of the key's stored block at most; 0: it has none. */
 uint64_t agent_tier_bytes(const struct agent_shard *shard, const struct key *key);
 
+/* Whether a load need not wait for what the drive has of the key: the owner in the pod can be
+ * asked, and the key is none that the drive may have alone. */
+bool agent_tier_is_spare(const struct agent_shard *shard, const struct key *key);
+
 /* Whether a store of the key would go there now, and not to the pod. */
 bool agent_tier_takes(const struct agent_shard *shard, const struct key *key);
+
+/* Whether one more read for a hint leaves buffers to loads. */
+bool agent_tier_reads_hint(const struct agent_tier *tier);
+
+/* ---- tier.c ---- */
 
 /* Asks it for what a LOAD, STORE, DELETE or FLUSH wants. True: ends with op->answered, never inside
  * this call. False: it has nothing to do with it. */
@@ -257,8 +278,7 @@ bool agent_tier_ask(struct agent_op *op);
  * under way. */
 static inline bool agent_tier_may_begin(const struct agent_tier *tier, uint32_t under_way)
 {
-    return tier->forgets_left > under_way ||
-           atomic_load_explicit(&tier->state, memory_order_relaxed) == AGENT_TIER_DOWN;
+    return tier->forgets_left > under_way || agent_tier_health(tier) == AGENT_TIER_DOWN;
 }
 
 /* The key is being written: what the drive has of it must not be found any more. */

@@ -223,6 +223,23 @@ static void a_late_drive_does_not_eat_the_deadline(void **state)
     world_free(&world);
 }
 
+/* The pod has evicted it, and the drive still has it. */
+static void what_the_drive_is_late_with_is_not_absent(void **state)
+{
+    struct world world = world_new();
+    const struct shm_complete *answer;
+    struct key key;
+
+    fill(&world);
+    sim_file_slow(world.rig->node, RIG_DRIVE, 1000000);
+    rig_key(1, &key);
+    assert_true(fake_target_remove(world.rig->fake[0], 1, &key));
+    answer = rig_wait(world.client, rig_get(world.client, 0, 1, 9, TIMEOUT));
+    assert_int_equal(answer->status, ICMS_MISS);
+    assert_int_equal(answer->reason, ICMS_MISS_DEADLINE);
+    world_free(&world);
+}
+
 static void a_slow_drive_is_used_again(void **state)
 {
     struct world world = world_new();
@@ -916,6 +933,7 @@ int main(void)
         cmocka_unit_test(without_the_pod_the_drive_answers),
         cmocka_unit_test(without_the_pod_loads_wait_for_the_drive),
         cmocka_unit_test(a_late_drive_does_not_eat_the_deadline),
+        cmocka_unit_test(what_the_drive_is_late_with_is_not_absent),
         cmocka_unit_test(a_slow_drive_is_used_again),
         cmocka_unit_test(a_dead_drive_costs_no_block),
         cmocka_unit_test(a_full_drive_costs_no_block),
