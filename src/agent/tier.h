@@ -24,8 +24,9 @@
  * trailer of sealed volumes) and copied into its slot. The pod is asked instead when the read
  * fails, is damaged, or is not over after a quarter of the time that is left, at most
  * AGENT_TIER_WAIT_NS; a read that is late then ends for nobody, in its buffer. Without a buffer the
- * pod is asked at once. When no enclosure can be asked, the drive is waited for until the deadline.
- * Exists and match know what the index has.
+ * pod is asked at once. When the owner in the pod cannot be asked, or the key is of an exclusive
+ * run, the drive is waited for until the deadline. Exists and match know what the index has. Hints
+ * have a part of the buffers (AGENT_TIER_HINTS), and none while a load waits for one.
  *
  * GPUs. A block that a client in this process wants in memory of a GPU goes past the arena where
  * another way can read it there now (agent->opts.reader, direct.h). A read by that way which is
