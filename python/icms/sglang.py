@@ -597,17 +597,21 @@ class HiCacheIcms(HiCacheStorage):
 
     def _exist(self, keys: list[bytes]) -> list[bool]:
         def exists(some: list[bytes], _: list[Any], left_ms: int) -> list[bool]:
-            there = self.volume.exists(some, deadline_ms=left_ms).mask
-            self._prestage(some[:_prefix(there)])
-            return there
+            return self.volume.exists(some, deadline_ms=left_ms).mask
 
-        return self._in_batches("look up", exists, keys, keys, self.options.load_ms, False)
+        there = self._in_batches("look up", exists, keys, keys, self.options.load_ms, False)
+        self._prestage(keys[:_prefix(there)])
+        return there
 
     def _prestage(self, keys: list[bytes]) -> None:
         """SGLang asks which pages there are before it loads them, when its turn comes: until then the
         agent brings them into its memory."""
-        if self.options.prestage_ms and keys:
+        if not self.options.prestage_ms or not keys:
+            return
+        try:
             self.volume.prestage(keys, deadline_ms=self.options.prestage_ms, timeout_ms=_HINT_MS)
+        except errors.Error as error:  # they are there all the same
+            self._failed("prestage", error)
 
     def _in_batches(self, what: str, call: Callable[..., list[Any]], keys: list[bytes],
                     memory: list[Any], deadline_ms: int, failed: Any) -> list[Any]:
@@ -621,12 +625,15 @@ class HiCacheIcms(HiCacheStorage):
                 at = slice(len(done), len(done) + BATCH_MAX)
                 done += call(keys[at], memory[at], left_ms)
         except errors.Error as error:
-            with self._lock:
-                self._counters.failures[type(error).__name__] += 1
-            self._sayer.warn(what, f"cannot {what} pages in the volume {self.volume.name}: {error}")
+            self._failed(what, error)
         return done + [failed] * (len(keys) - len(done))
 
     # ---- private: counting
+
+    def _failed(self, what: str, error: errors.Error) -> None:
+        with self._lock:
+            self._counters.failures[type(error).__name__] += 1
+        self._sayer.warn(what, f"cannot {what} pages in the volume {self.volume.name}: {error}")
 
     def _count(self, is_store: bool, pages: list[bool], nbytes: int) -> None:
         with self._lock:

@@ -98,6 +98,31 @@ class InPlace(Case):
         self.assertEqual(one.batch_exists(names + hashes(2)), 5)
         self.assertEqual(taken() - before, 10)  # two pieces a page, of those that are there
 
+    def test_a_hint_comes_after_the_question_and_its_failure_leaves_the_pages(self):
+        backend = self.backend()
+        names, _ = hashes(5), self.filled(backend, 5)
+        backend.batch_set_v1(names, backend.pool.at(*range(5)))
+        said, exists = [], icms.Volume.exists
+
+        def asked(volume, keys, **words):
+            said.append(("exists", len(keys)))
+            return exists(volume, keys, **words)
+
+        def hinted(volume, keys, **_):
+            said.append(("prestage", len(keys)))
+            raise icms.BusyError("too many hints")
+
+        with unittest.mock.patch("icms.sglang.BATCH_MAX", 4), \
+                unittest.mock.patch.object(icms.Volume, "exists", asked), \
+                unittest.mock.patch.object(icms.Volume, "prestage", hinted), \
+                self.assertLogs("icms.sglang", "WARNING") as logged:
+            for _ in range(2):
+                self.assertEqual(backend.batch_exists(names + hashes(1)), 5)
+        self.assertEqual(said, 2 * [("exists", 4), ("exists", 4), ("exists", 4), ("prestage", 10)])
+        self.assertEqual(len(logged.output), 1)
+        self.assertIn("cannot prestage pages in the volume kv: ", logged.output[0])
+        self.assertEqual(backend.counters.failures, {"BusyError": 2})
+
     def test_pages_that_are_there_are_not_stored_again(self):
         backend = self.backend()
         names, datas = hashes(3), self.filled(backend, 3)
