@@ -296,7 +296,7 @@ class Connectors(unittest.TestCase):
         scheme.volume.remove([scheme.keys(request.block_hashes)[4]])
         request = engine.request(self.prompt)
         with unittest.mock.patch.object(Movers, "_exists",
-                                        lambda self, volume, names, deadline: [True] * len(names)):
+                                        lambda self, volume, names, *rest: [True] * len(names)):
             self.assertEqual(engine.matched(request)[0], 4 * TOKENS)
         engine.half.finished(request)
         engine.idle()

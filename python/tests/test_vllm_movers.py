@@ -10,12 +10,13 @@ import queue
 import threading
 import time
 import unittest
+import unittest.mock
 
 import vllm_stand_ins as stand_ins
 from support import wait_for
 
 stand_ins.install()
-from icms._tables import Status  # noqa: E402
+from icms._tables import Miss, Status  # noqa: E402
 from icms.client import Estimate, Results, Source  # noqa: E402
 from icms.errors import Error, error_of  # noqa: E402
 from icms.vllm.choice import Choice, Phases, Prefill  # noqa: E402
@@ -25,7 +26,7 @@ BYTES = 8
 HOUR = 3600.0  # no deadline of these tests passes by itself
 OK, MISS = 0, 1
 PEER_DOWN = int(Status.PEER_DOWN)
-ABSENT, DEADLINE = 1, 4
+ABSENT, EVICTED, DEADLINE = int(Miss.ABSENT), int(Miss.EVICTED), int(Miss.DEADLINE)
 
 
 def results(reasons, sizes=BYTES):
@@ -289,6 +290,21 @@ class Ends(Works):
         wait_for(lambda: stand_ins.is_settled(self.made))
         self.assertEqual(given, [(names_of(2), 9000, False), (names_of(3), 2500, True), (names_of(5), 1, False)])
         self.assertEqual(self.counts.take(), {("hints", "taken"): 7, ("hints", "refused"): 3})
+
+    def test_why_blocks_are_not_there_is_told_before_and_not_where_nobody_was_asked(self):
+        def told_of(names):
+            told = []
+            self.made.exists(self.volume, names, soon(3600000), told.append, told.append)
+            wait_for(lambda: stand_ins.is_settled(self.made))
+            return told
+
+        self.made = self.movers()
+        self.volume.exists = lambda names, deadline_ms: results([0, ABSENT, EVICTED])
+        self.assertEqual(told_of(names_of(3)), [["", "absent", "evicted"], [True, False, False]])
+        for wrong, whys in ((error_of(PEER_DOWN, "the agent is away"), [["peer_down"] * 2]),
+                            (RuntimeError("a mistake"), [])):
+            self.volume.exists = unittest.mock.Mock(side_effect=wrong)
+            self.assertEqual(told_of(names_of(2)), [*whys, [False] * 2])
 
     def test_what_has_not_begun_at_the_end_is_told_of(self):
         begun, go_on, told, hinted = threading.Event(), threading.Event(), [], []

@@ -23,6 +23,7 @@ from support import EncryptedTier, Tier, VALUE_BYTES, gets_of_twins, puts_that_r
 
 stand_ins.install()
 zmq_stand_ins.install()
+from icms.client import Results  # noqa: E402
 from icms.vllm.events import Feed  # noqa: E402
 from icms.vllm.identity import Facts  # noqa: E402
 from icms.vllm.link import WrongTier  # noqa: E402
@@ -31,7 +32,7 @@ from icms.vllm.tier import IcmsTier  # noqa: E402
 
 CHUNKS = 12  # of the engine's memory
 TOKENS = 16  # of a chunk
-HIT, MISS, RETRY = (stand_ins.LookupResult[name] for name in ("HIT", "MISS", "RETRY"))
+HIT, PENDING, MISS, RETRY = (stand_ins.LookupResult[name] for name in ("HIT", "HIT_PENDING", "MISS", "RETRY"))
 
 
 def spec(model="m", groups=1, events=False):
@@ -86,13 +87,18 @@ class Engine:
         self.tier.on_new_request(context)
         return context, names
 
+    def end_step(self, preempted=()):
+        self.tier.on_schedule_end(stand_ins.ScheduleEndContext(preempted_req_ids=preempted))
+
     def lookup(self, context, names, seconds=20):
-        """The last answers, and how many steps were RETRY."""
+        """The last answers, and how many steps were RETRY. A step with hits has not ended then: vLLM first loads
+        them, see `job`."""
         give_up = time.monotonic() + seconds
         steps = 0
         while True:
             found = [self.tier.lookup(name, context) for name in names]
-            self.tier.on_schedule_end(None)
+            if HIT not in found:
+                self.end_step()
             if RETRY not in found:
                 return found, steps
             assert time.monotonic() < give_up, found
@@ -103,6 +109,7 @@ class Engine:
         self.jobs += 1
         job = stand_ins.TransferJob(self.jobs, names, chunk_ids, load, context)
         (self.tier.submit_load if load else self.tier.submit_store)(job)
+        self.end_step()
         return self.finished(self.jobs)
 
     def finished(self, number, seconds=20):
@@ -133,6 +140,50 @@ class Engine:
 
     def counters(self):
         return self.tier.get_stats().counters
+
+
+class Memory:
+    """vLLM's memory of the host, less than the engine has, as TieringOffloadingManager uses it for one request."""
+
+    def __init__(self, engine, context, names, rooms):
+        self.engine, self.context, self.names = engine, context, names
+        self.free = list(range(rooms))
+        self.chunks = {}  # key to its place; the one that came first is evicted first
+        self.loading = set()
+        self.jobs = []  # the keys of each
+
+    def step(self):
+        """How many chunks are there from the first one on; None: vLLM asks again in its next step."""
+        for result in self.engine.tier.get_finished_jobs():
+            assert result.success
+            self.loading.difference_update(result.successful_keys)
+        found, loads = [], []
+        for name in self.names:
+            found.append(self.lookup(name, loads))
+            if found[-1] == MISS:
+                break
+        if loads:
+            self.jobs.append(loads)
+            self.engine.tier.submit_load(stand_ins.TransferJob(
+                len(self.jobs), loads, [self.chunks[name] for name in loads], True, self.context))
+        self.engine.end_step()
+        return found.count(HIT) if set(found) <= {HIT, MISS} else None
+
+    def lookup(self, name, loads):
+        if name in self.chunks:
+            return PENDING if name in self.loading else HIT
+        found = self.engine.tier.lookup(name, self.context)
+        if found != HIT:
+            return found
+        if not self.free:
+            evicted = next((one for one in self.chunks if one not in self.loading), None)
+            if evicted is None:
+                return MISS  # there is no room
+            self.free.append(self.chunks.pop(evicted))
+        self.chunks[name] = self.free.pop()
+        self.loading.add(name)
+        loads.append(name)
+        return PENDING
 
 
 def wait_for(condition, seconds=20):
@@ -196,6 +247,28 @@ class Told(unittest.TestCase):
             client.volume("kv").remove([one.tier._requests[context.req_id].names[names[2]]])
         self.assertFalse(one.job(context, names[:3], [0, 1, 2], load=True).success)
         self.assertEqual(one.events(), [(False, names[:3]), (True, [names[2]])])
+
+    def test_of_what_nobody_answered_nothing_is_told(self):
+        shared, prompt = tier(), f"{random.random()}"
+        one = Engine(self, shared.where, kv_events=True).wait_up()
+        context, names = one.request(prompt)
+        one.fill(prompt)
+        self.assertTrue(one.job(context, names, list(range(CHUNKS)), load=False).success)
+        self.assertEqual(one.events(), [(False, names)])
+
+        def late(volume, keys, **_):
+            return Results(bytes([icms.Status.MISS] * len(keys)), bytes([icms.Miss.DEADLINE] * len(keys)),
+                           bytes(len(keys)), bytes(8 * len(keys)))
+
+        for what in (icms.PeerDownError("away"), icms.BusyError("busy"), RuntimeError("a mistake"), late):
+            context, _ = one.request(prompt)
+            with self.subTest(what), unittest.mock.patch.object(
+                    icms.Volume, "exists", autospec=True, side_effect=what):
+                self.assertEqual(one.lookup(context, names)[0], [MISS] * CHUNKS)
+                self.assertEqual(one.events(), [])
+        context, _ = one.request(prompt)
+        self.assertEqual(one.lookup(context, names)[0], [HIT] * CHUNKS)
+        self.assertEqual(one.events(), [])
 
     def test_after_a_reset_nothing_that_was_told_holds(self):
         shared, prompt = tier(), f"{random.random()}"
@@ -429,6 +502,56 @@ class Tiers(unittest.TestCase):
         self.assertEqual(engine.tier.lookup(names[0], context), MISS)
         self.assertGreater(time.monotonic() - begin, 0.05)
 
+    def test_a_question_that_finds_no_tier_is_a_miss_at_once(self):
+        engine = self.stored()
+        context, names = engine.request(self.prompt, 2)
+        link = engine.tier._link
+        self.assertEqual(engine.tier.lookup(names[0], context), RETRY)
+        with unittest.mock.patch.object(engine.tier, "_link", types.SimpleNamespace(schemes=())):
+            engine.end_step()
+        self.assertTrue(link.up)  # it is back
+        self.assertEqual(engine.tier.lookup(names[0], context), MISS)
+
+    def test_a_hit_longer_than_vllms_memory_is_used_as_far_as_there_is_room(self):
+        self.stored()
+        for compares in (False, True):
+            engine = Engine(self, self.shared.where).wait_up()
+            if compares:
+                engine.tier._prefill.add(TOKENS, 3600.0)
+            context, names = engine.request(self.prompt)
+            rooms, found = 7, []
+            memory = Memory(engine, context, names, rooms)
+
+            def is_over():
+                found[:] = [memory.step()]
+                return found != [None] or len(memory.jobs) > 3
+
+            wait_for(is_over)
+            self.assertEqual(found, [rooms])
+            self.assertEqual([name for loads in memory.jobs for name in loads], names[:rooms])
+            other, _ = engine.request(self.prompt)  # is asked for anew
+            self.assertEqual(engine.lookup(other, names)[0], [HIT] * CHUNKS)
+
+    def test_what_had_no_room_is_asked_for_again_after_a_preemption(self):
+        engine = self.stored()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+        self.assertTrue(engine.job(context, names[:5], list(range(5)), load=True).success)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * 5 + [MISS] * (CHUNKS - 5))
+        self.assertTrue(engine.job(context, names[:5], list(range(5)), load=True).success)
+        engine.end_step(preempted=(context.req_id, "another, which the tier does not know"))
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+
+    def test_answers_do_not_outlive_a_preemption(self):
+        engine = Engine(self, self.shared.where).wait_up()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
+        self.stored()
+        engine.end_step(preempted=("another",))
+        self.assertEqual(engine.lookup(context, names), ([MISS] * CHUNKS, 0))
+        engine.end_step(preempted=(context.req_id,))
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+
     def test_what_is_there_is_not_stored_again(self):
         engine = self.stored(2)
         context, names = engine.request(self.prompt, 4)
@@ -495,7 +618,7 @@ class Tiers(unittest.TestCase):
         self.addCleanup(own.agent.kill)
         other, far = engine.request("never stored")
         self.assertEqual(engine.tier.lookup(far[0], other), RETRY)
-        engine.tier.on_schedule_end(None)
+        engine.end_step()
         job = stand_ins.TransferJob(99, far, list(range(CHUNKS)), True, other)
         engine.tier.submit_load(job)
         self.assertEqual(list(engine.tier.get_finished_jobs()), [])  # nothing of it waited

@@ -8,6 +8,7 @@ import logging
 import random
 import sys
 import types
+import typing
 
 
 class LookupResult(enum.Enum):
@@ -42,6 +43,11 @@ class ReqContext:
     req_id: str
     kv_transfer_params: dict | None = None
     _offload_key_positions: dict = dataclasses.field(default_factory=dict)
+
+
+class ScheduleEndContext(typing.NamedTuple):
+    new_req_ids: typing.Collection = ()
+    preempted_req_ids: typing.Collection = ()
 
 
 @dataclasses.dataclass
@@ -246,7 +252,8 @@ def install():
     module(f"{connectors}.offloading.metrics", OffloadingConnectorStats=Stats)
     module("vllm.v1.kv_offload.base", LookupResult=LookupResult, Medium=Medium,
            Locality=Locality, OffloadingEvent=OffloadingEvent, ReqContext=ReqContext, RequestOffloadingContext=Anything,
-           OffloadingCounterMetadata=Anything, OffloadingGaugeMetadata=Anything)
+           OffloadingCounterMetadata=Anything, OffloadingGaugeMetadata=Anything,
+           ScheduleEndContext=ScheduleEndContext)
     module("vllm.v1.kv_offload.tiering.base", JobResult=JobResult, TransferJob=TransferJob,
            SecondaryTierManager=SecondaryTierManager)
     module(f"{connectors}.base", KVConnectorBase_V1=Base, KVConnectorMetadata=object,

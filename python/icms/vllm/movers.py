@@ -101,10 +101,11 @@ class Movers:
 
     # ---- what can be asked for; `done` is called on one of the threads, exactly once
 
-    def exists(self, volume: Volume, names: Names, deadline: float,
-               done: Callable[[list[bool]], None]) -> None:
-        """done gets whether each block is there; False for what is not known by the deadline."""
-        self._begin(self._asks, self._exists, volume, names, deadline, done)
+    def exists(self, volume: Volume, names: Names, deadline: float, done: Callable[[list[bool]], None],
+               told: Callable[[list[str]], None] = lambda whys: None) -> None:
+        """done gets whether each block is there; False for what is not known by the deadline. told gets, on a thread
+        and before, why each is not there, "" where it is; it is not called where nobody was asked."""
+        self._begin(self._asks, self._exists, volume, names, deadline, told, done)
 
     def match(self, volume: Volume, names: Names, ranks: int, block_tokens: int, prefill: Prefill,
               limit: float, done: Callable[[Choice, int], None], room: Callable[[int], int] = lambda there: there,
@@ -240,9 +241,12 @@ class Movers:
 
         return fetch
 
-    def _exists(self, volume: Volume, names: Sequence[bytes], deadline: float) -> list[bool]:
-        return self._counted("lookup", _calls(len(names), deadline, lambda part, ms: _good(
-            volume.exists(names[part], deadline_ms=ms))))
+    def _exists(self, volume: Volume, names: Sequence[bytes], deadline: float,
+                told: Callable[[list[str]], None]) -> list[bool]:
+        whys = _calls(len(names), deadline, lambda part, ms: _good(
+            volume.exists(names[part], deadline_ms=ms)))
+        told(whys)
+        return self._counted("lookup", whys)
 
     def _prestage(self, volume: Volume, names: Sequence[bytes], left: Left, once: bool) -> list[bool]:
         seconds, taken = left(), 0

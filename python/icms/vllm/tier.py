@@ -26,7 +26,8 @@ With vLLM's KV events turned on routers learn which chunks the pod has (`events.
 Life cycle of a chunk that is asked for: lookup (RETRY) -> on_schedule_end: one question for all of
 the step -> [a choice for each request that has some] -> lookup (HIT or MISS) -> submit_load ->
 get_finished_jobs. A question without an answer by its deadline is a MISS; so is, for this request, a
-chunk whose load failed, for otherwise vLLM would ask for it forever.
+chunk whose load failed, or for which vLLM had no room, for otherwise vLLM would ask for it forever. When
+vLLM takes the blocks of a request away (preemption) all of its chunks are asked for again.
 """
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import Offl
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (LookupResult, Medium, OffloadingCounterMetadata,
                                      OffloadingEvent, OffloadingGaugeMetadata, ReqContext,
-                                     RequestOffloadingContext)
+                                     RequestOffloadingContext, ScheduleEndContext)
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from ..keys import Prompt, Scheme
@@ -199,6 +200,8 @@ class IcmsTier(SecondaryTierManager):
         self._up_told: bool | None = None  # what the metric said last
         self._forgotten = 0  # times that all that was known of chunks was forgotten
         self._asked: list[_Asked] = []  # in this step, not yet sent
+        # HIT in this step, and not to be loaded yet; by request
+        self._found: dict[tuple[str, bytes], _Question] = {}
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[tuple[TransferJob, JobResult, Collection[bytes], int]] = (
             queue.SimpleQueue())
@@ -266,12 +269,24 @@ class IcmsTier(SecondaryTierManager):
             if time.monotonic() < question.until:
                 return LookupResult.RETRY
             question.answer = False  # for this request: that the chunk is not there nobody has said
-        return LookupResult.HIT if question.answer else LookupResult.MISS
+        if not question.answer:
+            return LookupResult.MISS
+        self._found[req_context.req_id, key] = question
+        return LookupResult.HIT
 
-    def on_schedule_end(self, context: Any) -> None:
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        """vLLM has called submit_load for what it loads of what it found in this step."""
         self._take_answers()
+        for question in self._found.values():
+            question.answer = False  # no room: asked for again, it would take that of the request's first chunks
+        self._found.clear()
+        for request_id in context.preempted_req_ids:
+            if request_id in self._requests:
+                self._requests[request_id].questions.clear()
         asked, self._asked = self._asked, []
         schemes = self._link.schemes
+        if not schemes:
+            _answer(asked, [False] * len(asked))  # nobody can be asked
         if not asked or not schemes:
             return
         volume = schemes[0].volume
@@ -305,11 +320,11 @@ class IcmsTier(SecondaryTierManager):
 
         def answer(choice: Choice, there: int) -> None:
             self._take_choice(asked, choice, [i < there for i in range(len(asked))])
-            self._tell(asked[:there], [True] * there, forgotten)
+            self._tell(asked[:there], [""] * there, forgotten)
 
         def hole(why: str, at: int) -> None:
             if why in _GONE:
-                self._answers.put(lambda: self._tell([asked[at]], [False], forgotten))
+                self._answers.put(lambda: self._tell([asked[at]], [why], forgotten))
 
         self._choose(volume, asked, chosen, hole)
 
@@ -332,8 +347,10 @@ class IcmsTier(SecondaryTierManager):
         until = time.monotonic() + patience(tokens, self._prefill, self._deadlines_ms[0] / 1000)
         forgotten = self._forgotten
 
+        def told(whys: list[str]) -> None:
+            self._answers.put(lambda: self._tell(asked, whys, forgotten))
+
         def done(there: list[bool]) -> None:
-            self._answers.put(lambda: self._tell(asked, there, forgotten))
             by_request: dict[int, list[int]] = {}
             for i, (request, _, _) in enumerate(asked):
                 by_request.setdefault(id(request), []).append(i)
@@ -348,12 +365,13 @@ class IcmsTier(SecondaryTierManager):
             else:
                 self._answers.put(lambda: _answer(chunks, there))
 
-        self._movers.exists(volume, [name for _, name, _ in asked], until, done)
+        self._movers.exists(volume, [name for _, name, _ in asked], until, done, told)
 
     def _forget(self) -> None:
         """Chunks of before are not those of from now on. Jobs that are outstanding go on under the
         keys of before, and vLLM waits for them before it resets its memory."""
         self._asked = []
+        self._found.clear()
         self._forgotten += 1
         for request in self._requests.values():
             request.forget()
@@ -366,13 +384,13 @@ class IcmsTier(SecondaryTierManager):
         if self._near is not None and name is not None:
             self._near.know(key, name)
 
-    def _tell(self, asked: list[tuple[_Request, bytes, _Question]], there: list[bool],
-              forgotten: int) -> None:
-        """Routers learn what the pod said, whatever is faster for this engine."""
+    def _tell(self, asked: list[_Asked], whys: list[str], forgotten: int) -> None:
+        """Routers learn what the pod said, whatever is faster for this engine: why each is not there, "" where it
+        is. Of what it did not answer they learn nothing."""
         if self._events is not None and forgotten == self._forgotten:
             keys = [question.key for _, _, question in asked]
-            self._events.removed(key for key, one in zip(keys, there) if not one)
-            self._events.stored(key for key, one in zip(keys, there) if one)
+            self._events.removed(key for key, why in zip(keys, whys) if why in _GONE)
+            self._events.stored(key for key, why in zip(keys, whys) if not why)
 
     def _take_answers(self) -> None:
         while not self._answers.empty():
@@ -381,6 +399,8 @@ class IcmsTier(SecondaryTierManager):
     # ---- jobs
 
     def submit_load(self, job_metadata: TransferJob) -> None:
+        for key in job_metadata.keys:
+            self._found.pop((job_metadata.req_context.req_id, key), None)
         self._submit(job_metadata, False)
 
     def submit_store(self, job_metadata: TransferJob) -> None:
