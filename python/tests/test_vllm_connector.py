@@ -165,6 +165,24 @@ class Connectors(unittest.TestCase):
         engine.idle()
         return found
 
+    def test_a_request_that_computes_all_is_not_matched_and_is_stored(self):
+        engine = Engine(self, self.shared.where)
+        request = self.store(engine)
+        for prompt, found in ((self.prompt, BLOCKS * TOKENS), (f"another {self.prompt}", 0)):
+            request = engine.request(prompt)
+            request.skip_reading_prefix_cache = True
+            with unittest.mock.patch.object(Movers, "prestage") as hint, \
+                    unittest.mock.patch.object(Movers, "match") as match:
+                engine.half.queued(request)
+                self.assertEqual(engine.matched(request), (0, 0))
+                hint.assert_not_called()
+                match.assert_not_called()
+            self.assertEqual(self.found(engine, prompt), found)
+            engine.prefill(request, 0, 0)
+            engine.half.finished(request)
+            engine.idle()
+            self.assertEqual(self.found(engine, prompt), BLOCKS * TOKENS)
+
     def test_a_step_that_writes_to_blocks_that_are_stored_says_so(self):
         engine = Engine(self, self.shared.where)
         request = engine.request(self.prompt)

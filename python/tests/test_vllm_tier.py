@@ -899,6 +899,12 @@ class Tiers(unittest.TestCase):
         connector.on_new_request(types.SimpleNamespace(request_id="r", chunks={
             name: (i + 1) * TOKENS for i, name in enumerate(chunks(self.prompt))}))
         wait_for(lambda: agent_hints(self.shared)["taken"] - before["taken"] == CHUNKS)
+        queued = []
+        connector._engine.queued[:] = [queued.append]
+        for computes_all in (True, False):
+            connector.on_new_request(types.SimpleNamespace(request_id=f"{computes_all}", chunks={},
+                                                           skip_reading_prefix_cache=computes_all))
+        self.assertEqual([context.req_id for context in queued], ["False"])
 
     def test_the_agent_learns_the_chunks_of_a_queued_request(self):
         self.shared = Tier()  # no other test's hints end meanwhile

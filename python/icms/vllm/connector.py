@@ -46,6 +46,7 @@ from .link import Link, WrongTier
 from .matching import Match, Names
 from .movers import Counts, Movers, soon
 from .staging import Staging, attach
+from .waiting import computes_all
 
 logger = init_logger("vllm.icms.connector")
 
@@ -201,7 +202,7 @@ class _Scheduler:
         """The engine has a request that waits for its turn: its blocks will be asked for."""
         schemes = self._link.schemes
         count = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
-        if self._prestage_ms == 0 or count == 0 or not schemes:
+        if self._prestage_ms == 0 or count == 0 or not schemes or computes_all(request):
             return
         state = self._requests.setdefault(request.request_id, _Request(request))
         names = state.names = state.names or Names(schemes)
@@ -218,7 +219,7 @@ class _Scheduler:
         last = (request.num_tokens - 1) // self._block_tokens  # one token has to be computed
         last = min(last, len(request.block_hashes))
         schemes = self._link.schemes  # once: it comes and goes on a thread of its own
-        if first >= last or not schemes:
+        if first >= last or not schemes or computes_all(request):
             return 0
         if state.match is not None and state.match.first > first:
             state.match.drop()  # what the engine had itself is gone meanwhile

@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 
 from . import configuration
 from .identity import Engine, Facts
+from .waiting import computes_all
 
 
 class IcmsOffloadingConnector(OffloadingConnector):
@@ -40,11 +41,12 @@ class IcmsOffloadingConnector(OffloadingConnector):
 
     def on_new_request(self, request: Any) -> None:
         """Names the chunks of the prompt at once, which vLLM does when it first looks for them, so that
-        tiers know them while the request waits for its turn. vLLM goes on from there."""
+        tiers know them while the request waits for its turn. vLLM goes on from there. Not of a request that
+        computes all: nobody looks for its chunks."""
         super().on_new_request(request)
         states = getattr(self.connector_scheduler, "_req_status", {})
         state = states.get(request.request_id)
-        if self._engine is None or not self._engine.queued or state is None:
+        if self._engine is None or not self._engine.queued or state is None or computes_all(request):
             return
         state.update_offload_keys()
         for queued in self._engine.queued:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from .choice import Prefill
 
@@ -27,6 +28,12 @@ WAIT_MAX = 300.0
 
 #: Seconds from now until the blocks of a hint are asked for; 0: it is not given any more. Called once a hint.
 Left = Callable[[], float]
+
+
+def computes_all(request: Any) -> bool:
+    """Whether the engine reads nothing of what is there for this request of vLLM's: one that asks for the log
+    probabilities of its prompt, or says so. What it computes is stored all the same."""
+    return bool(getattr(request, "skip_reading_prefix_cache", False))
 
 
 class _Request:
