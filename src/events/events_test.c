@@ -214,13 +214,21 @@ static void a_window_keeps_the_last(void **state)
 struct source {
     atomic_uint_fast64_t made, taken; /* events 0 .. made - 1: of hash i, stored */
     atomic_uint_fast64_t lost;
+    atomic_bool is_held; /* the thread waits */
 };
+
+static void pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
 
 static size_t source_take(void *arg, struct agent_event *out, size_t count)
 {
     struct source *source = arg;
     size_t i = 0;
 
+    while (atomic_load(&source->is_held))
+        pause_ms(1);
     for (; i < count && atomic_load(&source->taken) < atomic_load(&source->made); i++)
         out[i] =
             event_of(atomic_fetch_add(&source->taken, 1), AGENT_EVENT_STORED, AGENT_EVENT_DRAM);
@@ -238,11 +246,6 @@ struct world {
     struct events *events;
     void *context;
 };
-
-static void pause_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
 
 static icms_err world_start(struct world *world, uint64_t window_bytes, struct err_why *why)
 {
@@ -641,6 +644,30 @@ static void connections_are_bounded(void **state)
     world_end(&world);
 }
 
+/* As many as there may be went before the thread saw any, and one more stayed: it is counted. */
+static void a_connection_behind_too_many_is_ended(void **state)
+{
+    struct world world;
+    int socks[EVENTS_PEERS_MAX + 1];
+
+    world_new(&world, 1 << 20);
+    atomic_store(&world.source.is_held, true);
+    pause_ms(2 * EVENTS_TAKE_MS);
+    for (int i = 0; i <= EVENTS_PEERS_MAX; i++)
+        socks[i] = raw_connect(world.pub);
+    pause_ms(100);
+    for (int i = 0; i < EVENTS_PEERS_MAX; i++)
+        close(socks[i]);
+    pause_ms(100);
+    atomic_store(&world.source.is_held, false);
+    for (int i = 0; i < 1000 && stats_of(&world).floods == 0; i++)
+        pause_ms(5);
+    assert_int_equal(stats_of(&world).floods, 1);
+    close(socks[EVENTS_PEERS_MAX]);
+    zmq_close(subscribe(&world));
+    world_end(&world);
+}
+
 static void raw_read(int sock, void *to, size_t bytes)
 {
     assert_int_equal(recv(sock, to, bytes, MSG_WAITALL), bytes);
@@ -661,32 +688,34 @@ static void raw_hello(int sock)
     assert_memory_equal(answer + 2, "\x05READY", 6);
 }
 
-/* Of what nobody publishes, until the connection ends. */
-static void subscribe_endlessly(struct world *world, int sock)
+/* To what nobody publishes, until the connection ends; cancels: and between them the end of what it
+ * never subscribed to. */
+static void subscribe_endlessly(struct world *world, int sock, bool cancels)
 {
-    uint8_t frame[63] = {0, sizeof(frame) - 2, 1};
+    uint8_t frames[67] = {[1] = 61, [2] = 1, [64] = 2};
+    const size_t first = 63, size = cancels ? sizeof(frames) : first;
     size_t at = 0, all = 0;
 
     srand(5);
     while (stats_of(world).floods == 0) {
         ssize_t sent;
 
-        for (size_t b = 3; b < sizeof(frame) && at == 0; b++)
-            frame[b] = (uint8_t)rand();
-        sent = send(sock, frame + at, sizeof(frame) - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        for (size_t b = 3; b < first && at == 0; b++)
+            frames[b] = (uint8_t)rand();
+        sent = send(sock, frames + at, size - at, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent <= 0) { /* it waits until what came is read, or it is ended */
             atomic_fetch_add(&world->source.made, 1);
             pause_ms(1);
             continue;
         }
-        at = (at + (size_t)sent) % sizeof(frame);
+        at = (at + (size_t)sent) % size;
         all += (size_t)sent;
-        assert_true(all < 4 * EVENTS_HEARD_MAX * sizeof(frame)); /* with what sockets keep */
+        assert_true(all < 4 * EVENTS_HEARD_MAX * size); /* with what sockets keep */
     }
 }
 
 /* Whoever subscribes without end has his connection ended before that takes much memory. */
-static void subscriptions_are_bounded(void **state)
+static void subscriptions_end(bool cancels)
 {
     struct world world;
     const char *text;
@@ -699,7 +728,7 @@ static void subscriptions_are_bounded(void **state)
     sock = raw_connect(world.pub);
     assert_true(sock >= 0);
     raw_hello(sock);
-    subscribe_endlessly(&world, sock);
+    subscribe_endlessly(&world, sock, cancels);
     close(sock);
     do { /* who reads comes again */
         next = stats_of(&world).next_seq;
@@ -712,7 +741,24 @@ static void subscriptions_are_bounded(void **state)
     world_end(&world);
 }
 
-/* Who comes and goes for days is no flood: what ended takes no memory. */
+static void subscriptions_are_bounded(void **state)
+{
+    subscriptions_end(false);
+}
+
+/* ZeroMQ tells of that end as of any other one, and of the subscriptions nothing is given back. */
+static void ends_of_what_nobody_has_give_nothing_back(void **state)
+{
+    subscriptions_end(true);
+}
+
+static void subscribe_to(void *sub, int option, const char *topic, size_t bytes)
+{
+    assert_int_equal(zmq_setsockopt(sub, option, topic, bytes), 0);
+}
+
+/* Who comes and goes for days is no flood: what the topic begins with takes no memory, and what
+ * ended with all connections takes none any more. */
 static void subscriptions_that_ended_do_not_count(void **state)
 {
     struct world world;
@@ -721,15 +767,27 @@ static void subscriptions_that_ended_do_not_count(void **state)
     world_new(&world, 1 << 20);
     sub = subscribe(&world);
     for (int i = 0; i < EVENTS_HEARD_MAX + 64; i++) {
-        char topic[16];
-        size_t bytes = (size_t)snprintf(topic, sizeof(topic), "t%d", i);
+        size_t bytes = 1 + (size_t)i % strlen(TOPIC);
 
-        assert_int_equal(zmq_setsockopt(sub, ZMQ_SUBSCRIBE, topic, bytes), 0);
-        assert_int_equal(zmq_setsockopt(sub, ZMQ_UNSUBSCRIBE, topic, bytes), 0);
+        subscribe_to(sub, ZMQ_SUBSCRIBE, TOPIC, bytes);
+        subscribe_to(sub, ZMQ_UNSUBSCRIBE, TOPIC, bytes);
         if (i % 64 == 0)
             pause_ms(5);
     }
     pause_ms(100);
+    for (int i = 0; i < 3 * (EVENTS_HEARD_MAX / 2); i++) {
+        char topic[16];
+        size_t bytes = (size_t)snprintf(topic, sizeof(topic), "t%d", i);
+
+        subscribe_to(sub, ZMQ_SUBSCRIBE, topic, bytes);
+        if (i % (EVENTS_HEARD_MAX / 2) != EVENTS_HEARD_MAX / 2 - 1)
+            continue;
+        pause_ms(100);
+        zmq_close(sub);
+        while (stats_of(&world).subscribers != 0)
+            pause_ms(5);
+        sub = subscribe(&world);
+    }
     assert_int_equal(stats_of(&world).floods, 0);
     zmq_close(sub);
     world_end(&world);
@@ -784,7 +842,9 @@ int main(void)
         cmocka_unit_test(garbage_is_refused),
         cmocka_unit_test(ten_thousand_requests_are_bounded),
         cmocka_unit_test(connections_are_bounded),
+        cmocka_unit_test(a_connection_behind_too_many_is_ended),
         cmocka_unit_test(subscriptions_are_bounded),
+        cmocka_unit_test(ends_of_what_nobody_has_give_nothing_back),
         cmocka_unit_test(subscriptions_that_ended_do_not_count),
         cmocka_unit_test(sockets_are_where_nobody_else_is),
     };

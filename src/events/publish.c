@@ -8,8 +8,9 @@
  *
  * Connections are counted by ZeroMQ's own monitor. When there are EVENTS_PEERS_MAX of a socket all
  * are ended, and who wants to comes again: whoever connects again and again takes no descriptors of
- * the agent's clients. So are they when there are EVENTS_HEARD_MAX subscriptions: ZeroMQ keeps each
- * of them, with a hundred bytes for each byte of it.
+ * the agent's clients. So are they after EVENTS_HEARD_MAX subscriptions: ZeroMQ keeps each of them,
+ * with a hundred bytes for each byte of it. What it tells of their ends says nothing: it tells of
+ * an end that ended nothing, too, as when one connection cancels what another one has.
  */
 #include "events/publish.h"
 
@@ -49,7 +50,7 @@ struct endpoint {
     bool is_bound;
     bool is_closing;           /* not bound any more, and ZeroMQ has not closed it yet */
     int fds[EVENTS_PEERS_MAX]; /* of connections: [0 .. peers)               */
-    uint32_t heard;            /* subscriptions that there are, since it was bound     */
+    uint32_t heard;            /* subscriptions since nobody was connected     */
     uint64_t peers;            /* connections; a counter                       */
     uint64_t floods;           /* times that there was too much; a counter     */
 };
@@ -184,10 +185,18 @@ static void endpoint_close(struct endpoint *endpoint)
         endpoint_unlink(endpoint);
 }
 
-/* Counts subscriptions. An XPUB socket tells of them, and a PUB socket would not. The end of one
- * gives memory back, and is told of each that ends with its connection, too; of ends without end
- * each counts. */
-static void endpoint_hear(struct endpoint *endpoint)
+/* Whether what an XPUB socket tells takes memory that nothing bounds: a subscription, but not to
+ * what the topic begins with, of which there are few. */
+static bool heard_counts(const uint8_t *frame, size_t bytes, const char *topic)
+{
+    if (bytes == 0 || bytes > REQUEST_BYTES)
+        return true;
+    return frame[0] != 0 && (bytes - 1 > strlen(topic) || memcmp(topic, frame + 1, bytes - 1) != 0);
+}
+
+/* Counts subscriptions. An XPUB socket tells of them, and a PUB socket would not. Of what takes no
+ * memory each counts that is too many for a turn. */
+static void endpoint_hear(struct endpoint *endpoint, const char *topic)
 {
     uint8_t frame[REQUEST_BYTES];
 
@@ -196,10 +205,7 @@ static void endpoint_hear(struct endpoint *endpoint)
 
         if (bytes < 0)
             return;
-        if (bytes == 0 || frame[0] != 0 || i >= HEAR_COUNT)
-            endpoint->heard++;
-        else
-            endpoint->heard -= endpoint->heard != 0;
+        endpoint->heard += i >= HEAR_COUNT || heard_counts(frame, (size_t)bytes, topic);
     }
 }
 
@@ -236,21 +242,25 @@ static void endpoint_watch(struct endpoint *endpoint)
 
     if (endpoint->socket == NULL)
         return;
-    while ((bytes = zmq_recv(endpoint->monitor, frame, sizeof(frame), ZMQ_DONTWAIT)) >= 0) {
+    /* When there are too many, no further one is left uncounted: all are ended first. */
+    while ((!endpoint->is_bound || endpoint->peers < EVENTS_PEERS_MAX) &&
+           (bytes = zmq_recv(endpoint->monitor, frame, sizeof(frame), ZMQ_DONTWAIT)) >= 0) {
         memcpy(&event, frame, sizeof(event));
         memcpy(&fd, frame + sizeof(event), sizeof(fd));
         (void)zmq_recv(endpoint->monitor, frame, sizeof(frame), 0); /* the address */
         endpoint_told(endpoint, event, (int)fd);
     }
+    if (endpoint->peers == 0) /* all that was heard is of connections that went */
+        endpoint->heard = 0;
     if (endpoint->is_bound &&
         (endpoint->peers >= EVENTS_PEERS_MAX || endpoint->heard >= EVENTS_HEARD_MAX) &&
         zmq_unbind(endpoint->socket, endpoint->text) == 0) { /* which ends all of them */
         endpoint->is_bound = false;
         endpoint->is_closing = true;
+        endpoint->heard = 0;       /* what is left of them is taken meanwhile */
         endpoint_unlink(endpoint); /* nobody would, if this is the end */
         counter_add(&endpoint->floods, 1);
     } else if (!endpoint->is_bound && !endpoint->is_closing) {
-        endpoint->heard = 0;
         (void)!endpoint_bind(endpoint, &why);
     }
 }
@@ -445,7 +455,7 @@ static void *events_run(void *arg)
         for (uint32_t i = 0; i < events->stream_count; i++) {
             struct stream *stream = &events->streams[i];
 
-            endpoint_hear(&stream->pub);
+            endpoint_hear(&stream->pub, stream->topic);
             endpoint_watch(&stream->pub);
             endpoint_watch(&stream->replay);
             counter_set(&stream->stats.subscribers, stream->pub.peers);

@@ -30,7 +30,8 @@ struct events;
 #define EVENTS_TAKE_MS 20
 
 /* Of a stream: batches that wait for one subscriber; connections of each of its sockets, and
- * subscriptions of all of them, before they have to connect again; batches of a replay that wait,
+ * subscriptions to other topics than its own since nobody was connected, before all have to connect
+ * again; batches of a replay that wait,
  * and until when it has to be read. */
 #define EVENTS_HWM        256
 #define EVENTS_PEERS_MAX  64
