@@ -69,6 +69,41 @@ icms_err agent_events_start(const struct conf_agent *conf, struct agent *agent, 
 /* So long without one, and the next flood is another episode. */
 #define FLOOD_NS ((uint64_t)60 * 1000 * 1000 * 1000)
 
+static void look_floods(uint32_t i, const char *volume, const struct events_stats *stats,
+                        uint64_t now_ns, struct agent_events_seen *io_seen)
+{
+    bool goes_on = io_seen->flood_ns[i] != 0 && now_ns < io_seen->flood_ns[i] + FLOOD_NS;
+
+    if (stats->floods == io_seen->floods[i])
+        return;
+    io_seen->floods[i] = stats->floods;
+    io_seen->flood_ns[i] = now_ns;
+    if (!goes_on)
+        log_line(LOG_WARN,
+                 "events of volume %s: all connections to an endpoint were ended, as %d "
+                 "connections or %d subscriptions were reached; subscribers connect again and "
+                 "miss batches meanwhile: have fewer of them, or a proxy that passes events on; "
+                 "floods=%llu",
+                 volume, EVENTS_PEERS_MAX, EVENTS_HEARD_MAX, (unsigned long long)stats->floods);
+}
+
+static void look_bound(uint32_t i, const char *volume, const struct events_stats *stats,
+                       struct agent_events_seen *io_seen)
+{
+    uint64_t bit = (uint64_t)1 << i;
+
+    if ((stats->bound == 0) == ((io_seen->unbound & bit) != 0))
+        return;
+    io_seen->unbound ^= bit;
+    if (stats->bound == 0)
+        log_line(LOG_WARN,
+                 "events of volume %s: an endpoint cannot be bound again after its connections "
+                 "were ended: %s; nobody can connect to it; will retry",
+                 volume, icms_err_text(stats->unbound));
+    else
+        log_line(LOG_INFO, "events of volume %s: its endpoints are bound again", volume);
+}
+
 void agent_events_look(const struct events *events, uint64_t now_ns,
                        struct agent_events_seen *io_seen)
 {
@@ -76,21 +111,9 @@ void agent_events_look(const struct events *events, uint64_t now_ns,
     const char *volume;
 
     for (uint32_t i = 0; events != NULL && (volume = events_volume(events, i)) != NULL; i++) {
-        bool goes_on = io_seen->flood_ns[i] != 0 && now_ns < io_seen->flood_ns[i] + FLOOD_NS;
-
         events_stats(events, i, &stats);
-        if (stats.floods == io_seen->floods[i])
-            continue;
-        io_seen->floods[i] = stats.floods;
-        io_seen->flood_ns[i] = now_ns;
-        if (!goes_on)
-            log_line(
-                LOG_WARN,
-                "events of volume %s: all connections to an endpoint were ended, as %d "
-                "connections or %d subscriptions were reached; subscribers connect again and "
-                "miss batches meanwhile: have fewer of them, or a proxy that passes events on; "
-                "floods=%llu",
-                volume, EVENTS_PEERS_MAX, EVENTS_HEARD_MAX, (unsigned long long)stats.floods);
+        look_floods(i, volume, &stats, now_ns, io_seen);
+        look_bound(i, volume, &stats, io_seen);
     }
 }
 
@@ -118,6 +141,9 @@ static const struct events_family families[] = {
     {"icms_agent_event_floods_total", "counter",
      "Times that all connections to an endpoint were ended: too many of them, or of subscriptions.",
      offsetof(struct events_stats, floods)},
+    {"icms_agent_events_bound", "gauge",
+     "1; 0: after a flood an endpoint could not be bound again yet.",
+     offsetof(struct events_stats, bound)},
     {"icms_agent_event_subscribers", "gauge", "Connections to an endpoint now.",
      offsetof(struct events_stats, subscribers)},
 };

@@ -21,10 +21,12 @@ icms_err agent_events_start(const struct conf_agent *conf, struct agent *agent, 
 struct agent_events_seen {
     uint64_t floods[LIMIT_AGENT_VOLUMES];   /* that were counted at the last look          */
     uint64_t flood_ns[LIMIT_AGENT_VOLUMES]; /* when the last one was seen; 0: there was none */
+    uint64_t unbound; /* bit i: it is logged that one cannot be bound, and its end is not */
 };
 
 /* Logs endpoints whose connections were ended, since there were too many: once, until none was
- * ended for a minute. events may be NULL. */
+ * ended for a minute. And those that cannot be bound again after that, and when they are. events
+ * may be NULL. */
 void agent_events_look(const struct events *events, uint64_t now_ns,
                        struct agent_events_seen *io_seen);
 

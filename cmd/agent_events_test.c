@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Connections that were ended at an endpoint of events as lines: of which volume, and one an
- * episode. The publisher is a fake.
+ * episode; and endpoints that cannot be bound again. The publisher is a fake.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +19,7 @@
 #define S ((uint64_t)1000 * 1000 * 1000)
 
 static uint64_t floods[2];
+static icms_err unbound[2];
 
 icms_err events_start(const struct events_opts *opts, struct err_why *why,
                       struct events **out_events)
@@ -35,7 +36,8 @@ const char *events_volume(const struct events *events, uint32_t stream)
 
 void events_stats(const struct events *events, uint32_t stream, struct events_stats *out_stats)
 {
-    *out_stats = (struct events_stats){.floods = floods[stream]};
+    *out_stats = (struct events_stats){
+        .floods = floods[stream], .bound = unbound[stream] == ICMS_OK, .unbound = unbound[stream]};
 }
 
 static struct agent_events_seen seen;
@@ -84,11 +86,29 @@ static void each_volume_has_its_own(void **state)
     agent_events_look(NULL, 1003 * S, &seen); /* nothing is published */
 }
 
+static void what_cannot_be_bound_has_a_line_and_its_end_too(void **state)
+{
+    const char *text;
+
+    unbound[1] = ICMS_ADDRESS_IN_USE;
+    text = look(2000 * S);
+    assert_non_null(strstr(text, "events of volume other: an endpoint cannot be bound again"));
+    assert_non_null(strstr(text, ": address is in use; "));
+    assert_null(strstr(text, "volume kv"));
+    assert_string_equal(look(2001 * S), "");
+    unbound[1] = ICMS_OK;
+    text = look(2002 * S);
+    assert_non_null(strstr(text, "events of volume other: its endpoints are bound again\n"));
+    assert_null(strstr(text, "volume kv"));
+    assert_string_equal(look(2003 * S), "");
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_episode_has_one_line),
         cmocka_unit_test(each_volume_has_its_own),
+        cmocka_unit_test(what_cannot_be_bound_has_a_line_and_its_end_too),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -793,6 +793,41 @@ static void subscriptions_that_ended_do_not_count(void **state)
     world_end(&world);
 }
 
+/* After a flood something is in the way. That is told, and is over when it is gone. */
+static void an_endpoint_that_cannot_be_bound_is_told(void **state)
+{
+    struct world world;
+    int socks[EVENTS_PEERS_MAX];
+    char aside[40], endpoint[80];
+    FILE *file;
+
+    world_new(&world, 1 << 20);
+    assert_int_equal(stats_of(&world).bound, 1);
+    snprintf(aside, sizeof(aside), "%s-", world.folder);
+    snprintf(endpoint, sizeof(endpoint), "ipc://%s/pub", aside);
+    assert_int_equal(rename(world.folder, aside), 0);
+    file = fopen(world.folder, "w");
+    assert_non_null(file);
+    fclose(file);
+    for (int i = 0; i < EVENTS_PEERS_MAX; i++)
+        socks[i] = raw_connect(endpoint);
+    for (int i = 0; i < 4000 && stats_of(&world).bound == 1; i++)
+        pause_ms(5);
+    assert_int_equal(stats_of(&world).bound, 0);
+    assert_int_equal(stats_of(&world).floods, 1);
+    assert_int_equal(stats_of(&world).unbound, ICMS_NOT_FOUND);
+    pause_ms(3 * EVENTS_TAKE_MS);
+    assert_int_equal(stats_of(&world).bound, 0);
+    assert_int_equal(unlink(world.folder), 0);
+    assert_int_equal(rename(aside, world.folder), 0);
+    while (stats_of(&world).bound == 0)
+        pause_ms(5);
+    zmq_close(subscribe(&world));
+    for (int i = 0; i < EVENTS_PEERS_MAX; i++)
+        close(socks[i]);
+    world_end(&world);
+}
+
 static void sockets_are_where_nobody_else_is(void **state)
 {
     struct world world, other;
@@ -846,6 +881,7 @@ int main(void)
         cmocka_unit_test(subscriptions_are_bounded),
         cmocka_unit_test(ends_of_what_nobody_has_give_nothing_back),
         cmocka_unit_test(subscriptions_that_ended_do_not_count),
+        cmocka_unit_test(an_endpoint_that_cannot_be_bound_is_told),
         cmocka_unit_test(sockets_are_where_nobody_else_is),
     };
 

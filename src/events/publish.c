@@ -53,6 +53,7 @@ struct endpoint {
     uint32_t heard;            /* subscriptions since nobody was connected     */
     uint64_t peers;            /* connections; a counter                       */
     uint64_t floods;           /* times that there was too much; a counter     */
+    uint64_t unbound;          /* an icms_err: why it cannot be bound again; a counter */
 };
 
 struct stream {
@@ -124,7 +125,10 @@ static icms_err endpoint_bind(struct endpoint *endpoint, struct err_why *why)
 
         if (sock >= 0)
             (void)close(sock);
-        return err_set(why, error == EADDRINUSE ? ICMS_ADDRESS_IN_USE : ICMS_CONFIG,
+        return err_set(why,
+                       error == EADDRINUSE                  ? ICMS_ADDRESS_IN_USE
+                       : error == EMFILE || error == ENFILE ? ICMS_LIMIT
+                                                            : ICMS_CONFIG,
                        "events: cannot bind %s: %s", endpoint->text, zmq_strerror(error));
     }
     endpoint->is_bound = true;
@@ -231,11 +235,17 @@ static void endpoint_told(struct endpoint *endpoint, uint16_t event, int fd)
     }
 }
 
+static void endpoint_bind_again(struct endpoint *endpoint)
+{
+    struct err_why why;
+
+    counter_set(&endpoint->unbound, (uint64_t)endpoint_bind(endpoint, &why));
+}
+
 /* Counts connections that came and went. ZeroMQ knows no limit: too many are ended together. */
 static void endpoint_watch(struct endpoint *endpoint)
 {
     uint8_t frame[256];
-    struct err_why why;
     uint16_t event;
     uint32_t fd;
     int bytes;
@@ -261,7 +271,7 @@ static void endpoint_watch(struct endpoint *endpoint)
         endpoint_unlink(endpoint); /* nobody would, if this is the end */
         counter_add(&endpoint->floods, 1);
     } else if (!endpoint->is_bound && !endpoint->is_closing) {
-        (void)!endpoint_bind(endpoint, &why);
+        endpoint_bind_again(endpoint);
     }
 }
 
@@ -559,7 +569,10 @@ const char *events_volume(const struct events *events, uint32_t stream)
 void events_stats(const struct events *events, uint32_t stream, struct events_stats *out_stats)
 {
     const struct events_stats *stats = &events->streams[stream].stats;
+    uint64_t unbound = counter_get(&events->streams[stream].pub.unbound);
 
+    if (unbound == ICMS_OK)
+        unbound = counter_get(&events->streams[stream].replay.unbound);
     *out_stats = (struct events_stats){
         .batches = counter_get(&stats->batches),
         .hashes = counter_get(&stats->hashes),
@@ -570,5 +583,7 @@ void events_stats(const struct events *events, uint32_t stream, struct events_st
         .subscribers = counter_get(&stats->subscribers),
         .floods = counter_get(&events->streams[stream].pub.floods) +
                   counter_get(&events->streams[stream].replay.floods),
+        .bound = unbound == ICMS_OK,
+        .unbound = (icms_err)unbound,
     };
 }

@@ -67,6 +67,8 @@ struct events_stats {
     uint64_t next_seq;        /* of the next batch                                 */
     uint64_t subscribers;     /* connections to the endpoint now                   */
     uint64_t floods;          /* times that there was too much, and all were ended */
+    uint64_t bound;           /* 1; 0: after that an endpoint could not be bound   */
+    icms_err unbound;         /* why                                               */
 };
 
 /* Binds all sockets and starts the thread. CONFIG, ADDRESS_IN_USE, PERMISSION, ... with a sentence.
