@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/access.h"
 #include "agent_chain.h"
 #include "agent_tokens.h"
 #include "icms/icms.h"
@@ -123,8 +124,22 @@ static icms_err hashes_suffix(json_t *hashes, const struct conf_model *model, st
     return ICMS_OK;
 }
 
+/* The model, if its volume is one of these: the name of another one is not told. */
+static const struct conf_model *model_find(const struct conf_agent *conf, uint64_t volumes,
+                                           const char *name)
+{
+    const struct conf_model *model = conf_agent_model(conf, name);
+    ptrdiff_t volume;
+
+    if (model == NULL)
+        return NULL;
+    volume = conf_agent_volume(conf, model->volume) - conf->volumes;
+    return (volumes >> volume & 1) != 0 ? model : NULL;
+}
+
 /* What a model's name stands for takes its place. */
-static icms_err body_model(json_t *root, const struct conf_agent *conf, struct err_why *why)
+static icms_err body_model(json_t *root, const struct conf_agent *conf, uint64_t volumes,
+                           struct err_why *why)
 {
     const json_t *name = json_object_get(root, "model");
     const struct conf_model *model;
@@ -137,7 +152,7 @@ static icms_err body_model(json_t *root, const struct conf_agent *conf, struct e
                        "model: it says which volume and chain; send one of them, or the model");
     if (!json_is_string(name))
         return err_set(why, ICMS_INVALID, "model: a name");
-    model = conf_agent_model(conf, json_string_value(name));
+    model = model_find(conf, volumes, json_string_value(name));
     if (model == NULL)
         return err_set(why, ICMS_INVALID,
                        "model: \"%.100s\" is not one of this agent's models: list it in its "
@@ -158,7 +173,7 @@ static icms_err body_model(json_t *root, const struct conf_agent *conf, struct e
 }
 
 icms_err agent_body_read(const char *text, size_t bytes, const struct conf_agent *conf,
-                         const char *const *members, struct err_why *why,
+                         uint64_t volumes, const char *const *members, struct err_why *why,
                          struct agent_body *out_body)
 {
     icms_err err;
@@ -169,7 +184,7 @@ icms_err agent_body_read(const char *text, size_t bytes, const struct conf_agent
         err = err_set(why, ICMS_INVALID, "the body has to be a JSON object");
     if (err == ICMS_OK)
         err = members_check(out_body->root, members, why);
-    return err == ICMS_OK ? body_model(out_body->root, conf, why) : err;
+    return err == ICMS_OK ? body_model(out_body->root, conf, volumes, why) : err;
 }
 
 void agent_body_end(struct agent_body *body)
@@ -318,6 +333,11 @@ static const struct agent_user body_anybody = {.uid = UINT32_MAX, .gid = UINT32_
 const struct agent_user *agent_body_user(const struct agent_page *page)
 {
     return page->is_open ? &body_anybody : NULL;
+}
+
+uint64_t agent_body_volumes(const struct agent_page *page)
+{
+    return page->is_open ? agent_access(page->agent, &body_anybody) : UINT64_MAX;
 }
 
 /* ---- answering ------------------------------------------------------------------------------ */

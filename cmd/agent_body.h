@@ -27,9 +27,10 @@ struct agent_body {
 
 /* Reads a body as a JSON object; agent_body_end, whatever this returns. members: those that there
  * may be, as a sentence lists them; the last one is NULL. "model", a name of conf's models, becomes
- * the volume and the chain of the model. INVALID, LIMIT with a sentence. */
+ * the volume and the chain of the model; one of a volume whose bit volumes lacks is as unknown as
+ * any. INVALID, LIMIT with a sentence. */
 icms_err agent_body_read(const char *text, size_t bytes, const struct conf_agent *conf,
-                         const char *const *members, struct err_why *why,
+                         uint64_t volumes, const char *const *members, struct err_why *why,
                          struct agent_body *out_body) ICMS_MUST_CHECK;
 void agent_body_end(struct agent_body *body);
 
@@ -51,6 +52,9 @@ icms_err agent_body_number(const json_t *root, const char *name, uint32_t least,
 
 /* As whom a body's sender acts: NULL, the owner, where the port asked for a proof. */
 const struct agent_user *agent_body_user(const struct agent_page *page);
+
+/* Bit i: he may use volume i. */
+uint64_t agent_body_volumes(const struct agent_page *page);
 
 /* Writes {"error": name, "why": sentence}; returns the status of HTTP. */
 unsigned agent_body_refuse(struct ctl_page *page, icms_err err, const struct err_why *why);

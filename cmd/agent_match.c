@@ -116,13 +116,13 @@ static void answer_write(void *arg, struct json *json)
 }
 
 icms_err agent_match_read(const char *body, size_t bytes, const struct conf_agent *conf,
-                          struct err_why *why, char out_volume[LIMIT_NAME_BYTES],
+                          uint64_t volumes, struct err_why *why, char out_volume[LIMIT_NAME_BYTES],
                           struct key **out_keys, size_t *out_count)
 {
     static const char *const members[] = {"volume", "keys",   "names",  "model",
                                           "chain",  "tokens", "hashes", NULL};
     struct agent_body read;
-    icms_err err = agent_body_read(body, bytes, conf, members, why, &read);
+    icms_err err = agent_body_read(body, bytes, conf, volumes, members, why, &read);
 
     if (err == ICMS_OK)
         err = agent_body_volume(read.root, why, out_volume);
@@ -139,7 +139,8 @@ unsigned agent_match_post(void *arg, const char *body, size_t bytes, struct ctl_
     struct err_why why = {""};
     char volume[LIMIT_NAME_BYTES];
     struct key *keys = NULL;
-    icms_err err = agent_match_read(body, bytes, own->conf, &why, volume, &keys, &answer.count);
+    icms_err err = agent_match_read(body, bytes, own->conf, agent_body_volumes(own), &why, volume,
+                                    &keys, &answer.count);
 
     if (err == ICMS_OK)
         err = match_ask(own, volume, keys, answer.count, &why, &answer.looked);

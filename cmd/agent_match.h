@@ -17,10 +17,10 @@
 #include "conf/conf.h"
 #include "ctl/ctl.h"
 
-/* Reads a body. On ICMS_OK *out_keys is malloc's and the caller's. INVALID, LIMIT,
- * UNSUPPORTED or NO_MEMORY with a sentence. */
+/* Reads a body; volumes: bit i: its sender may use volume i. On ICMS_OK *out_keys is malloc's and
+ * the caller's. INVALID, LIMIT, UNSUPPORTED or NO_MEMORY with a sentence. */
 icms_err agent_match_read(const char *body, size_t bytes, const struct conf_agent *conf,
-                          struct err_why *why, char out_volume[LIMIT_NAME_BYTES],
+                          uint64_t volumes, struct err_why *why, char out_volume[LIMIT_NAME_BYTES],
                           struct key **out_keys, size_t *out_count) ICMS_MUST_CHECK;
 
 /* For struct ctl_post; arg is a struct agent_page. Status 200, or {"error": name, "why": sentence}

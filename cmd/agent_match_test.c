@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * POST /v1/match beside an agent that does not answer, which is made up here: questions keep the
- * HTTP thread for a second together, and not each of them.
+ * HTTP thread for a second together, and not each of them. And of whom what is told.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,8 +24,14 @@
 #define QUESTIONS 16
 #define MS        ((uint64_t)1000 * 1000)
 
-static const struct conf_agent conf = {.volume_count = 1,
-                                       .volumes = {{.name = "kv", .run_blocks = 8}}};
+#define STATE "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+
+static const struct conf_agent conf = {
+    .volume_count = 2,
+    .volumes = {{.name = "kv", .run_blocks = 8}, {.name = "theirs", .run_blocks = 8}},
+    .model_count = 2,
+    .models = {{"m", "kv", STATE, .block_tokens = 2}, {"n", "theirs", STATE, .block_tokens = 2}},
+};
 
 /* ---- an agent, and time --------------------------------------------------------------------- */
 
@@ -57,6 +63,15 @@ icms_err agent_look_start(struct agent *agent, const struct agent_user *user, co
     return ICMS_OK;
 }
 
+uint64_t __wrap_agent_access(const struct agent *agent, const struct agent_user *user);
+
+/* Whoever gives no proof may use the first volume. */
+uint64_t __wrap_agent_access(const struct agent *agent, const struct agent_user *user)
+{
+    assert_non_null(user);
+    return 1;
+}
+
 int __real_sem_clockwait(sem_t *sem, clockid_t clock, const struct timespec *until);
 int __wrap_sem_clockwait(sem_t *sem, clockid_t clock, const struct timespec *until);
 
@@ -76,6 +91,8 @@ int __wrap_sem_clockwait(sem_t *sem, clockid_t clock, const struct timespec *unt
 
 /* ---- questions ------------------------------------------------------------------------------ */
 
+static char said[512]; /* the last answer */
+
 static unsigned post_body(struct agent_page *agent, const char *body)
 {
     struct ctl_page *page = ctl_page_new();
@@ -83,6 +100,7 @@ static unsigned post_body(struct agent_page *agent, const char *body)
 
     assert_non_null(page);
     status = agent_match_post(agent, body, strlen(body), page);
+    (void)snprintf(said, sizeof(said), "%s", ctl_page_text(page));
     assert_int_equal(strstr(ctl_page_text(page), "\"dram\":1") != NULL, status == 200);
     ctl_page_free(&page);
     return status;
@@ -122,6 +140,25 @@ static void keys_have_two_forms(void **state)
     answers = false;
 }
 
+/* A port that is open to all does not tell whose model it is. */
+static void models_of_forbidden_volumes_are_unknown(void **state)
+{
+    static struct agent_page agent = {.conf = &conf, .is_open = true};
+    char unknown[sizeof(said)];
+
+    answers = true;
+    assert_int_equal(post_body(&agent, "{\"model\": \"m\", \"tokens\": [1, 2]}"), 200);
+    assert_int_equal(post_body(&agent, "{\"model\": \"x\", \"tokens\": [1, 2]}"), 400);
+    memcpy(unknown, said, sizeof(said));
+    assert_int_equal(post_body(&agent, "{\"model\": \"n\", \"tokens\": [1, 2]}"), 400);
+    *strstr(unknown, "\\\"x") = '\0'; /* up to the name */
+    assert_memory_equal(said, unknown, strlen(unknown));
+    assert_null(strstr(said, "theirs"));
+    agent.is_open = false; /* a proof was asked for */
+    assert_int_equal(post_body(&agent, "{\"model\": \"n\", \"tokens\": [1, 2]}"), 200);
+    answers = false;
+}
+
 static void questions_that_nobody_answers_wait_a_second_together(void **state)
 {
     static struct agent_page agent = {.conf = &conf};
@@ -145,6 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_have_two_forms),
+        cmocka_unit_test(models_of_forbidden_volumes_are_unknown),
         cmocka_unit_test(questions_that_nobody_answers_wait_a_second_together),
     };
 

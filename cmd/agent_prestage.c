@@ -72,11 +72,11 @@ static icms_err order_read(const struct agent_body *body, struct err_why *why,
 }
 
 icms_err agent_prestage_read(const char *body, size_t bytes, const struct conf_agent *conf,
-                             struct err_why *why, char out_volume[LIMIT_NAME_BYTES],
-                             struct agent_hints *out_hints)
+                             uint64_t volumes, struct err_why *why,
+                             char out_volume[LIMIT_NAME_BYTES], struct agent_hints *out_hints)
 {
     struct agent_body read;
-    icms_err err = agent_body_read(body, bytes, conf, prestage_members, why, &read);
+    icms_err err = agent_body_read(body, bytes, conf, volumes, prestage_members, why, &read);
 
     if (err == ICMS_OK)
         err = order_read(&read, why, out_volume, out_hints);
@@ -99,7 +99,8 @@ unsigned agent_prestage_post(void *arg, const char *body, size_t bytes, struct c
     struct agent_hints hints = {0};
     struct err_why why = {""};
     char volume[LIMIT_NAME_BYTES];
-    icms_err err = agent_prestage_read(body, bytes, own->conf, &why, volume, &hints);
+    icms_err err =
+        agent_prestage_read(body, bytes, own->conf, agent_body_volumes(own), &why, volume, &hints);
 
     if (err == ICMS_OK) {
         hints.user = agent_body_user(own);

@@ -24,10 +24,12 @@
 #include "conf/conf.h"
 #include "ctl/ctl.h"
 
-/* Reads a body. On ICMS_OK out_hints->keys is malloc's and the caller's, and volume points into
- * out_volume. INVALID, LIMIT, UNSUPPORTED or NO_MEMORY with a sentence. */
+/* Reads a body; volumes: bit i: its sender may use volume i. On ICMS_OK out_hints->keys is malloc's
+ * and the caller's, and volume points into out_volume. INVALID, LIMIT, UNSUPPORTED or NO_MEMORY
+ * with a sentence. */
 icms_err agent_prestage_read(const char *body, size_t bytes, const struct conf_agent *conf,
-                             struct err_why *why, char out_volume[LIMIT_NAME_BYTES],
+                             uint64_t volumes, struct err_why *why,
+                             char out_volume[LIMIT_NAME_BYTES],
                              struct agent_hints *out_hints) ICMS_MUST_CHECK;
 
 /* For struct ctl_http_opts; arg is a struct agent_page. Writes {"hints": n} with status 202, or

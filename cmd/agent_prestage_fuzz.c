@@ -36,7 +36,7 @@ static void match_check(const char *body, size_t bytes, icms_err err,
     struct key *keys = NULL;
     size_t count = 0;
 
-    if (agent_match_read(body, bytes, &conf, &why, volume, &keys, &count) != ICMS_OK) {
+    if (agent_match_read(body, bytes, &conf, 1, &why, volume, &keys, &count) != ICMS_OK) {
         check(why.text[0] != '\0' && keys == NULL);
         return;
     }
@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     body = malloc(bytes + 1); /* its end is watched */
     check(body != NULL);
     memcpy(body, data, bytes);
-    err = agent_prestage_read(body, bytes, &conf, &why, volume, &hints);
+    err = agent_prestage_read(body, bytes, &conf, 1, &why, volume, &hints);
     if (err == ICMS_OK) {
         check(memchr(volume, 0, sizeof(volume)) != NULL && hints.volume == volume);
         check(hints.priority <= 3);

@@ -32,13 +32,14 @@ static struct conf_agent conf = {
 static char volume[LIMIT_NAME_BYTES];
 static struct agent_hints hints;
 static struct err_why why;
+static uint64_t volumes = UINT64_MAX;
 
 static icms_err read_text(const char *text)
 {
     free((void *)(uintptr_t)hints.keys);
     hints = (struct agent_hints){0};
     why.text[0] = '\0';
-    return agent_prestage_read(text, strlen(text), &conf, &why, volume, &hints);
+    return agent_prestage_read(text, strlen(text), &conf, volumes, &why, volume, &hints);
 }
 
 static void what_is_right_is_read(void **state)
@@ -214,6 +215,32 @@ static void a_model_stands_for_its_volume_and_chain(void **state)
     assert_memory_equal(hints.keys, named, sizeof(named));
 }
 
+/* Whatever else is wrong: who may not use its volume is not told that there is such a model. */
+static void a_model_of_a_forbidden_volume_is_none(void **state)
+{
+    static const char *const bodies[] = {
+        "{\"model\": \"%s\", \"tokens\": [1, 2, 3, 4]}",
+        "{\"model\": \"%s\", \"hashes\": [\"00\"]}",
+        "{\"model\": \"%s\"}",
+    };
+    char text[100];
+
+    volumes = 1; /* and not that of org/m */
+    for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
+        struct err_why unknown;
+
+        (void)snprintf(text, sizeof(text), bodies[i], "org/n");
+        assert_int_equal(read_text(text), ICMS_INVALID);
+        unknown = why;
+        (void)snprintf(text, sizeof(text), bodies[i], "org/m");
+        assert_int_equal(read_text(text), ICMS_INVALID);
+        *(strstr(why.text, "org/m") + 4) = 'n';
+        assert_string_equal(why.text, unknown.text);
+    }
+    assert_int_equal(read_text("{\"model\": \"h\", \"hashes\": [\"00\"]}"), ICMS_OK);
+    volumes = UINT64_MAX;
+}
+
 static void what_is_wrong_with_a_chain_is_named(void **state)
 {
     static const struct {
@@ -302,7 +329,7 @@ static void any_body_is_read_or_refused(void **state)
         }
         hints = (struct agent_hints){0};
         why.text[0] = '\0';
-        if (agent_prestage_read(text, length, &conf, &why, volume, &hints) != ICMS_OK) {
+        if (agent_prestage_read(text, length, &conf, volumes, &why, volume, &hints) != ICMS_OK) {
             assert_true(why.text[0] != '\0');
             continue;
         }
@@ -432,6 +459,7 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(a_chain_makes_the_engines_keys),
         cmocka_unit_test(a_model_stands_for_its_volume_and_chain),
+        cmocka_unit_test(a_model_of_a_forbidden_volume_is_none),
         cmocka_unit_test(what_is_wrong_with_a_chain_is_named),
         cmocka_unit_test(any_body_is_read_or_refused),
         cmocka_unit_test(the_largest_bodies_are_bounded),

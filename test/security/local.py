@@ -34,6 +34,7 @@ import pod  # noqa: E402
 OWNER, OTHER, STRANGER = 62001, 62002, 62003
 VOLUMES = [{"name": "theirs", "value_max": "64KiB", "memory_max": "1MiB", "users": f"[{OWNER}]"},
            {"name": "mine", "value_max": "64KiB", "memory_max": "1MiB", "users": f"[{OTHER}]"}]
+MODELS = [{"name": "of-theirs", "volume": "theirs", "state": "00" * 32, "block_tokens": 2, "of": "tokens"}]
 MARKER = b"a sentence that nobody else may read"
 
 
@@ -70,8 +71,8 @@ def volumes_look_alike(users):
 
 def questions_look_alike(agent):
     """Without a proof hints and questions of routers are for volumes of everybody."""
-    def told(page, volume):
-        body = json.dumps({"volume": volume, "names": ["key"]}).encode()
+    def told(page, volume, **rest):
+        body = json.dumps({"volume": volume, "names": ["key"]} if not rest else rest).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{agent.http_port}{page}", body,
                                          {"Content-Type": "application/json"})
         try:
@@ -84,6 +85,11 @@ def questions_look_alike(agent):
         status, said = told(page, "theirs")
         assert (status, said.replace(b"theirs", b"nothing")) == told(page, "nothing"), (page, status, said)
         assert status == 404, (page, status)
+        for tokens in ([1, 2], []):
+            status, said = told(page, None, model="of-theirs", tokens=tokens)
+            assert (status, said.replace(b"of-theirs", b"of-nobody")) == \
+                told(page, None, model="of-nobody", tokens=tokens), (page, status, said)
+            assert status == 400 and b'"theirs"' not in said, (page, status, said)
     print("ok hints and questions over HTTP for a volume of others and for none are answered alike")
 
 
@@ -267,7 +273,7 @@ def core_dumps(p, build, folder):
 def main(build, folder):
     folder.chmod(0o755)
     with pod.Pod(build, folder) as p:
-        agent = p.make_agent("node", [], VOLUMES, socket_mode="0666", audit=folder / "audit",
+        agent = p.make_agent("node", [], VOLUMES, models=MODELS, socket_mode="0666", audit=folder / "audit",
                              local=f"{{path: {folder}/drive, size: 64MiB, segment: 1MiB}}")
         agent.start()
         agent.wait_ready()
