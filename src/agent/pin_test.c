@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pins: blocks that stay for a time, within limits of volume and user, in memory and on the own
- * drive; and that no pins stop the agent, whoever makes them.
+ * drive; and that no pins stop the agent, whoever makes them. And hints of who gives no proof.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -712,6 +712,112 @@ static void strangers_leave_room_for_hints(void **state)
     rig_free(rig);
 }
 
+/* Hints over the port for keys first, first + 1, ...: of a stranger, or of the owner. */
+static void port_hints(struct agent_rig *rig, bool is_stranger, uint32_t first, uint32_t count,
+                       uint32_t deadline_ms, bool cancel)
+{
+    const struct agent_user stranger = {.uid = UINT32_MAX, .gid = UINT32_MAX};
+    struct key keys[SLOTS];
+    const struct agent_hints hints = {.user = is_stranger ? &stranger : NULL,
+                                      .volume = "kv",
+                                      .keys = keys,
+                                      .count = count,
+                                      .deadline_ms = deadline_ms,
+                                      .cancel = cancel};
+    struct err_why why = {""};
+
+    assert_true(count <= SLOTS);
+    for (uint32_t i = 0; i < count; i++)
+        rig_key(first + i, &keys[i]);
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
+    rig_run(rig, 200 * MS);
+}
+
+/* Theirs for the same block neither outlives the owner's cancel nor makes the owner's last longer,
+ * whoever comes first. */
+static void strangers_change_no_hint(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+
+    flash(rig, 0, 3);
+    port_hints(rig, false, 0, 1, 5000, false);
+    port_hints(rig, true, 0, 1, 600000, false);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_JOINED], 1);
+    assert_int_equal(rig_hints(rig)->waiting, 1);
+    port_hints(rig, false, 0, 1, 1000, true);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_CANCELED], 1);
+    assert_int_equal(rig_hints_left(rig), 0);
+    port_hints(rig, true, 1, 1, 600000, false);
+    port_hints(rig, true, 1, 1, 600000, false);
+    port_hints(rig, false, 1, 1, 5000, false);
+    assert_int_equal(rig_hints(rig)->waiting, 1);
+    port_hints(rig, false, 1, 1, 1000, true);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_CANCELED], 2);
+    assert_int_equal(rig_hints_left(rig), 0);
+    port_hints(rig, true, 1, 1, 600000, false);
+    port_hints(rig, false, 1, 2, 1000, false);
+    port_hints(rig, true, 1, 2, 600000, false);
+    assert_int_equal(rig_hints(rig)->waiting, 2);
+    rig_run(rig, 3 * S);
+    assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_UNUSED], 2);
+    assert_int_equal(rig_hints_left(rig), 0);
+    rig_free(rig);
+}
+
+static uint32_t in_arena(struct rig_client *client, uint32_t first, uint32_t count)
+{
+    uint32_t there = 0;
+
+    for (uint32_t n = first; n < first + count; n++)
+        there += rig_in_arena(client, KV, n);
+    return there;
+}
+
+/* What is kept for others stays, however soon they say that they need theirs. */
+static void strangers_take_no_place_of_others(void **state)
+{
+    const struct pins more = {.first = 200, .count = SLOTS, .need_ns = 60 * S};
+
+    for (int who = 0; who < 2; who++) {
+        struct agent_rig *rig = rig_of((struct rig_opts){0});
+        struct rig_client *client = client_of(rig, USER);
+        uint64_t kept;
+
+        flash(rig, 0, SLOTS);
+        flash(rig, 100, 8);
+        flash(rig, 200, SLOTS);
+        if (who == 0)
+            port_hints(rig, false, 200, SLOTS, 60000, false);
+        else
+            assert_int_equal(pins_asked(client, &more, ICMS_MISS_NONE), SLOTS);
+        rig_run(rig, 200 * MS);
+        kept = in_arena(client, 200, SLOTS);
+        assert_in_range(kept, SLOTS / 4, SLOTS - 8);
+        port_hints(rig, true, 0, 8, 2000, false);
+        assert_int_equal(in_arena(client, 0, 8), 0);
+        rig_run(rig, 10 * S); /* theirs are over */
+        assert_int_equal(in_arena(client, 200, SLOTS), kept);
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
+/* And theirs goes for the owner's, though that is needed later. */
+static void strangers_give_place_to_the_owner(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){0});
+    struct rig_client *client = rig_client_new(rig);
+
+    flash(rig, 0, SLOTS);
+    flash(rig, 100, 8);
+    port_hints(rig, true, 0, SLOTS, 60000, false);
+    assert_in_range(in_arena(client, 0, SLOTS), SLOTS / 4, SLOTS - 8);
+    port_hints(rig, false, 100, 8, 600000, false);
+    assert_int_equal(in_arena(client, 100, 8), 8);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 static uint64_t random_next(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -790,6 +896,9 @@ int main(void)
         cmocka_unit_test(a_pin_that_is_too_long_is_refused),
         cmocka_unit_test(strangers_pin_nothing),
         cmocka_unit_test(strangers_leave_room_for_hints),
+        cmocka_unit_test(strangers_change_no_hint),
+        cmocka_unit_test(strangers_take_no_place_of_others),
+        cmocka_unit_test(strangers_give_place_to_the_owner),
         cmocka_unit_test(anything_keeps_the_sums),
     };
 

@@ -132,12 +132,6 @@ static void hint_state_set(struct agent_hint *hint, enum hint_state state)
         counter_add(hint_state_count(hint), 1);
 }
 
-/* When it is over: a pin waits as long as it lasts. */
-static uint64_t hint_until_ns(const struct agent_hint *hint)
-{
-    return u64_max(hint->need_ns, hint->pin_ns);
-}
-
 static void hint_queue(struct agent_hint *hint)
 {
     struct agent_prestage *prestage = hint->shard->reactor->prestage;
@@ -765,9 +759,13 @@ static void hint_pin(struct agent_hint *hint, uint64_t until_ns, uint64_t bytes)
         agent_hint_slot_set(hint->shard, hint->slot);
 }
 
-/* Somebody wants what there is a hint for already. */
+/* Somebody wants what there is a hint for already. If nobody did who gave a proof, it is his. */
 static void hint_join(struct agent_hint *hint, uint64_t need_ns, uint32_t rank)
 {
+    if (hint->rank == HINT_RANK_GUEST && rank != HINT_RANK_GUEST) {
+        hint->wanted = 0;
+        hint->first_ns = hint->need_ns = need_ns;
+    }
     hint->wanted += hint->pin_ns == 0 || hint->wanted == 0;
     hint->first_ns = u64_min(hint->first_ns, need_ns);
     hint->need_ns = u64_max(hint->need_ns, need_ns);
@@ -859,7 +857,8 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
 {
     struct hint_share *share = hint_share_of(shard, user, wish->tier);
     struct agent_hint *hint = hint_find(shard, share, key);
-    uint32_t slot = agent_shard_find(shard, key), rank = ICMS_PRIORITY_MAX - wish->priority;
+    uint32_t slot = agent_shard_find(shard, key);
+    uint32_t rank = wish->guest ? HINT_RANK_GUEST : ICMS_PRIORITY_MAX - wish->priority;
     uint64_t now_ns = reactor_now_ns(shard->reactor), need_ns = wish->need_ns;
     uint64_t pin_bytes = wish->pin_ns == 0 ? 0 : agent_pin_bytes(shard, share, key, slot);
     enum icms_miss refused;
@@ -870,10 +869,12 @@ enum icms_miss agent_hint_take(struct agent_shard *shard, struct agent_user_shar
         return refused;
     need_ns = u64_min(need_ns, now_ns + AGENT_DEADLINE_MAX_NS);
     counter_add(&shard->prestage.taken, 1);
+    counter_add(&shard->prestage.ended[AGENT_HINT_JOINED], hint != NULL);
+    if (hint != NULL && wish->guest && hint->rank != HINT_RANK_GUEST)
+        return ICMS_MISS_NONE; /* and changes nothing of others */
     if (!wish->once && slot != SHM_SLOT_NONE && shard->meta[slot].hint != 0)
         agent_shard_once_end(shard, slot); /* others wait for it, too */
     if (hint != NULL) {
-        counter_add(&shard->prestage.ended[AGENT_HINT_JOINED], 1);
         hint->once &= wish->once;
         if (wish->pin_ns != 0)
             hint_pin(hint, now_ns + wish->pin_ns, pin_bytes);

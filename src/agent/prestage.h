@@ -52,6 +52,9 @@
  * Limits. A reactor has AGENT_HINTS. A user may have as many as are free, so one alone may have
  * half of them, and who comes later finds some. What is more is refused and counted.
  *
+ * Guests. Whoever gives no proof has his hints with those of the owner, behind all of them: such a
+ * hint takes the place of such alone, and where there is another for its block it changes nothing.
+ *
  * What becomes of a hint: one of enum agent_hint_end, counted once.
  */
 #ifndef AGENT_PRESTAGE_H

@@ -11,6 +11,9 @@
 /* Lists of hints by key, of a reactor. */
 #define HINT_KEY_LISTS 4096
 
+/* The rank of hints of who gives no proof: behind all others of their user. */
+#define HINT_RANK_GUEST (ICMS_PRIORITY_MAX + 1)
+
 /* Tiers that blocks are brought to: enum icms_tier. */
 #define HINT_TIERS (ICMS_TIER_LOCAL + 1)
 
@@ -66,10 +69,10 @@ struct agent_hint {
     uint32_t user_number; /* user->number: it belongs to nobody who has the place later         */
     struct hint_share *share;
     struct key key;
-    uint32_t identity;       /* the shard's, when it was taken                                    */
-    uint32_t wanted;         /* how often it was taken and not canceled                           */
-    uint32_t rank;           /* the smallest goes first                                           */
-    uint32_t slot;           /* WRITING, READY; NONE: on the drive alone                          */
+    uint32_t identity; /* the shard's, when it was taken                                    */
+    uint32_t wanted;   /* how often it was taken and not canceled                           */
+    uint32_t rank;     /* the smallest goes first; GUEST: nobody else wants it                */
+    uint32_t slot;     /* WRITING, READY; NONE: on the drive alone                          */
     uint64_t brought_bytes;  /* READY: of the block, if it was brought for it; else 0             */
     uint64_t need_ns;        /* the deadline: the latest of all who want it */
     uint64_t first_ns;       /* the earliest of theirs, by which it has its turn */
@@ -91,6 +94,12 @@ struct agent_hint {
     struct agent_tier_copy copy; /* WRITING                                                       */
     struct loop_timer timer; /* QUEUED: deadline; WRITING, READY: until when it is kept           */
 };
+
+/* When it is over: a pin waits as long as it lasts. */
+static inline uint64_t hint_until_ns(const struct agent_hint *hint)
+{
+    return u64_max(hint->need_ns, hint->pin_ns);
+}
 
 struct agent_prestage {
     struct agent_reactor *reactor;

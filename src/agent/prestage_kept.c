@@ -35,7 +35,7 @@ void agent_hint_keep(struct agent_hint *hint, uint64_t bytes)
 
 void agent_hint_kept_push(struct agent_hint *hint)
 {
-    hint->due.rank = ICMS_PRIORITY_MAX - hint->rank;
+    hint->due.rank = HINT_RANK_GUEST - hint->rank;
     hint->due.at_ns = UINT64_MAX - hint->first_ns;
     due_push(&hint->share->kept, &hint->due);
 }
@@ -92,7 +92,8 @@ static struct hint_share *share_over(const struct agent_shard *shard, uint64_t p
 }
 
 /* The hint that gives its place to this one, which has so many bytes: of a user with more than its
- * part, while this one's has less; or of the same user one that has its turn later. NULL: none. */
+ * part, while this one's has less; or of the same user one that has its turn later. One of who gave
+ * no proof takes the place of such alone. NULL: none. */
 static struct agent_hint *hint_gives(const struct agent_hint *hint, uint64_t bytes)
 {
     const struct agent_shard *shard = hint->shard;
@@ -101,7 +102,7 @@ static struct agent_hint *hint_gives(const struct agent_hint *hint, uint64_t byt
     struct hint_share *over = NULL;
     struct agent_hint *last = share_last_kept(hint->share);
 
-    if (hint->share->kept_bytes + bytes <= part_bytes)
+    if (hint->rank != HINT_RANK_GUEST && hint->share->kept_bytes + bytes <= part_bytes)
         over = share_over(shard, part_bytes);
     if (over != NULL)
         return share_last_kept(over);
