@@ -498,9 +498,8 @@ static void hint_write(struct agent_hint *hint, uint32_t slot)
         hint_enter_slot(hint, slot);
         prestage->drive_writes++;
         prestage->copied_bytes += hint->brought_bytes;
-        if (!is_charged)
-            line_charge(&prestage->lines[ICMS_TIER_LOCAL], hint->share->number,
-                        hint->brought_bytes);
+        line_charge(&prestage->lines[ICMS_TIER_LOCAL], hint->share->number,
+                    is_charged ? 0 : hint->brought_bytes);
         loop_timer_start(prestage->reactor->loop, &hint->timer,
                          hint_until_ns(hint) + AGENT_HINT_GRACE_NS);
     } else if (err != ICMS_BUSY) {

@@ -226,7 +226,8 @@ def choose(loads: Sequence[float | None], block_tokens: int, prefill: Prefill) -
 
     if not loads or prefill.seconds(1) is None:
         return Choice(len(loads))
-    best, best_seconds, known = 0, computing(len(loads)), []
+    best, best_seconds = 0, computing(len(loads))
+    known: list[float] = []
     for i, load in enumerate(loads, 1):
         if load is None:
             break
