@@ -12,10 +12,10 @@
  *   pin_seconds  how long the blocks stay, up to ICMS_PIN_SECONDS_MAX; default 0: no pins
  *
  *   chain, tokens, hashes  instead of keys and names: see agent_chain.h
+ *   model        instead of volume and chain: one of the configuration's models
  *
- * There is at least one of keys and names, or chain. Other members are refused: a typing error is
- * not a default. So is "model": a name says nothing of weights, layout and ranks, which are in
- * keys.
+ * There is at least one of keys and names, or chain, or model. Other members are refused: a typing
+ * error is not a default.
  */
 #ifndef CMD_AGENT_PRESTAGE_H
 #define CMD_AGENT_PRESTAGE_H

@@ -242,6 +242,7 @@ static uint64_t source_lost(void *arg, uint32_t volume)
 
 struct world {
     char folder[32], pub[80], replay[80];
+    const char *agent; /* its name */
     struct source source;
     struct events *events;
     void *context;
@@ -254,7 +255,7 @@ static icms_err world_start(struct world *world, uint64_t window_bytes, struct e
                                               .replay = world->replay,
                                               .window_bytes = window_bytes,
                                               .mode = 0600};
-    const struct events_opts opts = {.agent = "server-0",
+    const struct events_opts opts = {.agent = world->agent,
                                      .stream_count = 1,
                                      .streams = &stream,
                                      .take = source_take,
@@ -266,7 +267,7 @@ static icms_err world_start(struct world *world, uint64_t window_bytes, struct e
 
 static void world_begin(struct world *world)
 {
-    *world = (struct world){.folder = "/tmp/icms-events-XXXXXX"};
+    *world = (struct world){.folder = "/tmp/icms-events-XXXXXX", .agent = "server-0"};
     assert_non_null(mkdtemp(world->folder));
     snprintf(world->pub, sizeof(world->pub), "ipc://%s/pub", world->folder);
     snprintf(world->replay, sizeof(world->replay), "ipc://%s/replay", world->folder);
@@ -714,6 +715,37 @@ static void subscribe_endlessly(struct world *world, int sock, bool cancels)
     }
 }
 
+/* Names may be as long as they may be: who subscribes to the whole topic is no peer that lies. */
+static void a_long_topic_can_be_subscribed(void **state)
+{
+    static const char agent[] = "server-0123456789-0123456789-0123456789-0123456789-012345678901";
+    struct err_why why = {""};
+    char topic[80], got[80];
+    struct world world;
+    void *sub;
+
+    (void)state;
+    assert_int_equal(sizeof(agent), LIMIT_NAME_BYTES); /* the longest */
+    world_begin(&world);
+    world.agent = agent;
+    assert_int_equal(world_start(&world, 1 << 20, &why), ICMS_OK);
+    snprintf(topic, sizeof(topic), "kv@%s@kv", agent);
+    sub = zmq_socket(world.context, ZMQ_SUB);
+    assert_int_equal(zmq_setsockopt(sub, ZMQ_LINGER, &(int){200}, sizeof(int)), 0);
+    assert_int_equal(zmq_setsockopt(sub, ZMQ_SUBSCRIBE, topic, strlen(topic)), 0);
+    assert_int_equal(zmq_connect(sub, world.pub), 0);
+    for (int i = 0; i < 200; i++) {
+        make(&world, 1);
+        if (zmq_poll(&(zmq_pollitem_t){.socket = sub, .events = ZMQ_POLLIN}, 1, 0) > 0)
+            break;
+    }
+    assert_int_equal(zmq_recv(sub, got, sizeof(got), ZMQ_DONTWAIT), strlen(topic));
+    assert_memory_equal(got, topic, strlen(topic));
+    assert_int_equal(stats_of(&world).floods, 0);
+    zmq_close(sub);
+    world_end(&world);
+}
+
 /* Whoever subscribes without end has his connection ended before that takes much memory. */
 static void subscriptions_end(bool cancels)
 {
@@ -879,6 +911,7 @@ int main(void)
         cmocka_unit_test(ten_thousand_requests_are_bounded),
         cmocka_unit_test(connections_are_bounded),
         cmocka_unit_test(a_connection_behind_too_many_is_ended),
+        cmocka_unit_test(a_long_topic_can_be_subscribed),
         cmocka_unit_test(subscriptions_are_bounded),
         cmocka_unit_test(ends_of_what_nobody_has_give_nothing_back),
         cmocka_unit_test(subscriptions_that_ended_do_not_count),

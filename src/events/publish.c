@@ -33,12 +33,14 @@
 #include "events/request.h"
 #include "events/window.h"
 
-#define TAKE_COUNT     1024
-#define TAKE_ROUNDS    64                     /* before requests have a turn */
-#define HEAR_COUNT     (4 * EVENTS_HEARD_MAX) /* in a turn, of what takes no memory */
-#define REPLAY_BATCHES 64                     /* of one in a turn            */
-#define REQUEST_BYTES  64                     /* a longer frame ends the connection */
-#define LINGER_MS      200 /* with 0 libzmq may abort: a message that is half with a peer that goes */
+#define TAKE_COUNT      1024
+#define TAKE_ROUNDS     64                     /* before requests have a turn */
+#define HEAR_COUNT      (4 * EVENTS_HEARD_MAX) /* in a turn, of what takes no memory */
+#define REPLAY_BATCHES  64                     /* of one in a turn            */
+#define REQUEST_BYTES   64                     /* a longer frame ends the connection */
+#define SUBSCRIBE_BYTES 10                     /* before a topic                     */
+#define TOPIC_BYTES     (2 * LIMIT_NAME_BYTES + 8)
+#define LINGER_MS       200 /* with 0 libzmq may abort: a message that is half with a peer that goes */
 
 #define IPC "ipc://"
 
@@ -58,7 +60,7 @@ struct endpoint {
 
 struct stream {
     struct events_stream_opts opts;
-    char topic[2 * LIMIT_NAME_BYTES + 8];
+    char topic[TOPIC_BYTES];
     struct endpoint pub, replay; /* replay.socket NULL: none */
     struct events_window window;
     struct events_batch batch;
@@ -140,10 +142,11 @@ static void option(void *socket, int name, int value)
     check(zmq_setsockopt(socket, name, &value, sizeof(value)) == 0);
 }
 
+/* A subscription to the topic fits into a frame, of ZMTP 3.1 too, which begins with a word. */
 static icms_err endpoint_open(struct events *events, struct endpoint *endpoint, int type,
-                              struct err_why *why)
+                              const char *topic, struct err_why *why)
 {
-    const int64_t frame_max = REQUEST_BYTES;
+    const int64_t frame_max = (int64_t)u64_max(REQUEST_BYTES, strlen(topic) + SUBSCRIBE_BYTES);
     char name[64];
 
     endpoint->socket = zmq_socket(events->context, type);
@@ -193,16 +196,15 @@ static void endpoint_close(struct endpoint *endpoint)
  * what the topic begins with, of which there are few. */
 static bool heard_counts(const uint8_t *frame, size_t bytes, const char *topic)
 {
-    if (bytes == 0 || bytes > REQUEST_BYTES)
-        return true;
-    return frame[0] != 0 && (bytes - 1 > strlen(topic) || memcmp(topic, frame + 1, bytes - 1) != 0);
+    return bytes == 0 || (frame[0] != 0 &&
+                          (bytes - 1 > strlen(topic) || memcmp(topic, frame + 1, bytes - 1) != 0));
 }
 
 /* Counts subscriptions. An XPUB socket tells of them, and a PUB socket would not. Of what takes no
  * memory each counts that is too many for a turn. */
 static void endpoint_hear(struct endpoint *endpoint, const char *topic)
 {
-    uint8_t frame[REQUEST_BYTES];
+    uint8_t frame[1 + TOPIC_BYTES];
 
     for (uint32_t i = 0; endpoint->heard < EVENTS_HEARD_MAX; i++) {
         int bytes = zmq_recv(endpoint->socket, frame, sizeof(frame), ZMQ_DONTWAIT);
@@ -490,9 +492,9 @@ static icms_err stream_open(struct events *events, struct stream *stream, struct
     if (events_window_init(&stream->window, u64_max(opts->window_bytes, EVENTS_WINDOW_MIN)) !=
         ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "events: no memory for the window of %s", opts->name);
-    err = endpoint_open(events, &stream->pub, ZMQ_XPUB, why);
+    err = endpoint_open(events, &stream->pub, ZMQ_XPUB, stream->topic, why);
     if (err == ICMS_OK && opts->replay[0] != '\0')
-        err = endpoint_open(events, &stream->replay, ZMQ_ROUTER, why);
+        err = endpoint_open(events, &stream->replay, ZMQ_ROUTER, "", why);
     if (err != ICMS_OK)
         return err;
     events_batch_begin(&stream->batch, now_seconds());
