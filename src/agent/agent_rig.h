@@ -212,4 +212,15 @@ static inline bool rig_in_arena(const struct rig_client *client, uint32_t volume
     return rig_arena_has(rig_shard(client, volume, n), &key);
 }
 
+/* How many of the keys first, first + 1, ... it finds there. */
+static inline uint32_t rig_in_arena_of(const struct rig_client *client, uint32_t volume,
+                                       uint32_t first, uint32_t count)
+{
+    uint32_t there = 0;
+
+    for (uint32_t n = first; n < first + count; n++)
+        there += rig_in_arena(client, volume, n);
+    return there;
+}
+
 #endif

@@ -115,15 +115,6 @@ static void others_come(struct rig_client *client, uint32_t goes)
     }
 }
 
-static uint32_t in_arena_of(const struct rig_client *client, uint32_t first, uint32_t count)
-{
-    uint32_t there = 0;
-
-    for (uint32_t n = first; n < first + count; n++)
-        there += rig_in_arena(client, KV, n);
-    return there;
-}
-
 static void put(struct rig_client *client, uint32_t n, uint8_t flags)
 {
     assert_int_equal(rig_wait(client, rig_put(client, KV, n, BYTES, flags, 1 * S))->status,
@@ -155,9 +146,9 @@ static void a_scan_takes_no_memory_from_others(void **state)
 
     use(client, 0, USED);
     scan(client, KV, SHM_FLAG_ONCE);
-    assert_int_equal(in_arena_of(client, 0, USED), USED);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, USED), USED);
     scan(client, KV, 0); /* without it they go */
-    assert_true(in_arena_of(client, 0, USED) < USED / 2);
+    assert_true(rig_in_arena_of(client, KV, 0, USED) < USED / 2);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -171,9 +162,10 @@ static void the_first_of_a_scan_makes_space_for_all(void **state)
     uint32_t before;
 
     use(client, 0, 2 * SLOTS);
-    before = in_arena_of(client, 0, 2 * SLOTS);
+    before = rig_in_arena_of(client, KV, 0, 2 * SLOTS);
     scan(client, KV, SHM_FLAG_ONCE);
-    assert_true(in_arena_of(client, 0, 2 * SLOTS) + 12 >= before); /* windows evicted ahead */
+    assert_true(rig_in_arena_of(client, KV, 0, 2 * SLOTS) + 12 >=
+                before); /* windows evicted ahead */
     rig_client_free(client);
     rig_free(rig);
 }
@@ -190,10 +182,10 @@ static void puts_take_no_memory_from_others(void **state)
         assert_true(rig_in_arena(client, KV, n));
         rig_run(rig, 5 * MS);
     }
-    assert_int_equal(in_arena_of(client, 0, USED), USED);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, USED), USED);
     for (uint32_t n = SCAN; n < SCAN + 3 * SLOTS; n++)
         (void)get(client, KV, n, SHM_FLAG_ONCE); /* none was lost */
-    assert_int_equal(in_arena_of(client, 0, USED), USED);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, USED), USED);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -238,7 +230,7 @@ static void a_second_read_makes_it_one_as_the_others(void **state)
     assert_false(rig_in_arena(client, KV, 1001));
     assert_true(rig_in_arena(client, KV, 1002));
     assert_false(rig_in_arena(client, KV, 1003));
-    assert_int_equal(in_arena_of(client, 0, USED / 2), USED / 2);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, USED / 2), USED / 2);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -282,7 +274,7 @@ static void what_others_use_stays_what_it_is(void **state)
     rig_run(rig, 100 * MS);
     scan(client, KV, SHM_FLAG_ONCE);
     others_come(client, 1000); /* the last of those that go before others */
-    assert_int_equal(in_arena_of(client, 0, USED), USED);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, USED), USED);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -302,14 +294,14 @@ static void a_hint_is_kept_until_it_is_read(void **state)
     rig_run(rig, 100 * MS);
     use(client, 0, USED);
     scan(client, KV, SHM_FLAG_ONCE);
-    assert_int_equal(in_arena_of(client, 1000, 2), 2);
+    assert_int_equal(rig_in_arena_of(client, KV, 1000, 2), 2);
     assert_true(get(client, KV, 1000, 0));
     assert_true(get(client, KV, 1001, 0));
     scan(client, KV, SHM_FLAG_ONCE);
     others_come(client, 1000);
     assert_false(rig_in_arena(client, KV, 1000));
     assert_true(rig_in_arena(client, KV, 1001));
-    assert_int_equal(in_arena_of(client, 0, USED), USED);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, USED), USED);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -328,7 +320,7 @@ static void a_hint_that_nobody_reads_goes_first(void **state)
     assert_int_equal(rig_stats(rig)->volumes[KV].prestage.waiting, 0);
     assert_true(rig_in_arena(client, KV, 1000));
     others_come(client, 1000);
-    assert_int_equal(in_arena_of(client, 0, USED), USED);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, USED), USED);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -354,7 +346,7 @@ static void a_hint_of_another_reader_counts(void **state)
     (void)get(client, KV, 1001, 0);
     use(client, 0, USED);
     others_come(client, 1002); /* it was read before them, so it goes after them */
-    assert_int_equal(in_arena_of(client, 1000, 2), 2);
+    assert_int_equal(rig_in_arena_of(client, KV, 1000, 2), 2);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -427,13 +419,13 @@ static void pinned_blocks_do_not_go_ahead(void **state)
         rig_run(rig, 10 * MS);
         (void)get_bytes(client, KV, n, BYTES, 0, 100 + n);
     }
-    for (; in_arena_of(client, 1000, 20) == 20; n++) {
+    for (; rig_in_arena_of(client, KV, 1000, 20) == 20; n++) {
         assert_true(100 + n < SHM_LEASES);
         put_small(client, n, 0);
         rig_run(rig, 10 * MS);
         (void)get_bytes(client, KV, n, SMALL, 0, 100 + n);
     }
-    assert_int_equal(in_arena_of(client, 1000, 20), 19);
+    assert_int_equal(rig_in_arena_of(client, KV, 1000, 20), 19);
     while (n-- > 0)
         rig_lease_give(client, 100 + n);
     rig_client_free(client);
@@ -461,7 +453,7 @@ static void pinned_blocks_do_not_go_in_vain(void **state)
         assert_true(n < 2 * SLOTS);
         (void)get_bytes(client, KV, n, BYTES, 0, lease++);
     }
-    assert_int_equal(in_arena_of(client, 1000, 8), 8);
+    assert_int_equal(rig_in_arena_of(client, KV, 1000, 8), 8);
     while (lease > 100)
         rig_lease_give(client, --lease);
     rig_client_free(client);

@@ -115,15 +115,6 @@ static void assert_sums(struct agent_rig *rig)
         assert_int_equal(stats->pinned_bytes + stats->pinned_drive_bytes, 0);
 }
 
-static uint32_t in_arena_of(const struct rig_client *client, uint32_t first, uint32_t count)
-{
-    uint32_t there = 0;
-
-    for (uint32_t n = first; n < first + count; n++)
-        there += rig_in_arena(client, KV, n);
-    return there;
-}
-
 /* Other blocks, of this volume, take all of the memory that they may have. */
 static void memory_turns_over(struct rig_client *client, uint32_t volume)
 {
@@ -142,24 +133,24 @@ static void a_pinned_block_stays_for_its_time(void **state)
     flash(rig, 0, 6);
     assert_int_equal(pin(client, 0, 6, 60), 6);
     rig_run(rig, 200 * MS);
-    assert_int_equal(in_arena_of(client, 0, 6), 6);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, 6), 6);
     assert_int_equal(rig_hints(rig)->pins, 6);
     assert_true(rig_hints(rig)->pinned_bytes >= 6 * BYTES);
     assert_int_equal(rig_hints(rig)->kept_bytes, 0);
     assert_true(rig_load(client, KV, 0, BYTES)); /* a read ends no pin */
     memory_turns_over(client, KV);
-    assert_int_equal(in_arena_of(client, 0, 6), 6);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, 6), 6);
     assert_int_equal(rig_hints(rig)->pins_again, 0);
     rig_run(rig, 40 * S);
     memory_turns_over(client, KV);
-    assert_int_equal(in_arena_of(client, 0, 6), 6);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, 6), 6);
     rig_run(rig, 25 * S); /* 60 s are over */
     assert_int_equal(rig_hints(rig)->pins, 0);
     assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_IN_TIME], 1);
     assert_int_equal(rig_hints(rig)->ended[AGENT_HINT_UNUSED], 5);
     assert_sums(rig);
     memory_turns_over(client, KV);
-    assert_int_equal(in_arena_of(client, 0, 6), 0);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, 6), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -176,7 +167,7 @@ static void a_hint_that_was_read_keeps_nothing(void **state)
     for (uint32_t n = 0; n < 6; n++)
         assert_true(rig_load(client, KV, n, BYTES));
     memory_turns_over(client, KV);
-    assert_int_equal(in_arena_of(client, 0, 6), 0);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, 6), 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -200,7 +191,7 @@ static void a_pin_is_taken_back_at_once(void **state)
     assert_int_equal(pin(client, 0, 4, 600), 4); /* what is there is pinned where it is */
     assert_int_equal(rig_hints(rig)->waiting, 4);
     memory_turns_over(client, KV);
-    assert_int_equal(in_arena_of(client, 0, 4), 4);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, 4), 4);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -219,7 +210,7 @@ static void a_hint_becomes_a_pin(void **state)
     assert_int_equal(rig_hints(rig)->pins, 2);
     rig_run(rig, 20 * S);
     memory_turns_over(client, KV);
-    assert_int_equal(in_arena_of(client, 0, 2), 2);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, 2), 2);
     assert_int_equal(unpin(client, 0, 2), 2);
     assert_sums(rig);
     rig_client_free(client);
@@ -277,7 +268,7 @@ static void limits_are_kept(void **state)
     }
     assert_in_range(others, own / 4, own - 1);
     assert_true(rig_hints(rig)->pinned_bytes <= most);
-    assert_int_equal(in_arena_of(first, 0, own), own);
+    assert_int_equal(rig_in_arena_of(first, KV, 0, own), own);
     for (uint32_t i = 0, found = 0; i < AGENT_USERS; i++)
         if (agent_user_stats(rig->agent, i, KV, &user) && user.uid == USER && !user.owner) {
             assert_true(user.pinned_bytes >= (uint64_t)own * BYTES && found++ == 0);
@@ -392,7 +383,7 @@ static void what_goes_is_brought_again(void **state)
     assert_int_equal(rig_hints(rig)->pins_again, 1);
     assert_int_equal(rig_hints(rig)->pins, 2);
     memory_turns_over(client, KV);
-    assert_int_equal(in_arena_of(client, 0, 2), 2);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, 2), 2);
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 0, 1 * S))->status,
                      ICMS_OK);
     rig_run(rig, 500 * MS); /* a block that is removed is not pinned any more */
@@ -447,7 +438,7 @@ static void a_pin_waits_for_its_enclosure(void **state)
     rig->fake[0]->refuse_connect = false;
     rig_run(rig, 30 * S);
     assert_int_equal(rig_hints(rig)->pins, 4);
-    assert_int_equal(in_arena_of(client, 0, 4), 4);
+    assert_int_equal(rig_in_arena_of(client, KV, 0, 4), 4);
     assert_int_equal(unpin(client, 0, 4), 4);
     assert_int_equal(rig_hints(rig)->pins, 0);
     assert_sums(rig);
@@ -475,7 +466,7 @@ static void a_pin_that_rests_ends_as_any(void **state)
     assert_int_equal(rig_hints(rig)->pins, 1);
     assert_int_equal(rig_hints(rig)->queued, 0);
     memory_turns_over(client, KV);
-    assert_int_equal(in_arena_of(client, 1, 1), 1);
+    assert_int_equal(rig_in_arena_of(client, KV, 1, 1), 1);
     assert_sums(rig);
     rig_client_free(client);
     rig_free(rig);
@@ -764,15 +755,6 @@ static void strangers_change_no_hint(void **state)
     rig_free(rig);
 }
 
-static uint32_t in_arena(struct rig_client *client, uint32_t first, uint32_t count)
-{
-    uint32_t there = 0;
-
-    for (uint32_t n = first; n < first + count; n++)
-        there += rig_in_arena(client, KV, n);
-    return there;
-}
-
 /* What is kept for others stays, however soon they say that they need theirs. */
 static void strangers_take_no_place_of_others(void **state)
 {
@@ -791,12 +773,12 @@ static void strangers_take_no_place_of_others(void **state)
         else
             assert_int_equal(pins_asked(client, &more, ICMS_MISS_NONE), SLOTS);
         rig_run(rig, 200 * MS);
-        kept = in_arena(client, 200, SLOTS);
+        kept = rig_in_arena_of(client, KV, 200, SLOTS);
         assert_in_range(kept, SLOTS / 4, SLOTS - 8);
         port_hints(rig, true, 0, 8, 2000, false);
-        assert_int_equal(in_arena(client, 0, 8), 0);
+        assert_int_equal(rig_in_arena_of(client, KV, 0, 8), 0);
         rig_run(rig, 10 * S); /* theirs are over */
-        assert_int_equal(in_arena(client, 200, SLOTS), kept);
+        assert_int_equal(rig_in_arena_of(client, KV, 200, SLOTS), kept);
         rig_client_free(client);
         rig_free(rig);
     }
@@ -811,9 +793,9 @@ static void strangers_give_place_to_the_owner(void **state)
     flash(rig, 0, SLOTS);
     flash(rig, 100, 8);
     port_hints(rig, true, 0, SLOTS, 60000, false);
-    assert_in_range(in_arena(client, 0, SLOTS), SLOTS / 4, SLOTS - 8);
+    assert_in_range(rig_in_arena_of(client, KV, 0, SLOTS), SLOTS / 4, SLOTS - 8);
     port_hints(rig, false, 100, 8, 600000, false);
-    assert_int_equal(in_arena(client, 100, 8), 8);
+    assert_int_equal(rig_in_arena_of(client, KV, 100, 8), 8);
     rig_client_free(client);
     rig_free(rig);
 }
