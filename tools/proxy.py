@@ -31,9 +31,11 @@ class Proxy:
             except OSError:
                 here.close()
                 continue
+            # All that may fail comes before the threads, which close what reset() or down() ends.
+            here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.open.append((here, there))
             for a, b, way in ((here, there, "is_cut_to"), (there, here, "is_cut_from")):
-                a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 line = queue.Queue(maxsize=256)
                 threading.Thread(target=self.take, args=(a, line), daemon=True).start()
                 threading.Thread(target=self.give, args=(line, b, way, (here, there)), daemon=True).start()
