@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy whose link is slow, cut, or wrong, for tests and measurements."""
+"""A TCP proxy whose link is slow, cut, or wrong, for tests and measurements.
+
+       proxy.py PORT: one with a process of its own, as ProxyProcess starts it: writes its port, and takes bytes_per_s
+       from lines of its input until that ends
+"""
 import queue
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
@@ -115,3 +121,36 @@ class Proxy:
         except OSError:
             pass
         sink.close()
+
+
+class ProxyProcess:
+    """A proxy that shares no interpreter with what is measured: each of its threads takes that from the others for
+    up to 5 ms."""
+
+    def __init__(self, to_port):
+        self.process = subprocess.Popen([sys.executable, __file__, str(to_port)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+
+    def limit(self, bytes_per_s):
+        """When this returns the limit holds for what is not yet on its way."""
+        self.process.stdin.write(f"{bytes_per_s}\n")
+        self.process.stdin.flush()
+        self.process.stdout.readline()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+def main():
+    proxy = Proxy(int(sys.argv[1]))
+    print(proxy.port, flush=True)
+    for line in sys.stdin:
+        proxy.bytes_per_s = int(line)
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()
