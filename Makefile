@@ -79,7 +79,7 @@ bench-choice: all
 	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --block-kib 2048 --paths 0,10000000,0 \
 		--rounds 2 --full-rounds 20 --name choice_large $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
 	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --inside --paths 10000000,0,10000000,0,1000000,0 \
-		--rounds 3 --full-rounds 40 --name choice_inside $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
+		--rounds 3 --name choice_inside $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
 	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --inside --block-kib 2048 --paths 0,10000000,0 \
 		--rounds 2 --full-rounds 20 --name choice_inside_large $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
 

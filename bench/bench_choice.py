@@ -84,7 +84,7 @@ def options(words):
                         help="bytes a second of the path to the enclosure, one after the other; 0: not throttled "
                              "(%(default)s)")
     parser.add_argument("--rounds", type=count_in, default=4, help="prompts of each way on a throttled path (%(default)s)")
-    parser.add_argument("--full-rounds", type=count_in, default=60, help="on the others (%(default)s)")
+    parser.add_argument("--full-rounds", type=count_in, default=120, help="on the others (%(default)s)")
     parser.add_argument("--learn", type=count_in, default=6, help="prompts before them (%(default)s)")
     parser.add_argument("--blocks", type=count_in, default=32, help="of a prefix (%(default)s)")
     parser.add_argument("--block-tokens", type=count_in, default=64)
