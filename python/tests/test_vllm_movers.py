@@ -20,6 +20,7 @@ from icms._tables import Miss, Status  # noqa: E402
 from icms.client import Estimate, Results, Source  # noqa: E402
 from icms.errors import Error, error_of  # noqa: E402
 from icms.vllm.choice import Choice, Phases, Prefill  # noqa: E402
+from icms.vllm.metrics import error_label  # noqa: E402
 from icms.vllm.movers import Counts, Movers, soon  # noqa: E402
 
 BYTES = 8
@@ -145,7 +146,16 @@ class Loads(Works):
         self.assertLessEqual(self.volume.asked[0][1], 1000 * (50.0 + 300.0))
         for i, room in enumerate(self.rooms):
             self.assertEqual(room, (b"%d" % i).ljust(BYTES))
-        self.assertEqual(self.counts.take(), {("loaded_bytes", "pod"): 8 * BYTES})
+        self.assertEqual(self.counts.take(), {("loaded_bytes", "pod"): 8 * BYTES, ("expected_loads", "1"): 1})
+
+    def test_how_far_a_load_was_from_what_was_expected_is_counted(self):
+        for phases, count in ((steady(8, 1e-9), {("expected_loads", "more"): 1}),  # it takes longer than that
+                              (steady(8, 0.0), {}), (Phases(8, HOUR), {})):  # nothing was expected
+            self.assertEqual(self.load(8, phases), [True] * 8)
+            self.assertEqual(self.counts.take(), {("loaded_bytes", "pod"): 8 * BYTES, **count})
+        for took, label in ((9.0, "0.1"), (11.0, "0.1"), (8.9, "0.3"), (13.0, "0.3"), (0.0, "1"), (20.0, "1"),
+                            (20.1, "more")):
+            self.assertEqual(error_label(10.0, took), label)
 
     def test_what_is_slower_than_computing_is_counted_once(self):
         self.volume.script = [(0, DEADLINE)]

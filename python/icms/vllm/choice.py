@@ -148,6 +148,11 @@ class Phases:
         self._loads, self._compute = loads, compute
         self._asked = 0  # names of the phase that is outstanding
 
+    @property
+    def expected(self) -> float:
+        """Seconds that all of it was expected to take; 0: nothing was expected."""
+        return self._expected(self._names) if self._compute is not None else 0.0
+
     def begin(self) -> Phase:
         """The first phase, once."""
         if self._compute is None:

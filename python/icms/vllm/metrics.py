@@ -17,6 +17,9 @@ COUNTERS = {
     "choices": ("vllm:kv_offload_icms_found_blocks", "choice",
                 "Blocks that were found, by whether they were loaded (load), or computed because that "
                 "was expected to be faster (compute)."),
+    "expected_loads": ("vllm:kv_offload_icms_expected_loads", "error",
+                       "Loads of which all came, by how far their time was from what was expected, as a part of "
+                       "that: at most 0.1, 0.3 or 1, or more."),
     "lookup_misses": ("vllm:kv_offload_icms_lookup_misses", "reason",
                       "Blocks that were asked for and are not there, by reason."),
     "load_misses": ("vllm:kv_offload_icms_load_misses", "reason",
@@ -27,3 +30,12 @@ COUNTERS = {
                        "Batches of the agent's events that were skipped, by reason: malformed is one that "
                        "cannot be read."),
 }
+
+#: Of the label of expected_loads.
+_ERRORS = (0.1, 0.3, 1.0)
+
+
+def error_label(expected: float, took: float) -> str:
+    """The label of a load that took so many seconds; expected: more than 0."""
+    error = abs(took - expected) / expected
+    return next((f"{most:g}" for most in _ERRORS if error <= most), "more")

@@ -18,6 +18,7 @@ from typing import Any
 from .._tables import Miss, Status
 from ..client import Request, Results, Source, Volume
 from ..errors import Error
+from . import metrics
 from .choice import Choice, Phases, Prefill, Trials, decide, patience
 from .link import left_ms
 from .waiting import Left
@@ -58,7 +59,7 @@ class Counts:
 class _Load:
     """A load, from its first phase to its last. Belongs to the threads of the phase that is outstanding."""
 
-    __slots__ = ("volume", "names", "rooms", "phases", "done", "once", "came", "whys")
+    __slots__ = ("volume", "names", "rooms", "phases", "done", "once", "came", "whys", "begun")
 
     def __init__(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any], phases: Phases,
                  done: Callable[[list[bool]], None], once: bool,
@@ -66,6 +67,12 @@ class _Load:
         self.volume, self.names, self.rooms, self.phases = volume, names, rooms, phases
         self.done, self.once, self.came = done, once, came
         self.whys = [_LATE] * len(names)  # why each is not there; "": it is
+        self.begun = time.monotonic()
+
+    def error(self) -> str:
+        """Of a load that is over: how far its time was from what was expected; "": not all came, or nothing was expected."""
+        expected = self.phases.expected
+        return metrics.error_label(expected, time.monotonic() - self.begun) if expected > 0 and not any(self.whys) else ""
 
 
 class Movers:
@@ -289,8 +296,11 @@ class Movers:
             phase = load.phases.after(sum(not load.whys[i] for i in asked), seconds)
         if phase is not None:
             self._phase(load, *phase)
-        else:
-            load.done(self._counted("load", load.whys))
+            return
+        error = load.error()
+        if error:
+            self.counts.add("expected_loads", error)
+        load.done(self._counted("load", load.whys))
 
     def _load(self, volume: Volume, names: Sequence[bytes], load: _Load, places: Sequence[int],
               deadline: float) -> list[bool]:
