@@ -31,7 +31,7 @@ def case_tensor(lab, kind):
         print(f"# {kind}, two ranks: cold {cold['seconds']} s, from the pod {other['seconds']} s, "
               f"{other['cached']} tokens matched, {misses}")
         assert other["cached"] == EVERYTHING * BLOCK, other
-        assert counted(other, loaded, "source=pod") == EVERYTHING * BLOCK_BYTES, other
+        assert counted(other, loaded) == EVERYTHING * BLOCK_BYTES, other
         over_network(p.agents[1], EVERYTHING * BLOCK_BYTES)
         second.end()
         alone = Engine(lab, configure(p.agents[1]), log=f"{kind}-alone").ready()

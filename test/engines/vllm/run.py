@@ -435,7 +435,7 @@ def case_serve(lab):
                 if server is servers[0]:
                     wait_stored(p.agents[0], 0, blocks, BLOCK_BYTES)
                 print(f"# serve: {answer['seconds']} s")
-            loaded = servers[1].metric("vllm:kv_offload_icms_loaded_bytes_total", 'source="pod"')
+            loaded = servers[1].metric("vllm:kv_offload_icms_loaded_bytes_total")  # from the pod, or brought by its hint
             assert loaded == blocks * BLOCK_BYTES, loaded
             read = servers[1].metric("vllm:kv_offload_tiering_read_bytes_total", "IcmsTier")
             assert read == blocks * BLOCK_BYTES, read
