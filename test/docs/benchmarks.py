@@ -45,12 +45,15 @@ def hints_tiers_and_choices():
             wrong.append(f"tiers: {row}: {found}")
     good = {"bytes_per_s": 0, "load_s": 1, "compute_s": 1, "choice_s": 1, "choice_of_best": 1.1, "loaded": [1], "first_loaded": [1],
             "first_of_best": [1.0], "first_loads_of_best": [], "first_too_late": 0, "slowest_of_best": 1.0, "prefixes": 1,
-            "prefix_error_p90": 0.3}
+            "prefix_error_p90": 0.3, "load_spread_p90": 0.1}
     for missed, row in ((0, good), (1, {**good, "choice_of_best": 1.11}), (1, {**good, "first_too_late": 1}),
                         (1, {**good, "prefix_error_p90": 0.31})):
         found = sections["choice"](head, [row], lambda *_: "")[1:]
         if found != (3 - missed, missed):
             wrong.append(f"choice: {row}: {found}")
+    short = {**good, "load_s": 0.049, "prefix_error_p90": 0.31}  # is shown, and not judged
+    if (found := sections["choice"](head, [short], lambda *_: "")[1:]) != (2, 0):
+        wrong.append(f"choice: {short}: {found}")
     return wrong
 
 
