@@ -7,7 +7,6 @@ the reasons of bench/results/reasons.md beside what is missed. A row there is na
 from tiers_report import named, where_lines
 
 CHOICE_MOST, ERROR_MOST = 1.1, 0.3
-JUDGED_LEAST_S = 0.05  # a load: in less, what else runs on the machine decides, and loads vary by more than ERROR_MOST among themselves
 FULL_MOST = 1.5  # of a first prompt where loads are not throttled, beside the slowest of some twenty loads
 
 TEXT = """Load or compute, on paths of several bandwidths to a real pod of one enclosure. The engine is a model that takes 1.02 s to compute a
@@ -16,9 +15,8 @@ link degrades or is repaired: its first prompts are served by the choice and sho
 from which that of the choice learns nothing, and where loads are not throttled one follows each first prompt: a time of milliseconds
 is another when the machine is. *of the faster*: median of what the choice took as a
 part of what the faster way took in the same round. *off*: how far nine of ten prefixes were from what was said of them before; *own*: how far
-nine of ten loads were from their own median, which no estimate is better than. Bars:
-the median is at most 1.1 of the faster way, a first prompt at most 1.1 of the slowest by the faster way, off at most 30 % where loads take
-50 ms or more. In less, what else runs on the machine decides: *own* is more than that. Where
+nine of ten of the loads by the first way were from their median. Bars:
+the median is at most 1.1 of the faster way, a first prompt at most 1.1 of the slowest by the faster way, off at most 30 %. Where
 loads are not throttled the bar of a first prompt is 1.5 of the slowest: a single one of milliseconds takes up to 1.8 of their median, whoever asks
 for it."""
 
@@ -48,7 +46,7 @@ def bars(row):
     found = [("median", row["choice_of_best"] <= CHOICE_MOST,
               f"the choice takes {row['choice_of_best']:.2f} of the faster way, at most {CHOICE_MOST}"),
              ("first", row["first_too_late"] == 0, f"{row['first_too_late']} of the first prompts too late")]
-    if row["prefixes"] and row["load_s"] >= JUDGED_LEAST_S:
+    if row["prefixes"]:
         found.append(("off", row["prefix_error_p90"] <= ERROR_MOST,
                       f"prefixes take what was said within {100 * row['prefix_error_p90']:.0f} %, "
                       f"at most {100 * ERROR_MOST:.0f}"))

@@ -133,7 +133,7 @@ class ProxyProcess:
         self.port = int(self.process.stdout.readline())
 
     def limit(self, bytes_per_s):
-        """When this returns the limit holds for what is not yet on its way."""
+        """When this returns, what the proxy sends next is limited."""
         self.process.stdin.write(f"{bytes_per_s}\n")
         self.process.stdin.flush()
         self.process.stdout.readline()
