@@ -55,8 +55,8 @@ WAYS = ("load", "compute", "choice")
 LIMIT_S = 60.0  # deadline of loads
 PATH_LEAST = 50  # bytes a second: the proxy sends 50 pieces a second
 MODEL = {"block_kib": 128, "prefill": 2000}  # defaults that --llama has none of: both are what llama.cpp has
-# Defaults with --llama: eight minutes on two cores.
-LLAMA = {"paths": "0,1000000,10000000,0,10000000", "rounds": 5, "full_rounds": 40, "learn": 4, "block_tokens": 8}
+# Defaults with --llama: eleven minutes on two cores.
+LLAMA = {"paths": "0,1000000,10000000,0,10000000", "rounds": 15, "full_rounds": 40, "learn": 4, "block_tokens": 8}
 
 
 def count_in(word):
