@@ -22,7 +22,7 @@ import icms_wheel  # noqa: E402
 
 # Those that put and get, and the adapters: all of it with everything turned on as well.
 SECURE = ("test_calls", "test_deadlines", "test_device", "test_life", "test_lmcache", "test_requests", "test_sglang",
-          "test_vllm_connector", "test_vllm_tier")
+          "test_vllm_connector", "test_vllm_tier", "test_vllm_told")
 FAILED_LINES = 80
 
 

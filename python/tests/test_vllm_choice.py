@@ -125,6 +125,10 @@ class Loads(unittest.TestCase):
 
     def test_the_limit_is_that_of_all_phases(self):
         self.assertEqual(self.phases(limit=0.01).seconds, 0.01)
+        found = Phases(64, 5.0, [0.2 * i for i in range(1, 65)], 0.3)
+        self.assertEqual(found.begin().names, 3)
+        phase = found.after(3, 0.6)
+        self.assertEqual((phase.names, round(phase.seconds, 9)), (20, 4.4))  # of 61: nothing is asked for that cannot come
         self.phases(limit=0.5)
         self.assertAlmostEqual(self.made.after(2, 0.02).seconds, 0.48)
         self.assertIsNone(self.made.after(10, 0.48))

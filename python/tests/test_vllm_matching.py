@@ -31,7 +31,7 @@ class HeldMovers:
     def exists(self, volume, names, deadline, done):
         self.found = done
 
-    def match(self, volume, names, ranks, block_tokens, prefill, limit, done, room):
+    def match(self, volume, names, ranks, block_tokens, prefill, limit, load_limit, done, room):
         self.asked_for, self.chosen, self.room = (names(), ranks), done, room
 
     def load(self, volume, names, rooms, phases, done):

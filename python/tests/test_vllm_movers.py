@@ -30,10 +30,10 @@ PEER_DOWN = int(Status.PEER_DOWN)
 ABSENT, EVICTED, DEADLINE = int(Miss.ABSENT), int(Miss.EVICTED), int(Miss.DEADLINE)
 
 
-def results(reasons, sizes=BYTES):
+def results(reasons, sizes=BYTES, source=Source.POD):
     """Of blocks that failed for these reasons, 0: that came."""
     return Results(bytes(MISS if why else OK for why in reasons), bytes(reasons),
-                   bytes([Source.POD] * len(reasons)), b"".join(sizes.to_bytes(8, "little") for _ in reasons))
+                   bytes([source] * len(reasons)), b"".join(sizes.to_bytes(8, "little") for _ in reasons))
 
 
 class Held:
@@ -42,6 +42,7 @@ class Held:
     def __init__(self):
         self.lock = threading.Lock()
         self.asked, self.script, self.loads, self.tried, self.holes = [], [], None, [], []
+        self.source, self.reasons = Source.POD, [ABSENT] * 1000  # of get, of exists
 
     def get(self, names, rooms, deadline_ms, once):
         with self.lock:
@@ -51,14 +52,14 @@ class Held:
             raise RuntimeError("a mistake")
         for name, room in zip(names[:came], rooms):
             room[:] = name.ljust(BYTES)
-        return results([0] * came + [why] * (len(names) - came))
+        return results([0] * came + [why] * (len(names) - came), source=self.source)
 
     def put(self, names, rooms, if_absent, deadline_ms, once):
         return results([0] * len(names))
 
     def exists(self, names, deadline_ms):
         self.holes.append(list(names))
-        return results([ABSENT] * len(names))
+        return results(self.reasons[:len(names)])
 
     def match_estimate(self, names, deadline_ms):
         if self.loads is None:
@@ -126,10 +127,10 @@ class Works(unittest.TestCase):
         self.rooms = [bytearray(BYTES) for _ in range(count)]
         return self.wait(lambda done: self.made.load(self.volume, names_of(count), self.rooms, phases, done))
 
-    def match(self, count, ranks, prefill, limit=HOUR):
+    def match(self, count, ranks, prefill, limit=HOUR, load_limit=HOUR):
         """The choice, and how many blocks are there."""
         self.made = self.movers()
-        return self.wait(lambda done: self.made.match(self.volume, names_of(count), ranks, 16, prefill, limit,
+        return self.wait(lambda done: self.made.match(self.volume, names_of(count), ranks, 16, prefill, limit, load_limit,
                                                       lambda *told: done(told)))
 
     def choose(self, count, ranks, prefill):
@@ -157,11 +158,48 @@ class Loads(Works):
                             (20.1, "more")):
             self.assertEqual(error_label(10.0, took), label)
 
+    def test_memory_says_nothing_of_a_path_and_what_was_cut_short_is_late(self):
+        self.volume.source = Source.DRAM
+        self.assertEqual(self.load(8, steady(8, 1e-9)), [True] * 8)
+        self.assertEqual(self.counts.take(), {("loaded_bytes", "dram"): 8 * BYTES})
+        self.volume.source = Source.POD
+        self.assertEqual(self.load(8, Phases(8, HOUR, [1e-9] * 8, 300.0, is_whole=False)), [True] * 8)
+        self.assertEqual(self.counts.take(), {("loaded_bytes", "pod"): 8 * BYTES})
+        self.volume.script = [(3, DEADLINE), (0, DEADLINE)]
+        self.assertEqual(self.load(8, steady(8, 1e-9)), [True] * 3 + [False] * 5)
+        self.assertEqual(self.counts.take(), {("loaded_bytes", "pod"): 3 * BYTES, ("load_misses", "deadline"): 5,
+                                              ("expected_loads", "late"): 1})
+
+    def test_who_waits_for_a_thread_loses_no_time(self):
+        go_on, told = threading.Event(), queue.SimpleQueue()
+        self.addCleanup(go_on.set)
+        self.made = self.movers()
+        held, get = [], self.volume.get
+
+        def slow(*arguments, **options):
+            held.append(1)
+            go_on.wait(60)
+            return get(*arguments, **options)
+
+        self.volume.get = slow
+        for _ in range(4):  # so many are under way at a time
+            self.made.load(self.volume, names_of(1), [bytearray(BYTES)], Phases(1, HOUR), told.put)
+        wait_for(lambda: len(held) == 4)
+        for limit in (HOUR, 0.001):
+            self.made.load(self.volume, names_of(8), [bytearray(BYTES) for _ in range(8)],
+                           Phases(8, limit, [1e-3] * 8, 1.0), told.put)
+        time.sleep(0.5)
+        self.volume.script = [(8, 0)] * 6
+        go_on.set()
+        self.assertEqual(sorted(sum(told.get(timeout=60)) for _ in range(6)), [0, 1, 1, 1, 1, 8])  # none outlives its limit
+        (left,) = [ms for names, ms in self.volume.asked if len(names) == 8]
+        self.assertGreater(left, 600)  # milliseconds, of a second for which it may be late
+
     def test_what_is_slower_than_computing_is_counted_once(self):
         self.volume.script = [(0, DEADLINE)]
         self.assertEqual(self.load(8, steady(8, 50.0)), [False] * 8)
         self.assertEqual(len(self.volume.asked), 1)
-        self.assertEqual(self.counts.take(), {("load_misses", "deadline"): 8})
+        self.assertEqual(self.counts.take(), {("load_misses", "deadline"): 8, ("expected_loads", "late"): 1})
 
     def test_nothing_is_asked_for_behind_a_block_that_is_not_there(self):
         self.volume.script = [(1, 0), (3, ABSENT)]
@@ -171,7 +209,7 @@ class Loads(Works):
         self.volume.script = [(0, ABSENT)]
         self.assertEqual(self.load(8, steady(8, 50.0)), [False] * 8)
         self.assertEqual(len(self.volume.asked), 3)
-        self.assertEqual(self.counts.take(), {("load_misses", "absent"): 1, ("load_misses", "deadline"): 7})
+        self.assertEqual(self.counts.take(), {("load_misses", "absent"): 8})
 
     def test_all_at_once_without_a_comparison(self):
         self.assertEqual(self.load(8, Phases(8, HOUR)), [True] * 8)
@@ -191,7 +229,6 @@ class Loads(Works):
         with self.assertLogs("nobody", "ERROR"):
             self.assertEqual(self.load(8, steady(8, 50.0)), [False] * 8)
         self.assertEqual(len(self.volume.asked), 1)
-
 
     def test_the_end_between_two_phases(self):
         asked, go_on, told = threading.Event(), threading.Event(), []
@@ -238,6 +275,28 @@ class Ends(Works):
             self.assertTrue(self.idle())
         self.assertEqual(len(said.output), 2)
 
+    def test_without_a_thread_for_it_memory_is_left_alone(self):
+        begun, go_on, told = threading.Event(), threading.Event(), []
+        get = self.volume.get
+
+        def slow(*arguments, **options):
+            begun.set()
+            go_on.wait(60)
+            return get(*arguments, **options)
+
+        self.volume.get, self.volume.script, self.made = slow, [(1, 0), (1, 0)], self.movers()
+        self.addCleanup(go_on.set)
+        rooms = [bytearray(BYTES) for _ in range(2)]
+        self.made.load(self.volume, names_of(1), rooms[:1], Phases(1, HOUR), told.append)
+        self.assertTrue(begun.wait(60))
+        with unittest.mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            self.made.load(self.volume, names_of(1), rooms[1:], Phases(1, HOUR), told.append)
+        self.assertEqual(told, [[False]])
+        go_on.set()
+        self.assertTrue(self.idle())
+        self.made.close()  # what was queued has had its turn
+        self.assertEqual((told, bytes(rooms[1])), ([[False], [True]], bytes(BYTES)))
+
     def test_what_moves_no_bytes_is_not_waited_for(self):
         go_on, calls, moved = threading.Event(), [], []
 
@@ -252,7 +311,7 @@ class Ends(Works):
         self.made = self.movers()
         self.addCleanup(go_on.set)
         self.made.exists(self.volume, names_of(1), soon(3600000), lambda _: None)
-        self.made.match(self.volume, names_of(1), 1, 16, Prefill(), HOUR, lambda *_: None)
+        self.made.match(self.volume, names_of(1), 1, 16, Prefill(), HOUR, HOUR, lambda *_: None)
         self.made.prestage(self.volume, names_of(1), lambda: HOUR)
         wait_for(lambda: len(calls) == 3)
         rooms = [bytearray(BYTES)] * 2
@@ -378,7 +437,7 @@ class Choices(Works):
         answers = queue.SimpleQueue()
 
         def choose():
-            self.made.match(self.volume, names_of(8), 1, 16, self.prefill(), HOUR, lambda choice, _: answers.put(choice))
+            self.made.match(self.volume, names_of(8), 1, 16, self.prefill(), HOUR, HOUR, lambda choice, _: answers.put(choice))
             return answers.get(timeout=60)
 
         self.assertEqual(choose().load, 0)  # the first block missed at once, so there is only a short pause
@@ -416,17 +475,55 @@ class Choices(Works):
     def test_what_is_not_there_is_not_chosen(self):
         self.volume.loads = [0.0, 1.0, 1.0]  # of two ranks: the second block is not whole
         self.assertEqual(self.match(8, 2, self.prefill()), (Choice(1, (1.0,), 300.0), 1))
-        self.assertEqual(self.volume.holes, [names_of(3)[2:]])  # why it is not there is asked of the first one alone
+        self.assertEqual(self.volume.holes, [names_of(4)[2:]])  # why it is not there is asked of the first block alone
         self.assertEqual(self.counts.take(), {("choices", "load"): 1, ("choices", "compute"): 0,
                                               ("lookup_misses", "absent"): 3})
         self.volume.loads = []
         self.assertEqual(self.match(8, 1, self.prefill()), (Choice(0), 0))
         self.assertEqual(self.volume.tried, [])
 
+    def test_what_takes_longer_than_a_load_may_is_computed(self):
+        self.volume.loads = [1.0 * i for i in range(1, 9)]
+        self.assertEqual(self.match(8, 1, self.prefill(), load_limit=3.5), (Choice(3, (1.0, 2.0, 3.0), 900.0), 8))
+        self.assertEqual(self.counts.take(), {("choices", "load"): 3, ("choices", "compute"): 5})
+        self.volume.loads, self.volume.script = [9000.0] * 8, [0, 0]
+        self.assertGreater(self.match(8, 1, self.prefill())[0].load, 0)  # what was expected of it was wrong
+
+    def test_what_is_there_and_was_not_known_in_time_is_counted(self):
+        self.volume.reasons = [0] * 8  # nobody says what it takes
+        self.assertEqual(self.match(8, 1, self.prefill()), (Choice(0), 0))
+        self.assertEqual(self.counts.take()["lookup_misses", "deadline"], 8)
+        self.volume.loads, self.volume.reasons = [1.0] * 3, [0, EVICTED]  # the part of the second rank is gone
+        self.assertEqual(self.match(8, 2, self.prefill()), (Choice(1, (1.0,), 300.0), 1))
+        self.assertEqual(self.counts.take()["lookup_misses", "evicted"], 3)
+
+    def test_holes_hold_up_nothing_and_end_by_the_time_of_their_question(self):
+        go_on, asked, told = threading.Event(), [], []
+
+        def exists(names, deadline_ms):
+            asked.append(deadline_ms)
+            go_on.wait(60)
+            return results([ABSENT] * len(names))
+
+        self.made, self.volume.exists, self.volume.loads = self.movers(), exists, []
+        self.addCleanup(go_on.set)
+        for _ in range(10):
+            self.made.match(self.volume, names_of(2), 1, 16, self.prefill(), 0.2, HOUR, lambda *one: told.append(one))
+        wait_for(lambda: len(told) == 10 and asked)
+        time.sleep(0.3)
+        answers = queue.SimpleQueue()
+        self.volume.exists = lambda names, deadline_ms: results([0] * len(names))
+        self.made.exists(self.volume, names_of(1), soon(3600000), answers.put)
+        self.assertEqual(answers.get(timeout=60), [True])
+        go_on.set()
+        wait_for(lambda: stand_ins.is_settled(self.made))
+        self.assertEqual(len(asked), 1)
+        self.assertEqual(self.counts.take()["lookup_misses", "deadline"], 18)
+
     def test_there_is_no_choice_without_room(self):
         for room, chosen in ((8, 8), (3, 3), (0, 0)):
             self.volume.loads, self.made = [1.0] * 8, self.movers()
-            told = self.wait(lambda done: self.made.match(self.volume, names_of(8), 1, 16, self.prefill(), HOUR,
+            told = self.wait(lambda done: self.made.match(self.volume, names_of(8), 1, 16, self.prefill(), HOUR, HOUR,
                                                           lambda *told: done(told), lambda there: min(room, there)))
             self.assertEqual((told[0].load, told[1]), (chosen, 8))
             self.assertEqual(self.counts.take()["choices", "load"], chosen)
@@ -439,7 +536,7 @@ class Choices(Works):
             threads.append(threading.current_thread())
             return names_of(8)
 
-        told = self.wait(lambda done: self.made.match(self.volume, names, 1, 16, self.prefill(), HOUR,
+        told = self.wait(lambda done: self.made.match(self.volume, names, 1, 16, self.prefill(), HOUR, HOUR,
                                                       lambda *told: done(told)))
         self.assertEqual((told[0].load, told[1]), (8, 8))
         self.assertNotEqual(threads, [threading.current_thread()])
@@ -452,7 +549,7 @@ class Choices(Works):
             self.made = self.movers()
             self.made.close()
             told = []
-            self.made.match(self.volume, names, 1, 16, self.prefill(), HOUR, lambda *one: told.append(one))
+            self.made.match(self.volume, names, 1, 16, self.prefill(), HOUR, HOUR, lambda *one: told.append(one))
             self.assertEqual(told, [(Choice(0), 0)])
 
 

@@ -5,12 +5,9 @@ Goal: questions and jobs are answered by their deadlines whatever the tier does,
 job is told, memory is left alone after its job, and wrong configurations are told at once.
 Method: the class of the product on stand-ins for vLLM's, against real daemons.
 """
-import hashlib
 import logging
 import random
 import sys
-import tempfile
-import threading
 import time
 import types
 import unittest
@@ -18,390 +15,13 @@ import unittest.mock
 
 import icms
 import vllm_stand_ins as stand_ins
-import zmq_stand_ins
-from support import EncryptedTier, Tier, VALUE_BYTES, gets_of_twins, puts_that_replace, tier, value
-
-stand_ins.install()
-zmq_stand_ins.install()
-from icms.client import Results  # noqa: E402
-from icms.vllm.events import Feed  # noqa: E402
+from support import EncryptedTier, Tier, VALUE_BYTES, gets_of_twins, puts_that_replace, tier, value, wait_for
+from vllm_rig import CHUNKS, HIT, MISS, RETRY, TOKENS, Engine, Memory, agent_hints, chunks, engine_of, spec
 from icms.vllm.identity import Facts  # noqa: E402
 from icms.vllm.link import WrongTier  # noqa: E402
 from icms.vllm.offloading import IcmsOffloadingConnector  # noqa: E402
-from icms.vllm.tier import IcmsTier  # noqa: E402
-
-CHUNKS = 12  # of the engine's memory
-TOKENS = 16  # of a chunk
-HIT, PENDING, MISS, RETRY = (stand_ins.LookupResult[name] for name in ("HIT", "HIT_PENDING", "MISS", "RETRY"))
-
-
-def spec(model="m", groups=1, events=False):
-    group = [types.SimpleNamespace(group_id=i, tokens_per_block=TOKENS, layer_names=("a", "b"))
-             for i in range(groups)]
-    parallel = types.SimpleNamespace(tp_size=1, pp_size=1, pcp_size=1, dcp_size=1)
-    told = types.SimpleNamespace(enable_kv_cache_events=events, self_describing_kv_events=events)
-    return types.SimpleNamespace(kv_events_config=told, config=types.SimpleNamespace(
-        groups=group, parallel=parallel, kv_cache_layout="LBHNC", replicated_layout=False,
-        canonical_layout=False, cache=types.SimpleNamespace(blocks_per_chunk=1,
-                                                            tokens_per_hash=TOKENS),
-        model=types.SimpleNamespace(name=model, dtype="float32")))
-
-
-def engine_of(model="m", **config):
-    group = types.SimpleNamespace(layer_names=("a", "b"), kv_cache_spec=types.SimpleNamespace(
-        block_size=TOKENS))
-    return stand_ins.engine_of(stand_ins.vllm_config(model, **config),
-                               types.SimpleNamespace(kv_cache_groups=[group]))
-
-
-class Engine:
-    """As much of vLLM's manager as the tier meets."""
-
-    def __init__(self, test, where, chunk_bytes=VALUE_BYTES, model="m", config=None,
-                 kv_events=False, **options):
-        self.memory = bytearray(CHUNKS * chunk_bytes)
-        view = memoryview(self.memory).cast("B", (CHUNKS, chunk_bytes))
-        self.chunk_bytes = chunk_bytes
-        self.jobs = 0
-        self.engine = engine_of(model, **config or {})
-        with self.engine.making():
-            self.tier = IcmsTier(spec(model, events=kv_events), view, "1",
-                                 **{"where": where, "volume": "kv", "weights": "w", **options})
-        test.addCleanup(self.end)
-
-    def end(self):
-        if self.tier is not None:
-            self.engine.close()
-            self.tier.shutdown()
-            self.tier = None
-
-    def wait_up(self):
-        wait_for(lambda: self.tier._link.up)
-        return self
-
-    def request(self, prompt, count=CHUNKS, params=None):
-        context = stand_ins.ReqContext(f"{random.random()}", params)
-        names = chunks(prompt, count)
-        context._offload_key_positions.update(
-            {name: (i + 1) * TOKENS for i, name in enumerate(names)})
-        self.tier.on_new_request(context)
-        return context, names
-
-    def end_step(self, preempted=()):
-        self.tier.on_schedule_end(stand_ins.ScheduleEndContext(preempted_req_ids=preempted))
-
-    def lookup(self, context, names, seconds=20):
-        """The last answers, and how many steps were RETRY. A step with hits has not ended then: vLLM first loads
-        them, see `job`."""
-        give_up = time.monotonic() + seconds
-        steps = 0
-        while True:
-            found = [self.tier.lookup(name, context) for name in names]
-            if HIT not in found:
-                self.end_step()
-            if RETRY not in found:
-                return found, steps
-            assert time.monotonic() < give_up, found
-            steps += 1
-            time.sleep(0.001)
-
-    def job(self, context, names, chunk_ids, load):
-        self.jobs += 1
-        job = stand_ins.TransferJob(self.jobs, names, chunk_ids, load, context)
-        (self.tier.submit_load if load else self.tier.submit_store)(job)
-        self.end_step()
-        return self.finished(self.jobs)
-
-    def finished(self, number, seconds=20):
-        give_up = time.monotonic() + seconds
-        while True:
-            for result in self.tier.get_finished_jobs():
-                assert result.job_id == number
-                return result
-            assert time.monotonic() < give_up
-            time.sleep(0.001)
-
-    def chunk(self, i):
-        return bytes(self.memory[i * self.chunk_bytes:(i + 1) * self.chunk_bytes])
-
-    def fill(self, prompt, count=CHUNKS):
-        for i in range(count):
-            self.memory[i * self.chunk_bytes:(i + 1) * self.chunk_bytes] = value(
-                f"{prompt} {i}", self.chunk_bytes)
-
-    def near(self):
-        """The keys of chunks that are said to be in the agent's tiers since the last time."""
-        return {key for event in self.tier.take_events() if event.locality.value == "LOCAL" and not event.removed
-                for key in event.keys}
-
-    def events(self):
-        """[(whether the chunks left, their keys)] since the last time."""
-        return [(event.removed, list(event.keys)) for event in self.tier.take_events()]
-
-    def counters(self):
-        return self.tier.get_stats().counters
-
-
-class Memory:
-    """vLLM's memory of the host, less than the engine has, as TieringOffloadingManager uses it for one request."""
-
-    def __init__(self, engine, context, names, rooms):
-        self.engine, self.context, self.names = engine, context, names
-        self.free = list(range(rooms))
-        self.chunks = {}  # key to its place; the one that came first is evicted first
-        self.loading = set()
-        self.jobs = []  # the keys of each
-
-    def step(self):
-        """How many chunks are there from the first one on; None: vLLM asks again in its next step."""
-        for result in self.engine.tier.get_finished_jobs():
-            assert result.success
-            self.loading.difference_update(result.successful_keys)
-        found, loads = [], []
-        for name in self.names:
-            found.append(self.lookup(name, loads))
-            if found[-1] == MISS:
-                break
-        if loads:
-            self.jobs.append(loads)
-            self.engine.tier.submit_load(stand_ins.TransferJob(
-                len(self.jobs), loads, [self.chunks[name] for name in loads], True, self.context))
-        self.engine.end_step()
-        return found.count(HIT) if set(found) <= {HIT, MISS} else None
-
-    def lookup(self, name, loads):
-        if name in self.chunks:
-            return PENDING if name in self.loading else HIT
-        found = self.engine.tier.lookup(name, self.context)
-        if found != HIT:
-            return found
-        if not self.free:
-            evicted = next((one for one in self.chunks if one not in self.loading), None)
-            if evicted is None:
-                return MISS  # there is no room
-            self.free.append(self.chunks.pop(evicted))
-        self.chunks[name] = self.free.pop()
-        self.loading.add(name)
-        loads.append(name)
-        return PENDING
-
-
-def wait_for(condition, seconds=20):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
-def agent_hints(shared):
-    """What became of hints of the volume kv."""
-    with icms.Client(shared.where) as client:
-        return next(volume["prestage"] for volume in client.status()["volumes"]
-                    if volume["name"] == "kv")
-
-
-def chunks(prompt, count=CHUNKS):
-    """vLLM's keys: chained hashes and the number of the group."""
-    made, state = [], prompt.encode()
-    for _ in range(count):
-        state = hashlib.sha256(state).digest()
-        made.append(state + b"\0\0\0\0")
-    return made
-
-
-class Told(unittest.TestCase):
-    """What routers learn of chunks, by vLLM's own events."""
-
-    def test_a_chunk_is_told_once_it_is_in_the_pod_and_when_it_left(self):
-        shared, prompt = tier(), f"{random.random()}"
-        one = Engine(self, shared.where, kv_events=True).wait_up()
-        context, names = one.request(prompt)
-        one.fill(prompt)
-        self.assertEqual(one.lookup(context, names)[0], [MISS] * CHUNKS)
-        self.assertEqual(one.events(), [])  # what was never told is not taken back
-        self.assertTrue(one.job(context, names[:4], [0, 1, 2, 3], load=False).success)
-        event, = one.tier.take_events()
-        self.assertEqual((event.keys, event.removed, event.medium.value, event.locality.value,
-                          event.ownership), (names[:4], False, "STORAGE", "REMOTE", "icms"))
-        self.assertEqual(one.events(), [])  # taken
-        again, _ = one.request(prompt)
-        self.assertEqual(one.lookup(again, names)[0], [HIT] * 4 + [MISS] * (CHUNKS - 4))
-        self.assertEqual(one.events(), [])  # nothing new
-        other = Engine(self, shared.where, kv_events=True).wait_up()
-        context, _ = other.request(prompt)
-        other.lookup(context, names)
-        self.assertEqual(other.events(), [(False, names[:4])])  # it did not store them, and found them
-        with icms.Client(shared.where) as client:
-            client.volume("kv").remove([one.tier._requests[again.req_id].names[names[1]]])
-        last, _ = one.request(prompt)
-        self.assertEqual(one.lookup(last, names[:3])[0], [HIT, MISS, HIT])
-        self.assertEqual(one.events(), [(True, [names[1]])])
-
-    def test_a_chunk_that_cannot_be_loaded_left(self):
-        shared, prompt = tier(), f"{random.random()}"
-        one = Engine(self, shared.where, kv_events=True).wait_up()
-        context, names = one.request(prompt)
-        one.fill(prompt)
-        self.assertTrue(one.job(context, names[:3], [0, 1, 2], load=False).success)
-        with icms.Client(shared.where) as client:
-            client.volume("kv").remove([one.tier._requests[context.req_id].names[names[2]]])
-        self.assertFalse(one.job(context, names[:3], [0, 1, 2], load=True).success)
-        self.assertEqual(one.events(), [(False, names[:3]), (True, [names[2]])])
-
-    def test_of_what_nobody_answered_nothing_is_told(self):
-        shared, prompt = tier(), f"{random.random()}"
-        one = Engine(self, shared.where, kv_events=True).wait_up()
-        context, names = one.request(prompt)
-        one.fill(prompt)
-        self.assertTrue(one.job(context, names, list(range(CHUNKS)), load=False).success)
-        self.assertEqual(one.events(), [(False, names)])
-
-        def late(volume, keys, **_):
-            return Results(bytes([icms.Status.MISS] * len(keys)), bytes([icms.Miss.DEADLINE] * len(keys)),
-                           bytes(len(keys)), bytes(8 * len(keys)))
-
-        for what in (icms.PeerDownError("away"), icms.BusyError("busy"), RuntimeError("a mistake"), late):
-            context, _ = one.request(prompt)
-            with self.subTest(what), unittest.mock.patch.object(
-                    icms.Volume, "exists", autospec=True, side_effect=what):
-                self.assertEqual(one.lookup(context, names)[0], [MISS] * CHUNKS)
-                self.assertEqual(one.events(), [])
-        context, _ = one.request(prompt)
-        self.assertEqual(one.lookup(context, names)[0], [HIT] * CHUNKS)
-        self.assertEqual(one.events(), [])
-
-    def test_after_a_reset_nothing_that_was_told_holds(self):
-        shared, prompt = tier(), f"{random.random()}"
-        one = Engine(self, shared.where, kv_events=True).wait_up()
-        context, names = one.request(prompt)
-        one.fill(prompt)
-        self.assertTrue(one.job(context, names[:2], [0, 1], load=False).success)
-        one.tier._forget()
-        self.assertEqual(one.events(), [(False, names[:2]), (True, names[:2])])
-
-    def test_without_events_none_wait_for_anybody(self):
-        shared, prompt = tier(), f"{random.random()}"
-        one = Engine(self, shared.where).wait_up()
-        context, names = one.request(prompt)
-        one.fill(prompt)
-        self.assertTrue(one.job(context, names, list(range(CHUNKS)), load=False).success)
-        self.assertEqual(one.events(), [])
-
-
-class NearTiers(unittest.TestCase):
-    """What routers learn of what a real agent has itself."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="icms-events-")
-        self.addCleanup(folder.cleanup)
-        self.endpoint, self.replay = (f"ipc://{folder.name}/{name}" for name in ("events", "replay"))
-        self.shared = Tier(events=f"[{{volume: kv, endpoint: '{self.endpoint}', replay: '{self.replay}'}}]")
-        self.addCleanup(self.shared.end)
-        self.prompt = f"{random.random()}"
-        before = Engine(self, self.shared.where).wait_up()  # its chunks are published, and nobody listens
-        context, names = before.request(self.prompt)
-        before.fill(self.prompt)
-        self.assertTrue(before.job(context, names, list(range(CHUNKS)), load=False).success)
-        before.end()
-        wait_for(lambda: self.shared.agent.metrics()['icms_agent_events_total{volume="kv"}'] >= CHUNKS)
-
-    def late(self, **options):
-        """(an engine that starts after that, the context and chunks of its request for them)"""
-        engine = Engine(self, self.shared.where, kv_events=True, events=self.endpoint, **options).wait_up()
-        context, names = engine.request(self.prompt)
-        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
-        return engine, context, names
-
-    def wait_near(self, engine, names):
-        near = set()
-        wait_for(lambda: near.update(engine.near()) or near == set(names))
-
-    def test_an_engine_learns_what_the_agent_had_before_it(self):
-        self.wait_near(*self.late(events_replay=self.replay)[::2])
-
-    def test_without_a_replay_it_learns_that_from_its_loads(self):
-        engine, context, names = self.late()
-        self.assertEqual(engine.near(), set())
-        self.assertTrue(engine.job(context, names[:5], list(range(5)), load=True).success)
-        self.wait_near(engine, names[:5])
-
-    def test_after_a_restart_of_the_agent_nothing_of_before_is_near(self):
-        engine, _, names = self.late(events_replay=self.replay, store_ms=2000)
-        self.wait_near(engine, names)
-        left = set()
-
-        def store():  # a batch is published
-            context, more = engine.request(f"{random.random()}", 1)
-            engine.job(context, more, [0], load=False)
-            left.update(key for event in engine.tier.take_events()
-                        if event.locality.value == "LOCAL" and event.removed for key in event.keys)
-
-        wait_for(lambda: store() or engine.tier._feed._next > 20)
-        self.shared.agent.kill()
-        self.shared.agent.start()
-        self.shared.agent.wait_ready()
-        wait_for(lambda: self.shared.agent.metrics()['icms_agent_event_subscribers{volume="kv"}'] > 0)
-        self.assertFalse(left.intersection(names))
-        wait_for(lambda: store() or left.issuperset(names))
-
-
-class EventOptions(unittest.TestCase):
-    """What operators write as events and events_replay."""
-
-    def setUp(self):
-        self.where = tier().where
-
-    def refused(self, **options):
-        with self.assertRaises(WrongTier) as refused:
-            Engine(self, self.where, kv_events=True, **options)
-        self.assertEqual([thread for thread in threading.enumerate() if thread.name == "icms-events"], [])
-        return str(refused.exception)
-
-    def test_what_can_be_no_endpoint_ends_the_start(self):
-        for wrong in ("kv-events", "ipc://", "ipc://kv-events", "/run/icms/kv-events", "tcp://host", "tcp://host:",
-                      "tcp://host:0", "tcp://host:65536", "http://host:80", "unix:/run/icms/agent.sock", None, 5,
-                      ["ipc:///run/icms/kv-events"]):
-            for option, others in (("events", {}), ("events_replay", {"events": "ipc:///run/a"})):
-                with self.subTest(wrong=wrong, option=option):
-                    said = self.refused(**{**others, option: wrong})
-                    self.assertIn(f"the option {option} is ipc:// with an absolute path or tcp:// with a host "
-                                  "and a port", said)
-                    self.assertIn(f"not {wrong!r}", said)
-
-    def test_what_zeromq_refuses_ends_the_start(self):
-        for wrong in ("tcp://a host:5557", "ipc:///" + "long" * 40):
-            for option, others in (("events", {}), ("events_replay", {"events": "ipc:///run/a"})):
-                with self.subTest(wrong=wrong, option=option):
-                    self.assertRegex(self.refused(**{**others, option: wrong}),
-                                     f"cannot connect to '{wrong}', the option {option}: .+; set it")
-
-    def test_one_endpoint_for_both_and_a_replay_alone_end_the_start(self):
-        self.assertIn("without events", self.refused(events_replay="ipc:///run/a"))
-        self.assertIn("both", self.refused(events="ipc:///run/a", events_replay="ipc:///run/a"))
-
-    def test_a_tier_that_is_refused_later_leaves_no_thread_and_no_socket(self):
-        made = []
-
-        class Noted(Feed):
-            def __init__(self, *arguments):
-                super().__init__(*arguments)
-                made.append(self)
-
-        with unittest.mock.patch("icms.vllm.tier.Feed", Noted):
-            self.assertIn("nothing", self.refused(events="ipc:///nowhere", events_replay="ipc:///nowhere-replay",
-                                                  volume="nothing"))
-        self.assertEqual([feed._socket.closed for feed in made], [True])
-
-    def test_without_kv_events_of_vllm_they_are_ignored_and_the_log_says_so(self):
-        with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
-            engine = Engine(self, self.where, events="ipc:///run/a", events_replay="ipc:///run/b").wait_up()
-            context, names = engine.request("a prompt")
-            engine.lookup(context, names)
-        about = [line for line in said.output if "the option events is ignored" in line]
-        self.assertEqual(len(about), 1, said.output)
-        self.assertIn("--kv-events-config", about[0])
-        self.assertEqual(engine.events(), [])
-        self.assertIsNone(engine.tier._feed)
+from icms.vllm.choice import Choice  # noqa: E402
+from icms.vllm.tier import IcmsTier, _Request  # noqa: E402
 
 
 class EncryptedTiers(unittest.TestCase):
@@ -431,6 +51,23 @@ class EncryptedTiers(unittest.TestCase):
                 self.assertIn(reason, str(misses))
         with self.assertRaisesRegex(WrongTier, "it is encrypted, and no list of keys was given"):
             Engine(self, shared.where)
+
+
+class Choices(unittest.TestCase):
+    """Jobs are of some chunks of a choice: others may have been asked for by another request."""
+
+    def test_each_chunk_is_expected_when_its_choice_says(self):
+        request, keys = _Request(False), chunks("a prompt", 8)
+        request.choose(keys[:6], Choice(6, (0.0, 0.0, 0.0, 0.0, 1.0, 2.0), 60.0))
+        whole, part = request.phases(keys[:5], 9.0), request.phases(keys[4:6], 9.0)
+        self.assertEqual((whole.expected, part.expected), (1.0, 0.0))  # of a part nothing was said that is its time alone
+        self.assertEqual(part.begin(), (2, 2.0 + 10.0) if part.limit > 12 else (1, 9.0))
+        self.assertEqual(request.phases(keys[4:6], 20.0).begin(), (2, 12.0))
+        request.choose(keys[6:], Choice(2, (0.5, 0.6), 8.0))
+        found = request.phases(keys[4:], 60.0)
+        self.assertEqual((found.expected, found.begin()), (0.0, (4, 2.0 + 4.0)))
+        request.forget()
+        self.assertEqual(request.phases(keys[:2], 9.0).begin(), (2, 9.0))
 
 
 class Tiers(unittest.TestCase):

@@ -30,6 +30,8 @@ leaves the engine to the others: the option `load`.
 from __future__ import annotations
 
 import collections
+import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -138,25 +140,28 @@ class Phases:
     """The phases of one load. One thread at a time.
 
     Life cycle: begin -> [after -> Phase] -> after -> None: it is over, and what has not come is computed.
+
+    limit: seconds that are left for all of it.
     """
 
     def __init__(self, names: int, limit: float, loads: Sequence[float] = (),
-                 compute: float | None = None) -> None:
+                 compute: float | None = None, is_whole: bool = True) -> None:
         """limit: seconds for all of it; loads[i]: expected seconds to have the first i + 1 names, as many as are known;
-        compute: seconds that a name takes to compute, None: not known, so the whole limit is its deadline."""
-        self._names, self._left, self._limit = names, names, limit
-        self._loads, self._compute = loads, compute
+        compute: seconds that a name takes to compute, None: not known, so the whole limit is its deadline; is_whole:
+        names are the first ones of what the estimate was asked for, so its times are theirs alone."""
+        self._names, self._left, self.limit = names, names, limit
+        self._loads, self._compute, self._is_whole = loads, compute, is_whole
         self._asked = 0  # names of the phase that is outstanding
 
     @property
     def expected(self) -> float:
-        """Seconds that all of it was expected to take; 0: nothing was expected."""
-        return self._expected(self._names) if self._compute is not None else 0.0
+        """Seconds that all of it was expected to take; 0: nothing was expected of it alone."""
+        return self._expected(self._names) if self._compute is not None and self._is_whole else 0.0
 
     def begin(self) -> Phase:
         """The first phase, once."""
         if self._compute is None:
-            return self._ask(self._left, self._limit)
+            return self._ask(self._left, self.limit)
         share, whole = self._slack(self._compute), self._expected(self._left)
         slower = max(self._compute, whole / self._left)
         names = self._left if whole <= share else max(1, int(share / slower))
@@ -165,8 +170,8 @@ class Phases:
     def after(self, came: int, seconds: float) -> Phase | None:
         """The next phase; came: how many names the last one brought in so many seconds."""
         self._left -= came
-        self._limit -= seconds
-        if self._left == 0 or self._limit <= 0 or self._compute is None:
+        self.limit -= seconds
+        if self._left == 0 or self.limit <= 0 or self._compute is None:
             return None
         if came == 0:
             return None
@@ -196,8 +201,11 @@ class Phases:
         return max(slack(self._left * compute), compute)
 
     def _ask(self, names: int, seconds: float) -> Phase:
+        """Of more than come within the limit, those that do."""
+        if seconds > self.limit:
+            names, seconds = max(1, int(names * self.limit / seconds)), self.limit
         self._asked = names
-        return Phase(names, min(seconds, self._limit))
+        return Phase(names, seconds)
 
 
 class Choice(NamedTuple):
@@ -223,9 +231,9 @@ class Choice(NamedTuple):
                       self.computing / (self.load * ranks))
 
 
-def choose(loads: Sequence[float | None], block_tokens: int, prefill: Prefill) -> Choice:
+def choose(loads: Sequence[float | None], block_tokens: int, prefill: Prefill, limit: float = math.inf) -> Choice:
     """The part with which the prompt is there first. loads[i]: expected seconds to have the first i + 1
-    blocks, None: not known; nothing from there on is taken."""
+    blocks, None: not known; nothing from there on is taken, nor what takes longer than the limit, in seconds."""
     def computing(blocks: int) -> float:
         return (prefill.seconds(blocks * block_tokens) or 0.0) if blocks else 0.0
 
@@ -234,7 +242,7 @@ def choose(loads: Sequence[float | None], block_tokens: int, prefill: Prefill) -
     best, best_seconds = 0, computing(len(loads))
     known: list[float] = []
     for i, load in enumerate(loads, 1):
-        if load is None:
+        if load is None or load > limit:
             break
         known.append(max(load, known[-1] if known else 0.0))
         whole = known[-1] + computing(len(loads) - i)
@@ -277,7 +285,7 @@ class Trials:
 
 def decide(estimate: Callable[[], Sequence[float | None]],
            fetch: Callable[[int, int, float, float], tuple[int, float]], block_tokens: int, prefill: Prefill,
-           trials: Trials, until: float) -> Choice:
+           trials: Trials, until: float, limit: float = math.inf) -> Choice:
     """`choose`, with a trial where that says to compute. Waits, until this time of time.monotonic().
 
     estimate returns the loads of `choose`; fetch(first, blocks, seconds, deadline) brings blocks into the agent's
@@ -285,7 +293,7 @@ def decide(estimate: Callable[[], Sequence[float | None]],
     The others may come until the deadline, in seconds, too.
     """
     loads = estimate()
-    choice = choose(loads, block_tokens, prefill)
+    choice = choose(loads, block_tokens, prefill, limit)
     rest = len(loads) - choice.load
     computing = prefill.seconds(rest * block_tokens)
     begun = time.monotonic()
@@ -309,7 +317,8 @@ def decide(estimate: Callable[[], Sequence[float | None]],
         trials.end(0.0 if is_faster else max(pause - took, 0.0))
     known = choice.loads + came * (choice.seconds,)
     if is_faster:
-        known += tuple(choice.seconds + loading * i / left for i in range(1, left + 1))
+        paced = (choice.seconds + loading * i / left for i in range(1, left + 1))
+        known += tuple(itertools.takewhile(lambda seconds: seconds <= limit, paced))
     return Choice(len(known), known, prefill.seconds(len(known) * block_tokens) if known else 0.0)
 
 

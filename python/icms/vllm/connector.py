@@ -315,7 +315,8 @@ class _Scheduler:
             state.names = Names(schemes)
         taken = self._staging.take(full - state.stored, self._ranks)
         if len(taken) < full - state.stored:
-            self._movers.counts.add("store_misses", "no_host_memory", full - state.stored - len(taken))
+            missing = full - state.stored - len(taken)
+            self._movers.counts.add("store_misses", "no_host_memory", missing * self._ranks)
         blocks = list(zip(state.blocks[state.stored:full], taken))
         step.stores += blocks
         puts.append(_Puts(state.names, list(state.request.block_hashes[:full]), state.stored, taken,

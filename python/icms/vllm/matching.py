@@ -67,7 +67,7 @@ class Match:
                           time.monotonic() + deadline_ms / 1000, self._found)
         else:
             movers.match(self._volume, lambda: [key for keys in names.of(hashes, first) for key in keys],
-                         self._ranks, block_tokens, prefill, deadline_ms / 1000, self._chosen, self._room)
+                         self._ranks, block_tokens, prefill, deadline_ms / 1000, deadline_ms / 1000, self._chosen, self._room)
 
     @property
     def over(self) -> bool:

@@ -18,8 +18,8 @@ COUNTERS = {
                 "Blocks that were found, by whether they were loaded (load), or computed because that "
                 "was expected to be faster (compute)."),
     "expected_loads": ("vllm:kv_offload_icms_expected_loads", "error",
-                       "Loads of which all came, by how far their time was from what was expected, as a part of "
-                       "that: at most 0.1, 0.3 or 1, or more."),
+                       "Loads from beyond the agent's memory of which something was expected, by how far their time was "
+                       "from that, as a part of it: at most 0.1, 0.3 or 1, or more; late: some did not come in time."),
     "lookup_misses": ("vllm:kv_offload_icms_lookup_misses", "reason",
                       "Blocks that were asked for and are not there, by reason."),
     "load_misses": ("vllm:kv_offload_icms_load_misses", "reason",
@@ -31,7 +31,8 @@ COUNTERS = {
                        "cannot be read."),
 }
 
-#: Of the label of expected_loads.
+#: Labels of expected_loads: that of a load that was cut short, and those of the others.
+LATE = "late"
 _ERRORS = (0.1, 0.3, 1.0)
 
 

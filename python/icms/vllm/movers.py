@@ -30,6 +30,8 @@ Names = Sequence[bytes] | Callable[[], Sequence[bytes]]
 _PIECE_BLOCKS = 8
 #: Threads that ask and choose, one prompt each: one may wait for a trial, others for an enclosure that does not answer.
 _CHOICE_THREADS = 8
+#: Loads that are under way at a time, each on the threads of one: a short one stands behind no long one.
+_LOADS = 4
 #: Milliseconds that a hint may take of the thread that asks.
 _HINT_MS = 100
 #: Why a block is not there that did not come by its deadline.
@@ -59,20 +61,41 @@ class Counts:
 class _Load:
     """A load, from its first phase to its last. Belongs to the threads of the phase that is outstanding."""
 
-    __slots__ = ("volume", "names", "rooms", "phases", "done", "once", "came", "whys", "begun")
+    __slots__ = ("volume", "names", "rooms", "phases", "done", "once", "came", "whys", "is_far", "latest", "begun",
+                 "phase_begun", "phase_seconds")
 
     def __init__(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any], phases: Phases,
                  done: Callable[[list[bool]], None], once: bool,
                  came: Callable[[bytes, Source], None] | None) -> None:
         self.volume, self.names, self.rooms, self.phases = volume, names, rooms, phases
         self.done, self.once, self.came = done, once, came
-        self.whys = [_LATE] * len(names)  # why each is not there; "": it is
-        self.begun = time.monotonic()
+        self.whys: list[str | None] = [None] * len(names)  # why each is not there; "": it is; None: nobody asked for it
+        self.is_far = False  # one came from beyond the agent's memory
+        self.latest = time.monotonic() + phases.limit  # of all phases
+        # On a thread: until then it stands behind others, which nobody expected. 0: nothing was asked for.
+        self.begun = self.phase_begun = 0.0
+        self.phase_seconds = 0.0
+
+    def until(self) -> float:
+        """The deadline of the phase, which begins now if it has not; a lock is held."""
+        self.phase_begun = self.phase_begun or time.monotonic()
+        self.begun = self.begun or self.phase_begun
+        return min(self.phase_begun + self.phase_seconds, self.latest)
 
     def error(self) -> str:
-        """Of a load that is over: how far its time was from what was expected; "": not all came, or nothing was expected."""
+        """Of a load that is over: how far its time was from what was expected. "": nothing was expected of it, what came was
+        in memory, or it ended for another reason than the time."""
         expected = self.phases.expected
-        return metrics.error_label(expected, time.monotonic() - self.begun) if expected > 0 and not any(self.whys) else ""
+        if expected <= 0 or any(why not in ("", _LATE, None) for why in self.whys):
+            return ""
+        if any(why != "" for why in self.whys):
+            return metrics.LATE
+        return metrics.error_label(expected, time.monotonic() - self.begun) if self.is_far else ""
+
+    def ended(self) -> list[str]:
+        """Why each is not there, "" where it is; what nobody asked for is not there for the reason of the first one."""
+        first = next((why for why in self.whys if why), _LATE)
+        return [first if why is None else why for why in self.whys]
 
 
 class Movers:
@@ -82,16 +105,18 @@ class Movers:
         self._load_threads = load_threads
         self.counts = counts
         self._log = log
-        self._loads = ThreadPoolExecutor(load_threads, "icms-load")
+        self._loads = ThreadPoolExecutor(_LOADS * load_threads, "icms-load")
         self._stores = ThreadPoolExecutor(1, "icms-store")
         self._asks = ThreadPoolExecutor(1, "icms-ask")
         self._hints = ThreadPoolExecutor(1, "icms-hint")  # no question stands behind them
+        self._holes = ThreadPoolExecutor(1, "icms-hole")  # nor behind these
         self._choices = ThreadPoolExecutor(_CHOICE_THREADS, "icms-choose")
         self._trials = Trials(self._is_late)
         self._late: list[Request] = []  # of the last trial; belongs to who has the trial
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._outstanding = dict.fromkeys((self._loads, self._stores, self._asks, self._hints, self._choices), 0)
+        self._outstanding = dict.fromkeys((self._loads, self._stores, self._asks, self._hints, self._holes,
+                                           self._choices), 0)
         self._is_closing = False
 
     def wait_idle(self) -> None:
@@ -115,11 +140,12 @@ class Movers:
         self._begin(self._asks, self._exists, volume, names, deadline, told, done)
 
     def match(self, volume: Volume, names: Names, ranks: int, block_tokens: int, prefill: Prefill,
-              limit: float, done: Callable[[Choice, int], None], room: Callable[[int], int] = lambda there: there,
+              limit: float, load_limit: float, done: Callable[[Choice, int], None],
+              room: Callable[[int], int] = lambda there: there,
               hole: Callable[[str, int], None] = lambda why, at: None) -> None:
         """done gets what becomes of the part of a prompt that is there, by `choice.decide`, and how many blocks that is,
-        from the first one on. One question tells both. limit: seconds that this may take, from now. names has for each
-        block, in order, one a rank. room says for how many of so many blocks there is memory; no others are chosen.
+        from the first one on. One question tells both. limit: seconds that this may take, from now; load_limit: that the load
+        may, so what is expected to take longer is computed. names has for each block, in order, one a rank. room says for how many of so many blocks there is memory; no others are chosen.
         hole is told, on a thread, why the block behind them is not there, "" if it is now, and its number; nobody waits
         for that, and not where all are there. `exists` is for who does not compare, or asks for more than a beginning."""
         begun = time.monotonic()
@@ -130,11 +156,11 @@ class Movers:
             loads = self._estimate(volume, made, until)[ranks - 1::ranks]
             there = len(loads)
             if there < blocks:
-                self._begin(self._asks, self._hole, volume, [made[there * ranks]], blocks - there, limit,
-                            lambda whys: hole(whys[0] or "", there) if whys else None)
+                self._begin(self._holes, self._hole, volume, made[there * ranks:(there + 1) * ranks], blocks - there,
+                            begun + limit, lambda whys: hole(whys[0] or "", there) if whys else None)
             loads = loads[:room(there)]
             choice = decide(lambda: loads, self._fetch_of(volume, made, ranks, limit), block_tokens, prefill,
-                            self._trials, until)
+                            self._trials, until, load_limit)
             self.counts.add("choices", "load", choice.load)
             self.counts.add("choices", "compute", len(loads) - choice.load)
             return [(choice, there)]
@@ -170,7 +196,11 @@ class Movers:
         with self._lock:
             self._outstanding[pool] += 1
 
+        answered = threading.Lock()  # by whoever has it
+
         def run() -> None:
+            if not answered.acquire(blocking=False):
+                return
             if self._is_closing:
                 dropped()
                 return
@@ -199,8 +229,9 @@ class Movers:
 
         try:
             pool.submit(run)
-        except RuntimeError:  # closed meanwhile: what goes on ends here
-            dropped()
+        except RuntimeError:  # closed meanwhile: what goes on ends here; or there is no thread for what is queued by now
+            if answered.acquire(blocking=False):
+                dropped()
 
     def _is_late(self) -> bool:
         """Whether something of the last trial may come still; the client lets go of what is over."""
@@ -215,12 +246,13 @@ class Movers:
         except Error:
             return []  # the question about the first one says why
 
-    def _hole(self, volume: Volume, names: Sequence[bytes], blocks: int, limit: float) -> list[str]:
-        """Why the one name is not there, for so many blocks from it on."""
-        whys = _calls(1, time.monotonic() + limit, lambda part, ms: _good(volume.exists(names, deadline_ms=ms)))
-        if whys[0]:
-            self.counts.add("lookup_misses", whys[0], blocks)
-        return whys
+    def _hole(self, volume: Volume, names: Sequence[bytes], blocks: int, until: float) -> list[str]:
+        """Why one block, of which these are the names, is not there, for so many from it on. If it is there now, it was
+        not known in time."""
+        whys = _calls(len(names), until, lambda part, ms: _good(volume.exists(names[part], deadline_ms=ms)))
+        why = next(filter(None, whys), "")
+        self.counts.add("lookup_misses", why or _LATE, blocks)
+        return [why]
 
     def _fetch_of(self, volume: Volume, names: Sequence[bytes], ranks: int,
                   limit: float) -> Callable[[int, int, float, float], tuple[int, float]]:
@@ -231,6 +263,8 @@ class Movers:
             late, came = self._late, 0
             try:
                 for i in range(first * ranks, (first + count) * ranks):
+                    if time.monotonic() >= end:
+                        break
                     late.append(volume.start_prefetch(
                         names[i:i + 1], deadline_ms=max(1, int(min(limit, deadline) * 1000)),
                         prestage=False))
@@ -270,8 +304,8 @@ class Movers:
 
     def _phase(self, load: _Load, count: int, seconds: float) -> None:
         """Asks for so many of those that have not come; then for the next phase, or the load is over."""
-        asked = [i for i, why in enumerate(load.whys) if why][:count]
-        begun = time.monotonic()
+        asked = [i for i, why in enumerate(load.whys) if why != ""][:count]
+        load.phase_begun, load.phase_seconds = 0.0, seconds
         pieces = min(self._load_threads, max(1, len(asked) // _PIECE_BLOCKS))
         per_piece = -(-len(asked) // pieces)
         left = [pieces]
@@ -281,14 +315,15 @@ class Movers:
                 left[0] -= 1
                 over = left[0] == 0
             if over:
-                self._phase_ended(load, asked, time.monotonic() - begun)
+                now = time.monotonic()
+                self._phase_ended(load, asked, now - (load.phase_begun or now))
 
         for first in range(0, pieces * per_piece, per_piece):
             places = asked[first:first + per_piece]
             for i in places:
                 load.whys[i] = "internal"  # unless _load says otherwise
             self._begin(self._loads, self._load, load.volume, [load.names[i] for i in places],
-                        load, places, begun + seconds, piece_ended)
+                        load, places, piece_ended)
 
     def _phase_ended(self, load: _Load, asked: Sequence[int], seconds: float) -> None:
         phase = None
@@ -300,11 +335,12 @@ class Movers:
         error = load.error()
         if error:
             self.counts.add("expected_loads", error)
-        load.done(self._counted("load", load.whys))
+        load.done(self._counted("load", load.ended()))
 
-    def _load(self, volume: Volume, names: Sequence[bytes], load: _Load, places: Sequence[int],
-              deadline: float) -> list[bool]:
+    def _load(self, volume: Volume, names: Sequence[bytes], load: _Load, places: Sequence[int]) -> list[bool]:
         rooms = [load.rooms[i] for i in places]
+        with self._lock:
+            deadline = load.until()
 
         def get(part: slice, ms: int) -> list[str]:
             results = volume.get(names[part], rooms[part], deadline_ms=ms, once=load.once)
@@ -314,6 +350,7 @@ class Movers:
                     whys[i] = "size"  # a value of another layout: its beginning is in the room
                 elif not whys[i]:
                     source = Source(result.source)
+                    load.is_far |= source != Source.DRAM
                     self.counts.add("loaded_bytes", source.name.lower(), result.nbytes)
                     if load.came is not None:
                         load.came(names[part.start + i], source)

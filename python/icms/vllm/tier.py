@@ -46,7 +46,7 @@ from vllm.v1.kv_offload.base import (LookupResult, Medium, OffloadingCounterMeta
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from ..keys import Prompt, Scheme
-from .choice import FASTER, Choice, Prefill, compares, patience
+from .choice import FASTER, Choice, Phases, Prefill, compares, patience
 from .events import Events, Feed, Near, check_endpoints
 from .identity import Engine, Identity, Options, Shape
 from .link import Link, WrongTier
@@ -74,11 +74,11 @@ class _Question:
 class _Request:
     """What the tier knows of a request of the engine; the scheduler's thread alone."""
 
-    __slots__ = ("once", "questions", "names", "choice", "_prompts", "_ends", "_seen")
+    __slots__ = ("once", "questions", "names", "_chosen", "_prompts", "_ends", "_seen")
 
     def __init__(self, once: bool) -> None:
         self.once = once  # nobody else asks for its prompt
-        self.choice = Choice(0)  # the last one that loads something; this one: there was none
+        self._chosen: dict[bytes, tuple[Choice, int]] = {}  # vLLM's key of a chunk to its choice, and its place there
         self.forget()
 
     def forget(self) -> None:
@@ -88,6 +88,22 @@ class _Request:
         self._prompts: dict[int, Prompt] = {}  # by KV cache group
         self._ends: dict[int, int] = {}  # tokens of each prompt so far
         self._seen = 0  # entries of the context's positions that were looked at
+        self._chosen.clear()
+
+    def choose(self, keys: Sequence[bytes], choice: Choice) -> None:
+        """These chunks are loaded."""
+        self._chosen.update((key, (choice, i)) for i, key in enumerate(keys))
+
+    def phases(self, keys: Sequence[bytes], limit: float) -> Phases:
+        """Of a load of these chunks, which may be some of a choice: others have asked for those before them. Each is
+        expected when its choice expects it."""
+        chosen = [self._chosen[key] for key in keys if key in self._chosen]
+        if len(chosen) < len(keys) or any(choice.computing is None for choice, _ in chosen):
+            return Phases(len(keys), limit)
+        loads = list(itertools.accumulate((choice.loads[i] for choice, i in chosen), max))
+        compute = min((choice.computing or 0.0) / choice.load for choice, _ in chosen)
+        is_whole = all(choice is chosen[0][0] and place == i for i, (choice, place) in enumerate(chosen))
+        return Phases(len(keys), limit, loads, compute, is_whole)
 
     def name(self, key: bytes, context: ReqContext, scheme: Scheme,
              chunk_tokens: dict[int, int]) -> bytes | None:
@@ -331,13 +347,13 @@ class IcmsTier(SecondaryTierManager):
     def _choose(self, volume: Any, asked: list[_Asked], chosen: Callable[[Choice, int], None],
                 hole: Callable[[str, int], None] = lambda why, at: None) -> None:
         (tokens,) = self._chunk_tokens.values()
-        self._movers.match(volume, [name for _, name, _ in asked], 1, tokens, self._prefill,
-                           self._deadlines_ms[0] / 1000, chosen, hole=hole)
+        lookup, load, _ = (ms / 1000 for ms in self._deadlines_ms)
+        self._movers.match(volume, [name for _, name, _ in asked], 1, tokens, self._prefill, lookup, load, chosen,
+                           hole=hole)
 
     def _take_choice(self, asked: list[_Asked], choice: Choice, there: list[bool]) -> None:
         """Of one request, some of whose chunks are there: the first of these are loaded."""
-        if choice.load > 0:
-            asked[0][0].choice = choice
+        asked[0][0].choose([question.key for (_, _, question), one in zip(asked, there) if one][:choice.load], choice)
         left = itertools.count()
         _answer(asked, [one and next(left) < choice.load for one in there])
 
@@ -437,7 +453,7 @@ class IcmsTier(SecondaryTierManager):
         if is_store:
             self._movers.store(schemes[0].volume, names, rooms, soon(store_ms), done, request.once)
         else:
-            phases = request.choice.phases(len(names), 1, load_ms / 1000)
+            phases = request.phases(keys, load_ms / 1000)
             self._movers.load(schemes[0].volume, names, rooms, phases, done, request.once,
                               self._feed.loaded if self._feed is not None else None)
 
