@@ -153,12 +153,12 @@ static uint64_t mark_took_ns(const struct estimate_mark *mark, uint64_t now_ns)
     return u64_min(u64_max(now_ns - mark->asked_ns, 1), ESTIMATE_NS_MAX);
 }
 
-/* A load that ended. The error of its group, when that has ended with it. */
+/* A load that ended. The error of its group, when that has ended with it; it is not counted yet. */
 static uint64_t mark_ended(struct estimate *estimate, const struct estimate_load *load,
                            enum estimate_end end, uint64_t came_bytes, uint64_t now_ns)
 {
     struct estimate_mark *mark = &estimate->mark;
-    uint64_t took_ns, error;
+    uint64_t took_ns;
 
     if (!mark_has(mark, load))
         return ESTIMATE_UNKNOWN;
@@ -174,9 +174,7 @@ static uint64_t mark_ended(struct estimate *estimate, const struct estimate_load
     took_ns = mark_took_ns(mark, now_ns);
     if (mark->is_late && took_ns <= mark->expected_ns)
         return ESTIMATE_UNKNOWN;
-    error = error_of(mark->expected_ns, took_ns);
-    error_add(estimate, error);
-    return error;
+    return error_of(mark->expected_ns, took_ns);
 }
 
 /* ---- loads ---------------------------------------------------------------------------------- */
@@ -255,6 +253,8 @@ static uint64_t latency_ns(const struct estimate *estimate)
 static void begin_anew(struct estimate *estimate, uint64_t bytes, uint64_t took_ns, uint64_t now_ns)
 {
     estimate_forget(estimate);
+    estimate->error_count = estimate->error_next = 0;
+    counter_set(&estimate->error_told, estimate_error(estimate));
     estimate->dropped_ns = now_ns;
     rate_add(estimate, bytes, took_ns);
 }
@@ -364,14 +364,15 @@ uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *l
     estimate->in_flight_bytes -= load->bytes;
     came_bytes = end == ESTIMATE_CAME ? u64_min(came_bytes, ESTIMATE_BYTES_MAX) : 0;
     error = mark_ended(estimate, load, end, came_bytes, now_ns);
-    if (end == ESTIMATE_NOTHING || (end == ESTIMATE_LATE && load->expected_ns != ESTIMATE_UNKNOWN &&
-                                    took_ns <= load->expected_ns))
-        return error;
-    learn(estimate, load, of_group, end == ESTIMATE_CAME, came_bytes, now_ns);
+    if (end == ESTIMATE_CAME || (end == ESTIMATE_LATE && (load->expected_ns == ESTIMATE_UNKNOWN ||
+                                                          took_ns > load->expected_ns)))
+        learn(estimate, load, of_group, end == ESTIMATE_CAME, came_bytes, now_ns);
     if (end == ESTIMATE_CAME) {
         estimate->came_ns = now_ns;
         estimate->came_bytes += came_bytes;
     }
+    if (error != ESTIMATE_UNKNOWN)
+        error_add(estimate, error);
     return error;
 }
 

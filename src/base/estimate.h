@@ -23,10 +23,10 @@
  * several that are asked for together, the first are slow and the last are fast. So what is older
  * fades when a server becomes busy, and only where it always is in between. After
  * ESTIMATE_SURPRISES loads in a row that took more than twice, or less than half, of what was
- * expected, all that was learnt before is dropped: the server is not what it was. Several that are
- * asked for together share the server, and come in any order: none takes too long before the group
- * (below) does, and none is too fast that takes half of what it takes alone. A group that has come
- * in half of its time counts as a surprise for each of its loads.
+ * expected, all that was learnt before is dropped, with the errors of it: the server is not what it
+ * was. Several that are asked for together share the server, and come in any order: none takes too
+ * long before the group (below) does, and none is too fast that takes half of what it takes alone.
+ * A group that has come in half of its time counts as a surprise for each of its loads.
  *
  * What counts. A load that ended with its value. One that ended at its deadline took longer than
  * that: it counts when more was expected of the server, which then is as fast as if the value had

@@ -416,6 +416,27 @@ static void changes_are_noticed_soon(void **state)
     is_within(estimate_ns(&server.estimate, 8 * MIB, server.now_ns), MS + 8 * MIB, 30);
 }
 
+/* How far off it was at a server that is gone says nothing of the one that is there: of ten loads
+ * since, nine were as expected. */
+static void errors_of_before_a_change_are_dropped(void **state)
+{
+    struct estimate_told told;
+    struct server server;
+
+    (void)state;
+    server_init(&server, MS, (uint64_t)1000 * 1000 * 1000, 5);
+    for (int i = 0; i < ESTIMATE_ERRORS; i++)
+        batch(&server, 8, MIB);
+    assert_true(estimate_error(&server.estimate) <= 300);
+    server.bytes_per_s = 10 * 1000 * 1000;
+    windowed(&server, ESTIMATE_SURPRISES, 1, MIB);
+    assert_true(estimate_error(&server.estimate) >= 1000);
+    assert_true(estimate_tell(&server.estimate, &told) && told.error >= 1000);
+    windowed(&server, 10, 1, MIB);
+    assert_true(estimate_error(&server.estimate) <= 300);
+    assert_true(estimate_tell(&server.estimate, &told) && told.error <= 300);
+}
+
 /* Loads in flight, of which the first comes after two fifths of took_ns and the last at its end, as
  * if the server sent all at once; in reverse: the one that is asked for last comes first. */
 static void come_together(struct server *server, uint32_t count, uint64_t took_ns, bool reverse)
@@ -716,6 +737,7 @@ int main(void)
         cmocka_unit_test(a_load_that_stays_makes_no_others_slow),
         cmocka_unit_test(queues_count),
         cmocka_unit_test(changes_are_noticed_soon),
+        cmocka_unit_test(errors_of_before_a_change_are_dropped),
         cmocka_unit_test(coming_together_is_no_change),
         cmocka_unit_test(batches_are_remembered_as_a_whole),
         cmocka_unit_test(a_change_is_seen_in_a_batch),
