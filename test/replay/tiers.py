@@ -4,7 +4,7 @@
 
 tiers.py ICMS [--seeds N,...] [--only NAME,...] [--results FOLDER] [FORMAT:TRACE ...]
 
-Each mixture of mixtures.py, with each seed, and each trace goes through `icms replay --tiers` with and
+Each mixture of mixtures.py (--only '': none), with each seed, and each trace (transcripts.py makes some) goes through `icms replay --tiers` with and
 without an own drive, inclusive and exclusive. A table is printed, and kept as tiers.jsonl in a folder: that of
 bench/results makes the section *tiers* of doc/benchmarks.md. What falls below a bar is an error:
 
@@ -14,7 +14,6 @@ bench/results makes the section *tiers* of doc/benchmarks.md. What falls below a
                  pod does not see, and evicts a little earlier
 """
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -46,25 +45,21 @@ def replay(icms, trace, form, sizes, *options):
 
 
 def inputs_of(options, folder):
-    if options.traces:
-        return [(pathlib.Path(trace).name, trace, form)
-                for form, trace in (one.split(":", 1) for one in options.traces)]
     inputs = []
-    for name in options.only.split(","):
+    for name in filter(None, options.only.split(",")):
         for seed in map(int, options.seeds.split(",")):
             path = pathlib.Path(folder) / f"{name}-{seed}"
             path.write_text("".join(f"{line}\n" for line in mixtures.lines(name, seed)))
             inputs.append((f"{name} {seed}", str(path), "mooncake"))
+    for one in options.traces:
+        form, trace = one.split(":", 1)
+        inputs.append((pathlib.Path(trace).name.split(".")[0].replace("_", " "), trace, form))
     return inputs
 
 
 def keep(rows, load_before, folder):
-    head = {
-        "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": bench.said("git", "describe", "--always", "--dirty"), "machine": bench.machine(ROOT),
-        "load_before": load_before, "load_after": os.getloadavg()[0],
-        "said": "Nothing here depends on the machine.",
-    }
+    head = {**bench.conditions(ROOT), "load_before": load_before, "load_after": os.getloadavg()[0],
+            "said": "Nothing here depends on the machine."}
     lines = [json.dumps(line) for line in (head, *rows)]
     (folder / "tiers.jsonl").write_text("\n".join(lines) + "\n")
 
