@@ -92,6 +92,19 @@ def machine(directory):
     }
 
 
+def commit():
+    """That of the tree; results are of none, a bench before may have written them."""
+    changed = said("git", "status", "--porcelain", "--", ".", ":!bench/results", ":!doc/benchmarks.md")
+    return said("git", "describe", "--always") + ("-dirty" if changed else "")
+
+
+def conditions(directory):
+    """The head of results that are about to be measured: when, of what, on which machine, beside what load."""
+    return {"measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            "commit": commit(),
+            "machine": machine(directory), "load_before": os.getloadavg()[0]}
+
+
 # ---- running ----------------------------------------------------------------------------------
 
 def known_benches(program):
@@ -104,12 +117,7 @@ def run_one(program, name, arguments):
     """One bench; its rows replace those of its last run when it ended well."""
     options = ["--slices", str(arguments.slices), "--slice", arguments.slice,
                "--space", arguments.space, "--dir", str(arguments.dir)]
-    head = {
-        "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": said("git", "describe", "--always", "--dirty"),
-        "slices": arguments.slices, "slice": arguments.slice, "space": arguments.space,
-        "machine": machine(arguments.dir), "load_before": os.getloadavg()[0],
-    }
+    head = {**conditions(arguments.dir), "slices": arguments.slices, "slice": arguments.slice, "space": arguments.space}
     print(f"{name} ...", flush=True)
     run = subprocess.run([program, "bench", name, "--json", *options], stdout=subprocess.PIPE,
                          text=True, check=False)

@@ -29,7 +29,6 @@ said within 30 %. Exit status 1 if one is missed.
 """
 import argparse
 import contextlib
-import datetime
 import io
 import json
 import logging
@@ -185,7 +184,7 @@ class Model:
 
         if compares:
             choice = self.wait(lambda done: self.movers.match(
-                volume, names, 1, self.given.block_tokens, self.prefill, LIMIT_S, lambda made, _: done(made)))
+                volume, names, 1, self.given.block_tokens, self.prefill, LIMIT_S, LIMIT_S, lambda made, _: done(made)))
         else:
             there = self.wait(lambda done: self.movers.exists(volume, names, time.monotonic() + LIMIT_S, done))
             choice = Choice(leading(there))
@@ -347,9 +346,7 @@ def main():
         site = icms_wheel.make(python, given.build, given.build / "bench-choice-wheel")
         os.execve(python, [python, *sys.argv], {**os.environ, "PYTHONPATH": str(site), "ICMS_BENCH_SITE": str(site)})
     head = {
-        "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": bench.said("git", "describe", "--always", "--dirty"), "said": given.said,
-        "machine": bench.machine(given.dir), "load_before": os.getloadavg()[0],
+        **bench.conditions(given.dir), "said": given.said,
         "options": {name: getattr(given, name) for name in ("blocks", "block_bytes", "rounds", "full_rounds", "learn")},
     }
     try:

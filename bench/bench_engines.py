@@ -11,7 +11,6 @@ usage: bench_engines.py [--rounds N] [--sides NAME,...] [--dir DIRECTORY] [reuse
        bench_engines.py --list     the sides, and what each is
 """
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -92,13 +91,11 @@ def run(name, arguments, site):
     plan = MATCHES[name]
     names = ["none", *(side for side in arguments.sides or plan.sides if side != "none")]
     head = {
-        "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": bench.said("git", "describe", "--always", "--dirty"), "rounds": arguments.rounds,
+        **bench.conditions(arguments.dir), "rounds": arguments.rounds,
         "tokens": plan.tokens, "block_bytes": plan.block_bytes,
         "bytes": plan.tokens // match.BLOCK * plan.block_bytes,
         "sides": {side: sides.SIDES[side].TITLE for side in names},
-        "versions": versions(arguments.build), "machine": bench.machine(arguments.dir),
-        "load_before": os.getloadavg()[0],
+        "versions": versions(arguments.build),
     }
     play = match.play_reuse if name == "reuse" else match.play_no_reuse
     begin, busy, own = time.monotonic(), machine_busy(), cpu.seconds(cpu.tree(os.getpid()))

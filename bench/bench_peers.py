@@ -11,7 +11,6 @@ usage: bench_peers.py [--slices N] [--slice TIME] [--space SIZE] [--sizes SIZE,.
        bench_peers.py --list       the peers, and what each is
 """
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -91,10 +90,9 @@ def run_peer(name, arguments, icms):
     head = {
         "peer": name, "title": peer.TITLE, "class": peer.CLASS, "checks": peer.CHECKS,
         "acknowledged": peer.ACKNOWLEDGED, "page_cache": peer.PAGE_CACHE,
-        "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": bench.said("git", "describe", "--always", "--dirty"),
+        **bench.conditions(arguments.dir),
         "slices": arguments.slices, "slice_s": arguments.slice, "space": int(arguments.space),
-        "machine": bench.machine(arguments.dir), "load_before": os.getloadavg()[0], "versions": {},
+        "versions": {},
     }
     begin, rows = time.monotonic(), []
     print(f"{name}: installing", flush=True)

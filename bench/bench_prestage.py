@@ -22,7 +22,6 @@ Bars at 2 s: 95 % in time, stalls down 5 times, 10 % of bytes wasted, others 5 %
 missed.
 """
 import argparse
-import datetime
 import gzip
 import itertools
 import json
@@ -366,9 +365,7 @@ def main():
         site = icms_wheel.make(python, given.build, given.build / "bench-prestage-wheel")
         os.execve(python, [python, *sys.argv], {**os.environ, "PYTHONPATH": str(site), "ICMS_BENCH_SITE": str(site)})
     head = {
-        "measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": bench.said("git", "describe", "--always", "--dirty"), "said": given.said,
-        "machine": bench.machine(given.dir), "load_before": os.getloadavg()[0],
+        **bench.conditions(given.dir), "said": given.said,
         "options": {"trace": given.trace.name if given.trace else None, "from": given.begin,
                     **{name: getattr(given, name) for name in
                        ("requests", "load", "prefill", "block_tokens", "block_kib", "memory", "others", "drive_ms", "seed")}},
