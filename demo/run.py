@@ -37,7 +37,7 @@ PROMPTS = ["flash-handbook.txt", "the-tide-clerk.txt"]
 SHORT_TOKENS = 2100  # eight blocks, four runs: the fewest that leave something to lose
 KILL_AFTER = 3       # blocks that server B has received when the enclosure dies
 SERVERS = ["server-a", "server-b", "server-b2", "server-c", "server-d", "prober"]
-THINK_SECONDS = 1    # a user, before the prompt is sent
+THINK_SECONDS = 2    # a user, before the prompt is sent, whatever has come by then
 ENGINE_SECONDS = 600 # an engine that takes longer than this hangs
 
 
@@ -256,10 +256,7 @@ def use_tiers(demo, p, targets, agent, prompt, cold, b, keys):
     restarted(server)
     demo.say(f"{prompt}: the user of a session thinks; server D brings its blocks into memory meanwhile")
 
-    def sends():
-        time.sleep(THINK_SECONDS)
-        wait_for_hints(server, len(keys))
-    hints, session = demo.run_thinking(prompt, server, sends)
+    hints, session = demo.run_thinking(prompt, server, lambda: time.sleep(THINK_SECONDS))
     add_row(demo, "  server D, user thought", session, cold)
     wait_for_hints(server, 1)
     ended = hints_of(server)

@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--only", default=",".join(mixtures.MIXTURES))
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("traces", nargs="*", metavar="FORMAT:TRACE")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     wrong = count = 0
     rows, load_before = [], os.getloadavg()[0]
     print(f"{'trace':24} {'tiers':>9}    LRU  none/LRU  inclusive/LRU  exclusive/LRU")
