@@ -19,6 +19,11 @@ static const EVP_MD *hash_md(enum crypt_hash hash)
     return hash == CRYPT_SHA384 ? EVP_sha384() : EVP_sha256();
 }
 
+icms_err crypt_sha256(const void *data, size_t bytes, uint8_t out[32])
+{
+    return EVP_Digest(data, bytes, out, NULL, EVP_sha256(), NULL) == 1 ? ICMS_OK : ICMS_NO_MEMORY;
+}
+
 icms_err crypt_hmac(enum crypt_hash hash, const void *key, size_t key_bytes, const void *data,
                     size_t data_bytes, uint8_t out[CRYPT_HASH_BYTES_MAX])
 {

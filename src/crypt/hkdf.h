@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * crypt/hkdf.h: HKDF-Extract (RFC 5869) and HKDF-Expand-Label (RFC 8446, 7.1) with SHA-256 and
- * SHA-384, as TLS 1.3 and NVMe/TCP use them.
+ * SHA-384, as TLS 1.3 and NVMe/TCP use them; and SHA-256 alone.
  *
  * Pure; any thread. Callers clean the secrets that they get.
  */
@@ -26,6 +26,9 @@ static inline size_t crypt_hash_bytes(enum crypt_hash hash)
 {
     return hash == CRYPT_SHA384 ? 48 : 32;
 }
+
+/* SHA-256 of data. NO_MEMORY. */
+icms_err crypt_sha256(const void *data, size_t bytes, uint8_t out[32]) ICMS_MUST_CHECK;
 
 /* HMAC of data under key; crypt_hash_bytes() into out. NO_MEMORY. */
 icms_err crypt_hmac(enum crypt_hash hash, const void *key, size_t key_bytes, const void *data,
