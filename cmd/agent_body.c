@@ -3,7 +3,8 @@
  * cmd/agent_body.c: see agent_body.h. Called by ctl's HTTP thread. A body is of someone who has
  * proven that he may use the port, and is checked like a stranger's all the same. What it can make
  * us take: jansson's tree of LIMIT_HTTP_JSON_BYTES of text, 4 bytes for each token id that came as
- * base64, and AGENT_BODY_KEYS keys with a hash each, one body at a time.
+ * base64, and AGENT_BODY_KEYS keys with a hash each, or two where hash of the model's entry is set,
+ * one body at a time.
  */
 #include "agent_body.h"
 
@@ -108,22 +109,6 @@ static icms_err body_load(const char *text, size_t bytes, struct err_why *why,
                              &body->id_count);
 }
 
-/* Each hash gets the model's suffix. An entry that is no string stays, and is refused later. */
-static icms_err hashes_suffix(json_t *hashes, const struct conf_model *model, struct err_why *why)
-{
-    json_t *hash;
-    size_t i;
-
-    json_array_foreach(hashes, i, hash)
-    {
-        if (json_is_string(hash) &&
-            json_array_set_new(hashes, i,
-                               json_sprintf("%s%s", json_string_value(hash), model->suffix)) != 0)
-            return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    }
-    return ICMS_OK;
-}
-
 /* The model, if its volume is one of these: the name of another one is not told. */
 static const struct conf_model *model_find(const struct conf_agent *conf, uint64_t volumes,
                                            const char *name)
@@ -138,9 +123,10 @@ static const struct conf_model *model_find(const struct conf_agent *conf, uint64
 }
 
 /* What a model's name stands for takes its place. */
-static icms_err body_model(json_t *root, const struct conf_agent *conf, uint64_t volumes,
+static icms_err body_model(struct agent_body *body, const struct conf_agent *conf, uint64_t volumes,
                            struct err_why *why)
 {
+    json_t *root = body->root;
     const json_t *name = json_object_get(root, "model");
     const struct conf_model *model;
     json_t *chain;
@@ -158,18 +144,24 @@ static icms_err body_model(json_t *root, const struct conf_agent *conf, uint64_t
                        "model: \"%.100s\" is not one of this agent's models: list it in its "
                        "configuration, or send volume and keys, names, or the engine's chain",
                        json_string_value(name));
-    if (json_object_get(root, model->of == CONF_MODEL_TOKENS ? "hashes" : "tokens") != NULL)
+    if (model->of == CONF_MODEL_TOKENS && json_object_get(root, "hashes") != NULL)
         return err_set(why, ICMS_INVALID,
-                       "model: keys of \"%.100s\" are made of %s, and of nothing else", model->name,
-                       model->of == CONF_MODEL_TOKENS ? "tokens" : "hashes");
+                       "model: keys of \"%.100s\" are made of tokens, and of nothing else",
+                       model->name);
+    if (model->of == CONF_MODEL_HASHES && model->hash == CONF_MODEL_HASH_NONE &&
+        json_object_get(root, "tokens") != NULL)
+        return err_set(why, ICMS_INVALID,
+                       "model: keys of \"%.100s\" are made of hashes: send those, or set hash in "
+                       "its entry of the agent's models, as vLLM's adapter logs it",
+                       model->name);
     chain = json_pack("{s:s, s:i, s:i}", "state", model->state, "run_blocks",
                       (int)conf_agent_volume(conf, model->volume)->run_blocks, "block_tokens",
                       (int)model->block_tokens);
     if (json_object_set_new(root, "chain", chain) != 0 ||
         json_object_set_new(root, "volume", json_string(model->volume)) != 0)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    return model->suffix[0] == '\0' ? ICMS_OK
-                                    : hashes_suffix(json_object_get(root, "hashes"), model, why);
+    body->model = model;
+    return ICMS_OK;
 }
 
 icms_err agent_body_read(const char *text, size_t bytes, const struct conf_agent *conf,
@@ -184,7 +176,7 @@ icms_err agent_body_read(const char *text, size_t bytes, const struct conf_agent
         err = err_set(why, ICMS_INVALID, "the body has to be a JSON object");
     if (err == ICMS_OK)
         err = members_check(out_body->root, members, why);
-    return err == ICMS_OK ? body_model(out_body->root, conf, volumes, why) : err;
+    return err == ICMS_OK ? body_model(out_body, conf, volumes, why) : err;
 }
 
 void agent_body_end(struct agent_body *body)

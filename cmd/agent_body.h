@@ -14,8 +14,8 @@
 #include "base/types.h"
 #include "ctl/ctl.h"
 
-/* Keys that a body may have: each is hashed on the thread of HTTP. A million token ids in blocks of
- * 16 are half of that. */
+/* Keys, and hashes of tokens, that a body may have: each is made on the thread of HTTP. A million
+ * token ids in blocks of 16 are half of that. */
 #define AGENT_BODY_KEYS 131072
 
 /* A body that was read. */
@@ -23,6 +23,7 @@ struct agent_body {
     json_t *root; /* an object                                               */
     uint8_t *ids; /* token ids that came as base64, 4 bytes each; NULL: none */
     size_t id_count;
+    const struct conf_model *model; /* whose chain it has; NULL: its own, or none    */
 };
 
 /* Reads a body as a JSON object; agent_body_end, whatever this returns. members: those that there

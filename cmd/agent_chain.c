@@ -6,12 +6,16 @@
 
 #include <string.h>
 
+#include "agent_vllm.h"
 #include "base/bytes.h"
 #include "icms/icms.h"
 
 #define CHAIN_RUN_BLOCKS_MAX 65536
-#define CHAIN_TOKENS_MAX     4096 /* of a block */
+#define CHAIN_TOKENS_MAX     AGENT_VLLM_TOKENS_MAX /* of a block */
 #define CHAIN_HASH_BYTES     64
+#define CHAIN_SUFFIX_BYTES   8
+
+#define NO_HASH "no memory for the hash of a block"
 
 static bool number_read(const json_t *value, json_int_t most, uint32_t *out_number)
 {
@@ -44,23 +48,74 @@ static icms_err chain_read(const json_t *said, struct err_why *why, struct icms_
     return ICMS_OK;
 }
 
-static icms_err chain_step(struct icms_chain *chain, const void *content, size_t bytes,
+/* A chain, and what is between tokens or hashes and the content of a block. */
+struct chain {
+    struct icms_chain keys;
+    uint32_t block_tokens;
+    uint8_t suffix[CHAIN_SUFFIX_BYTES]; /* behind each hash                           */
+    size_t suffix_bytes;                /* 0: none                                    */
+    uint32_t hash_tokens;               /* vLLM hashes so many; 0: ids are hashed here */
+    struct agent_vllm vllm;
+};
+
+/* What a model has besides. */
+static icms_err chain_model(struct chain *chain, const struct conf_model *model,
+                            struct err_why *why)
+{
+    for (; model->suffix[2 * chain->suffix_bytes] != '\0'; chain->suffix_bytes++) {
+        const char *digits = model->suffix + 2 * chain->suffix_bytes;
+
+        chain->suffix[chain->suffix_bytes] =
+            (uint8_t)(hex_digit(digits[0]) << 4 | hex_digit(digits[1]));
+    }
+    if (model->hash == CONF_MODEL_HASH_NONE)
+        return ICMS_OK;
+    chain->hash_tokens = model->hash_tokens;
+    return agent_vllm_begin(&chain->vllm, model->hash, model->hash_seed) == ICMS_OK
+               ? ICMS_OK
+               : err_set(why, ICMS_NO_MEMORY, NO_HASH);
+}
+
+static icms_err chain_step(struct chain *chain, const void *content, size_t bytes,
                            struct err_why *why, struct key *out_key)
 {
     struct icms_key made;
 
-    icms_chain_next(chain, content, bytes, &made);
+    icms_chain_next(&chain->keys, content, bytes, &made);
     if (made.length == 0)
-        return err_set(why, ICMS_NO_MEMORY, "no memory for the hash of a block");
+        return err_set(why, ICMS_NO_MEMORY, NO_HASH);
     *out_key = (struct key){.length = made.length};
     memcpy(out_key->bytes, made.bytes, sizeof(out_key->bytes));
     return ICMS_OK;
 }
 
-static icms_err chain_tokens(struct icms_chain *chain, uint32_t block_tokens, const json_t *tokens,
-                             struct err_why *why, struct key *keys, size_t *out_count)
+/* The engine's hash of a block. */
+static icms_err chain_step_hash(struct chain *chain, const uint8_t *hash, size_t bytes,
+                                struct err_why *why, struct key *out_key)
 {
-    le32 content[CHAIN_TOKENS_MAX];
+    uint8_t content[CHAIN_HASH_BYTES + CHAIN_SUFFIX_BYTES];
+
+    memcpy(content, hash, bytes);
+    memcpy(content + bytes, chain->suffix, chain->suffix_bytes);
+    return chain_step(chain, content, bytes + chain->suffix_bytes, why, out_key);
+}
+
+/* The ids of a block. What vLLM hashes in several steps has the hash of the last one. */
+static icms_err chain_step_ids(struct chain *chain, const le32 *ids, struct err_why *why,
+                               struct key *out_key)
+{
+    if (chain->hash_tokens == 0)
+        return chain_step(chain, ids, chain->block_tokens * sizeof(ids[0]), why, out_key);
+    for (uint32_t i = 0; i < chain->block_tokens; i += chain->hash_tokens)
+        if (agent_vllm_next(&chain->vllm, ids + i, chain->hash_tokens) != ICMS_OK)
+            return err_set(why, ICMS_NO_MEMORY, NO_HASH);
+    return chain_step_hash(chain, chain->vllm.last, sizeof(chain->vllm.last), why, out_key);
+}
+
+static icms_err chain_tokens(struct chain *chain, const json_t *tokens, struct err_why *why,
+                             struct key *keys, size_t *out_count)
+{
+    le32 ids[CHAIN_TOKENS_MAX];
     const json_t *value;
     size_t i;
 
@@ -70,11 +125,10 @@ static icms_err chain_tokens(struct icms_chain *chain, uint32_t block_tokens, co
             json_integer_value(value) > INT32_MAX)
             return err_set(why, ICMS_INVALID, "tokens: entry %zu is not a token id, 0 to %d", i,
                            INT32_MAX);
-        content[i % block_tokens] = le32_of((uint32_t)json_integer_value(value));
-        if ((i + 1) % block_tokens != 0)
+        ids[i % chain->block_tokens] = le32_of((uint32_t)json_integer_value(value));
+        if ((i + 1) % chain->block_tokens != 0)
             continue;
-        if (chain_step(chain, content, block_tokens * sizeof(content[0]), why, &keys[*out_count]) !=
-            ICMS_OK)
+        if (chain_step_ids(chain, ids, why, &keys[*out_count]) != ICMS_OK)
             return ICMS_NO_MEMORY;
         (*out_count)++;
     }
@@ -82,33 +136,32 @@ static icms_err chain_tokens(struct icms_chain *chain, uint32_t block_tokens, co
 }
 
 /* The ids are as they are hashed. */
-static icms_err chain_ids(struct icms_chain *chain, uint32_t block_tokens,
-                          const struct agent_body *body, struct err_why *why, struct key *keys,
-                          size_t *out_count)
+static icms_err chain_ids(struct chain *chain, const struct agent_body *body, struct err_why *why,
+                          struct key *keys, size_t *out_count)
 {
-    size_t block_bytes = block_tokens * sizeof(le32);
+    const le32 *ids = (const le32 *)(const void *)body->ids;
 
     for (size_t i = 0; i < body->id_count; i++)
-        if (body->ids[i * sizeof(le32) + 3] > 127)
+        if (le32_get(ids[i]) > INT32_MAX)
             return err_set(why, ICMS_INVALID, "tokens: entry %zu is not a token id, 0 to %d", i,
                            INT32_MAX);
-    for (; *out_count < body->id_count / block_tokens; (*out_count)++)
-        if (chain_step(chain, body->ids + *out_count * block_bytes, block_bytes, why,
-                       &keys[*out_count]) != ICMS_OK)
+    for (; *out_count < body->id_count / chain->block_tokens; (*out_count)++)
+        if (chain_step_ids(chain, ids + *out_count * chain->block_tokens, why, &keys[*out_count]) !=
+            ICMS_OK)
             return ICMS_NO_MEMORY;
     return ICMS_OK;
 }
 
-static icms_err chain_hashes(struct icms_chain *chain, const json_t *hashes, struct err_why *why,
+static icms_err chain_hashes(struct chain *chain, const json_t *hashes, struct err_why *why,
                              struct key *keys, size_t *out_count)
 {
-    uint8_t content[CHAIN_HASH_BYTES];
+    uint8_t hash[CHAIN_HASH_BYTES];
     const json_t *value;
     size_t i;
 
     json_array_foreach(hashes, i, value)
     {
-        size_t bytes = agent_body_hex(value, content, sizeof(content));
+        size_t bytes = agent_body_hex(value, hash, sizeof(hash));
 
         if (json_is_integer(value))
             return err_set(why, ICMS_INVALID, "hashes: entry %zu is a number; " AGENT_CHAIN_WHOLE,
@@ -117,7 +170,7 @@ static icms_err chain_hashes(struct icms_chain *chain, const json_t *hashes, str
             return err_set(why, ICMS_INVALID,
                            "hashes: entry %zu is not 2 to %d digits of hex, two a byte", i,
                            2 * CHAIN_HASH_BYTES);
-        if (chain_step(chain, content, bytes, why, &keys[i]) != ICMS_OK)
+        if (chain_step_hash(chain, hash, bytes, why, &keys[i]) != ICMS_OK)
             return ICMS_NO_MEMORY;
         *out_count = i + 1;
     }
@@ -132,6 +185,8 @@ size_t agent_chain_most(const struct agent_body *body)
     uint32_t block_tokens = 1;
 
     (void)number_read(json_object_get(chain, "block_tokens"), CHAIN_TOKENS_MAX, &block_tokens);
+    if (body->model != NULL && body->model->hash != CONF_MODEL_HASH_NONE)
+        block_tokens = body->model->hash_tokens;
     return json_array_size(json_object_get(body->root, "tokens")) +
            json_array_size(json_object_get(body->root, "hashes")) + body->id_count / block_tokens;
 }
@@ -142,8 +197,7 @@ icms_err agent_chain_keys(const struct agent_body *body, struct err_why *why, st
     const json_t *root = body->root;
     const json_t *tokens = json_object_get(root, "tokens");
     const json_t *hashes = json_object_get(root, "hashes");
-    struct icms_chain chain;
-    uint32_t block_tokens = 1;
+    struct chain chain = {.block_tokens = 1};
     icms_err err;
 
     if (json_object_get(root, "chain") == NULL)
@@ -155,14 +209,16 @@ icms_err agent_chain_keys(const struct agent_body *body, struct err_why *why, st
     if ((tokens != NULL) == (hashes != NULL) ||
         (body->ids == NULL && !json_is_array(tokens != NULL ? tokens : hashes)))
         return err_set(why, ICMS_INVALID, "chain: with tokens or with hashes, an array");
-    err = chain_read(json_object_get(root, "chain"), why, &chain, &block_tokens);
+    err = chain_read(json_object_get(root, "chain"), why, &chain.keys, &chain.block_tokens);
+    if (err == ICMS_OK && body->model != NULL)
+        err = chain_model(&chain, body->model, why);
     if (err != ICMS_OK)
         return err;
     if (hashes != NULL)
         return chain_hashes(&chain, hashes, why, keys, out_count);
-    err = body->ids != NULL ? chain_ids(&chain, block_tokens, body, why, keys, out_count)
-                            : chain_tokens(&chain, block_tokens, tokens, why, keys, out_count);
+    err = body->ids != NULL ? chain_ids(&chain, body, why, keys, out_count)
+                            : chain_tokens(&chain, tokens, why, keys, out_count);
     if (err == ICMS_OK && *out_count == 0)
-        err = err_set(why, ICMS_INVALID, "tokens: less than a block of %u", block_tokens);
+        err = err_set(why, ICMS_INVALID, "tokens: less than a block of %u", chain.block_tokens);
     return err;
 }

@@ -10,7 +10,8 @@
  *           little-endian (examples/llama): an array, or base64 of these bytes (agent_tokens.h);
  *           what is left behind the last whole block is no block
  *   hashes  or the engine's own hashes of the blocks, in hex, first to last, for adapters that
- *           chain those (vLLM's KV events tell them to routers)
+ *           chain those (vLLM's KV events tell them to routers). Of a model whose entry says how
+ *           vLLM hashes, tokens become these hashes first (agent_vllm.h), and then go the same way
  *
  * Pure; ctl's HTTP thread.
  */
@@ -26,7 +27,7 @@
     "send each hash whole, as a text of hex: vLLM publishes it with "                              \
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"
 
-/* How many keys a body with "chain" has at most. */
+/* How many keys a body with "chain" has at most, or hashes of tokens, where those are more. */
 size_t agent_chain_most(const struct agent_body *body);
 
 /* Makes them. INVALID, NO_MEMORY with a sentence. */

@@ -12,13 +12,16 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
+#define STATE "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+
 /* What "model" may stand for. */
 static const struct conf_agent conf = {
     .volume_count = 1,
     .volumes = {{.name = "kv", .run_blocks = 8}},
-    .model_count = 1,
-    .models = {{"m", "kv", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", "0a",
-                2, CONF_MODEL_HASHES}},
+    .model_count = 3,
+    .models = {{"m", "kv", STATE, "0a", 2, CONF_MODEL_HASHES},
+               {"v", "kv", STATE, "", 2, CONF_MODEL_HASHES, CONF_MODEL_SHA256, 2, "0"},
+               {"w", "kv", STATE, "0a", 2, CONF_MODEL_HASHES, CONF_MODEL_SHA256_CBOR, 1, "0"}},
 };
 
 static void keys_check(const struct key *keys, size_t count, size_t bytes)

@@ -24,10 +24,13 @@
 static struct conf_agent conf = {
     .volume_count = 2,
     .volumes = {{.name = "kv", .run_blocks = 8}, {.name = "b", .run_blocks = 2}},
-    .model_count = 3,
+    .model_count = 5,
     .models = {{"m", "kv", DIGITS, .block_tokens = 16},
                {"org/m", "b", DIGITS, .block_tokens = 2},
-               {"h", "kv", DIGITS, "0a", 16, CONF_MODEL_HASHES}},
+               {"h", "kv", DIGITS, "0a", 16, CONF_MODEL_HASHES},
+               {"v", "kv", DIGITS, "", 2, CONF_MODEL_HASHES, CONF_MODEL_SHA256, 2, "0"},
+               {"chunk", "kv", DIGITS, "00000000", 4, CONF_MODEL_HASHES, CONF_MODEL_SHA256, 2,
+                "0"}},
 };
 static char volume[LIMIT_NAME_BYTES];
 static struct agent_hints hints;
@@ -131,7 +134,14 @@ static void what_is_wrong_is_named(void **state)
         {"{\"model\": \"m\", \"keys\": [\"00\"]}", "do not make one prefix", ICMS_INVALID},
         {"{\"model\": \"m\"}", "with tokens or with hashes", ICMS_INVALID},
         {"{\"model\": \"m\", \"hashes\": [\"00\"]}", "made of tokens", ICMS_INVALID},
-        {"{\"model\": \"h\", \"tokens\": [1]}", "made of hashes", ICMS_INVALID},
+        {"{\"model\": \"h\", \"tokens\": [1]}", "made of hashes: send those, or set hash",
+         ICMS_INVALID},
+        {"{\"model\": \"v\", \"tokens\": [1, 2], \"hashes\": [\"00\"]}",
+         "with tokens or with hashes", ICMS_INVALID},
+        {"{\"model\": \"v\", \"tokens\": [1, 2147483648]}", "entry 1 is not a token id",
+         ICMS_INVALID},
+        {"{\"model\": \"v\", \"tokens\": [1]}", "less than a block of 2", ICMS_INVALID},
+        {"{\"model\": \"chunk\", \"tokens\": [1, 2]}", "less than a block of 4", ICMS_INVALID},
         {"{\"model\": \"h\", \"hashes\": [\"00\", 1]}", "entry 1 is a number", ICMS_INVALID},
         {"{\"model\": \"h\", \"hashes\": [18446744073709551615]}", "send each hash whole",
          ICMS_INVALID},
@@ -213,6 +223,39 @@ static void a_model_stands_for_its_volume_and_chain(void **state)
             ", \"run_blocks\": 8, \"block_tokens\": 16}}"),
         ICMS_OK);
     assert_memory_equal(hints.keys, named, sizeof(named));
+}
+
+/* Hashes of the blocks 1, 2 and 2147483647, 4 with the seed 0, made as agent_vllm_test.c tells. */
+#define HASH_1 "c128b7907a1dcdcf1af44a0bf6a19917e5cdc31c640fd057aa2e1f1b3a8b3ac3"
+#define HASH_2 "784670d2c490214cf6238c32fe4790de0d0252842480f211e1b649851123ed23"
+
+/* Tokens and vLLM's hashes of them have the same keys. */
+static void tokens_stand_for_the_hashes_that_vllm_makes_of_them(void **state)
+{
+    static const struct {
+        const char *hashes, *tokens;
+        size_t count;
+    } cases[] = {
+        {"{\"model\": \"v\", \"hashes\": [\"" HASH_1 "\", \"" HASH_2 "\"]}",
+         "{\"model\": \"v\", \"tokens\": [1, 2, 2147483647, 4, 5]}", 2},
+        {"{\"model\": \"v\", \"hashes\": [\"" HASH_1 "\", \"" HASH_2 "\"]}",
+         "{\"model\": \"v\", \"tokens\": \"AQAAAAIAAAD///9/BAAAAA==\"}", 2},
+        {"{\"model\": \"chunk\", \"hashes\": [\"" HASH_2 "\"]}",
+         "{\"model\": \"chunk\", \"tokens\": [1, 2, 2147483647, 4, 5, 6, 7]}", 1},
+        {"{\"model\": \"chunk\", \"hashes\": [\"" HASH_2 "\"]}",
+         "{\"model\": \"chunk\", \"tokens\": \"AQAAAAIAAAD///9/BAAAAA==\"}", 1},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct key keys[2];
+
+        assert_int_equal(read_text(cases[i].hashes), ICMS_OK);
+        assert_int_equal(hints.count, cases[i].count);
+        memcpy(keys, hints.keys, cases[i].count * sizeof(keys[0]));
+        assert_int_equal(read_text(cases[i].tokens), ICMS_OK);
+        assert_int_equal(hints.count, cases[i].count);
+        assert_memory_equal(hints.keys, keys, cases[i].count * sizeof(keys[0]));
+    }
 }
 
 /* Whatever else is wrong: who may not use its volume is not told that there is such a model. */
@@ -449,6 +492,25 @@ static void a_million_token_ids_fit(void **state)
         else /* half a million hashes hold up the thread of HTTP */
             assert_non_null(strstr(why.text, "larger blocks have fewer"));
     }
+    for (int i = 0; i < 2; i++) { /* 16,383 keys, and 131,071 or 524,287 hashes in front of them */
+        struct conf_model *model = &conf.models[conf.model_count++];
+
+        *model = (struct conf_model){"m64",
+                                     "kv",
+                                     DIGITS,
+                                     "",
+                                     64,
+                                     CONF_MODEL_HASHES,
+                                     i == 0 ? CONF_MODEL_SHA256 : CONF_MODEL_SHA256_CBOR,
+                                     i == 0 ? 8 : 2,
+                                     "0"};
+        length = (size_t)sprintf(text, "{\"model\": \"m64\", \"tokens\": \"");
+        memset(text + length, 'A', digits);
+        memcpy(text + length + digits, "\"}", 3);
+        assert_int_equal(read_text(text), i == 0 ? ICMS_OK : ICMS_LIMIT);
+        assert_int_equal(hints.count, i == 0 ? count / 64 : 0);
+        conf.model_count--;
+    }
     free(text);
 }
 
@@ -459,6 +521,7 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(a_chain_makes_the_engines_keys),
         cmocka_unit_test(a_model_stands_for_its_volume_and_chain),
+        cmocka_unit_test(tokens_stand_for_the_hashes_that_vllm_makes_of_them),
         cmocka_unit_test(a_model_of_a_forbidden_volume_is_none),
         cmocka_unit_test(what_is_wrong_with_a_chain_is_named),
         cmocka_unit_test(any_body_is_read_or_refused),

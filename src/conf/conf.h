@@ -175,6 +175,15 @@ enum conf_model_of {
     CONF_MODEL_HASHES,
 };
 
+/* How an engine hashes token ids, if that is known: --prefix-caching-hash-algo of vLLM. */
+enum conf_model_hash {
+    CONF_MODEL_HASH_NONE,
+    CONF_MODEL_SHA256,
+    CONF_MODEL_SHA256_CBOR,
+};
+
+#define CONF_HASH_SEED_BYTES 64
+
 /* A model by whose name routers give hints: how the keys of its engines are made. */
 struct conf_model {
     char name[128];
@@ -182,7 +191,10 @@ struct conf_model {
     char state[2 * 32 + 1]; /* struct icms_chain's, in hex                     */
     char suffix[16 + 1];    /* in hex, behind each hash; "": none              */
     uint32_t block_tokens;
-    uint8_t of; /* enum conf_model_of                              */
+    uint8_t of;           /* enum conf_model_of                                      */
+    uint8_t hash;         /* enum conf_model_hash; of others than hashes: NONE       */
+    uint32_t hash_tokens; /* of what is hashed at a time; block_tokens is a multiple */
+    char hash_seed[CONF_HASH_SEED_BYTES];
 };
 
 struct conf_agent {

@@ -151,6 +151,7 @@ struct conf_table {
 extern const struct conf_table conf_target_table;
 extern const struct conf_table conf_agent_table;
 extern const struct conf_table conf_volume_table;
+extern const struct conf_table conf_model_table;
 extern const struct conf_table conf_seal_table;
 extern const struct conf_table conf_nixl_table;
 extern const struct conf_table conf_pod_table;
@@ -261,9 +262,10 @@ icms_err conf_events_rules(const struct conf_source *source, const struct conf_n
 icms_err conf_local_rules(const struct conf_source *source, const struct conf_node *map,
                           const struct conf_agent *agent) ICMS_MUST_CHECK;
 
-/* Each has a name of its own, a volume that there is, and a state in hex. */
+/* Each has a name of its own, a volume that there is, and a state in hex. hash_seed and hash_tokens
+ * that are not written become those of vLLM. */
 icms_err conf_models_rules(const struct conf_source *source, const struct conf_node *map,
-                           const struct conf_agent *agent) ICMS_MUST_CHECK;
+                           struct conf_agent *agent) ICMS_MUST_CHECK;
 
 /* Enclosures, a pod map or a drive of its own: one of them. */
 icms_err conf_agent_pod_rules(const struct conf_source *source, const struct conf_node *map,

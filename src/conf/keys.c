@@ -333,37 +333,6 @@ static const struct conf_key events_keys[] = {
 };
 static const struct conf_table events_table = {"an entry of events", KEYS(events_keys)};
 
-static const char *const model_ofs[] = {
-    [CONF_MODEL_TOKENS] = "tokens",
-    [CONF_MODEL_HASHES] = "hashes",
-    NULL,
-};
-
-static const struct conf_key model_keys[] = {
-    {"name", CONF_PATH, true, AT(struct conf_model, name), .example = "meta-llama/Llama-3.1-8B",
-     .doc = "The name by which routers know it, up to 127 bytes."},
-    {"volume", CONF_NAME, true, AT(struct conf_model, volume), .example = "kv",
-     .doc = "The volume that its engines use, by its name in volumes. Over an http port without "
-            "token and client_ca a volume that lists users or groups does not exist: requests for "
-            "the model get status 404, and the agent warns of it at the start."},
-    {"state", CONF_PATH, true, AT(struct conf_model, state),
-     .example = "8d5b6dd6cdd5e4e9f1d6d6a4ad2d5e0f8a7f3f2fd3c1f7f0a1b2c3d4e5f60718",
-     .doc = "Where the keys of its engines begin, 64 digits of hex: the adapters for vLLM log this "
-            "entry, Scheme.begins() of the Python package returns it. It changes with weights, "
-            "configuration and rank of an engine, and with the generation of the volume; with a "
-            "wrong one no block is found, and never another's."},
-    {"block_tokens", CONF_COUNT, true, AT(struct conf_model, block_tokens), .min = 1, .max = 4096,
-     .example = "16", .doc = "Tokens of a block."},
-    {"of", CONF_CHOICE, true, AT(struct conf_model, of), .choices = model_ofs, .example = "hashes",
-     .doc = "What keys are made of: tokens, the ids of each block alone, as examples/llama does; "
-            "hashes, the engine's own of each block, as the adapters for vLLM do. The other one is "
-            "refused in requests."},
-    {"suffix", CONF_PATH, false, AT(struct conf_model, suffix), .computed = "none",
-     .example = "'00000000'",
-     .doc = "Up to 16 digits of hex behind each hash: IcmsTier has 00000000."},
-};
-static const struct conf_table model_table = {"a model", KEYS(model_keys)};
-
 #define HTTP_LISTEN_DOC                                                                            \
     "Where /metrics, /healthz, /readyz and /status are served; none for nowhere. An address that " \
     "other machines reach needs token, client_ca or open: all."
@@ -799,7 +768,7 @@ static const struct conf_key agent_keys[] = {
          "Volumes whose blocks are announced to routers, in the way of vLLM's KV events, as they "
          "come into memory or the own drive and leave them. Of other volumes nothing is said."},
     {"models", CONF_MAPS, false, LIST_AT(struct conf_agent, models, model_count), .min = 1,
-     .max = LIMIT_AGENT_VOLUMES, .table = &model_table, .computed = "none",
+     .max = LIMIT_AGENT_VOLUMES, .table = &conf_model_table, .computed = "none",
      .doc = "Models by whose names routers and gateways may ask and give hints over HTTP, with "
             "the tokens of a prompt or its engine's hashes, instead of volume and keys."},
 };

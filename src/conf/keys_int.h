@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conf/keys_int.h: how a row of a table of keys is written, for keys.c and keys_client.c.
+ * conf/keys_int.h: how a row of a table of keys is written, for keys.c, keys_client.c and
+ * keys_models.c.
  */
 #ifndef CONF_KEYS_INT_H
 #define CONF_KEYS_INT_H

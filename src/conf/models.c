@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rules of an agent's models: names that nobody else has, volumes that there are, states in hex.
- * Called by rules.c on the caller's thread.
+ * Rules of an agent's models: names that nobody else has, volumes that there are, states in hex,
+ * and hashes of tokens only where keys are made of hashes. Called by rules.c on the caller's
+ * thread.
  */
 #include "conf/conf_int.h"
 
@@ -35,12 +36,39 @@ static size_t hex_digits(const char *text)
     return text[digits] == '\0' ? digits : SIZE_MAX;
 }
 
+/* vLLM's seed where PYTHONHASHSEED is not set. */
+#define HASH_SEED "vllm-none-hash"
+
+static icms_err model_hash_rules(const struct conf_source *source, const struct conf_node *entry,
+                                 struct conf_model *model)
+{
+    static const char *const with_hash[] = {"hash_seed", "hash_tokens"};
+
+    for (size_t i = 0; i < sizeof(with_hash) / sizeof(with_hash[0]); i++)
+        if (model->hash == CONF_MODEL_HASH_NONE && conf_node_get(entry, with_hash[i]) != NULL)
+            return conf_fail(source, conf_node_line(entry, with_hash[i]),
+                             "models: %s is for models with hash: write hash, too, or remove it",
+                             with_hash[i]);
+    if (model->hash != CONF_MODEL_HASH_NONE && model->of != CONF_MODEL_HASHES)
+        return conf_fail(source, conf_node_line(entry, "hash"),
+                         "models: hash is for models of hashes");
+    if (model->hash_tokens == 0)
+        model->hash_tokens = model->block_tokens;
+    if (model->block_tokens % model->hash_tokens != 0)
+        return conf_fail(source, conf_node_line(entry, "hash_tokens"),
+                         "models: block_tokens is no multiple of hash_tokens");
+    if (model->hash != CONF_MODEL_HASH_NONE && model->hash_seed[0] == '\0')
+        memcpy(model->hash_seed, HASH_SEED, sizeof(HASH_SEED));
+    return ICMS_OK;
+}
+
 icms_err conf_models_rules(const struct conf_source *source, const struct conf_node *map,
-                           const struct conf_agent *agent)
+                           struct conf_agent *agent)
 {
     for (uint32_t i = 0; i < agent->model_count; i++) {
-        const struct conf_model *model = &agent->models[i];
+        struct conf_model *model = &agent->models[i];
         const struct conf_node *entry = conf_entry(map, "models", i);
+        icms_err err;
 
         if (conf_agent_model(agent, model->name) != model)
             return conf_fail(source, conf_node_line(entry, "name"),
@@ -58,6 +86,9 @@ icms_err conf_models_rules(const struct conf_source *source, const struct conf_n
         if (model->suffix[0] != '\0' && model->of != CONF_MODEL_HASHES)
             return conf_fail(source, conf_node_line(entry, "suffix"),
                              "models: suffix is for models of hashes");
+        err = model_hash_rules(source, entry, model);
+        if (err != ICMS_OK)
+            return err;
     }
     return ICMS_OK;
 }

@@ -59,12 +59,35 @@ static void what_is_written_is_taken(void **state)
     assert_int_equal(model->block_tokens, 16);
     assert_int_equal(model->of, CONF_MODEL_TOKENS);
     assert_string_equal(model->suffix, "");
+    assert_int_equal(model->hash, CONF_MODEL_HASH_NONE);
     assert_int_equal(model[1].of, CONF_MODEL_HASHES);
+    assert_int_equal(model[1].hash, CONF_MODEL_HASH_NONE);
     assert_string_equal(model[1].suffix, "00fF");
     assert_ptr_equal(conf_agent_model(&agent, "c d"), model + 1);
     assert_null(conf_agent_model(&agent, "a"));
     assert_string_equal(conf_agent_volume(&agent, "b")->name, "b");
     assert_null(conf_agent_volume(&agent, "c"));
+}
+
+static void how_vllm_hashes_is_taken(void **state)
+{
+    const struct conf_model *model = agent.models;
+
+    assert_int_equal(parse("- {name: a, volume: kv, state: '" STATE
+                           "', block_tokens: 32, of: hashes, hash: sha256}\n"
+                           "- {name: b, volume: kv, state: '" STATE
+                           "', block_tokens: 32, of: hashes, hash: sha256_cbor, hash_seed: 0, "
+                           "hash_tokens: 16}\n"
+                           "- {name: c, volume: kv, state: '" STATE
+                           "', block_tokens: 32, of: hashes, hash: none}"),
+                     ICMS_OK);
+    assert_int_equal(model[0].hash, CONF_MODEL_SHA256);
+    assert_string_equal(model[0].hash_seed, "vllm-none-hash");
+    assert_int_equal(model[0].hash_tokens, 32);
+    assert_int_equal(model[1].hash, CONF_MODEL_SHA256_CBOR);
+    assert_string_equal(model[1].hash_seed, "0");
+    assert_int_equal(model[1].hash_tokens, 16);
+    assert_int_equal(model[2].hash, CONF_MODEL_HASH_NONE);
 }
 
 /* Who reaches a port that is open to all is on no list of users. */
@@ -113,6 +136,27 @@ static void what_is_wrong_is_named(void **state)
     refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
             "suffix: '0x'}",
             5, "two a byte");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: tokens, "
+            "hash: sha256}",
+            5, "hash is for models of hashes");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
+            "hash: xxhash}",
+            5, "sha256");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
+            "hash_seed: '0'}",
+            5, "hash_seed is for models with hash");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
+            "hash: none, hash_tokens: 16}",
+            5, "hash_tokens is for models with hash");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
+            "hash: sha256, hash_seed: " STATE "}",
+            5, "longer than 63 bytes");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
+            "hash: sha256, hash_tokens: 3}",
+            5, "no multiple of hash_tokens");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
+            "hash: sha256, hash_tokens: 32}",
+            5, "no multiple of hash_tokens");
     refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 0}", 5, "block_tokens");
     refused("- {name: a, volume: kv, state: '" STATE "', block_token: 1}", 5, "block_token");
 }
@@ -121,6 +165,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_taken),
+        cmocka_unit_test(how_vllm_hashes_is_taken),
         cmocka_unit_test(models_that_nobody_can_ask_for_are_warned_about),
         cmocka_unit_test(what_is_wrong_is_named),
     };
