@@ -20,7 +20,7 @@ from icms.vllm import configuration  # noqa: E402
 from icms.vllm.identity import Engine, Facts, Identity, KeySpace, Options, Shape  # noqa: E402
 from icms.vllm.link import WrongTier  # noqa: E402
 
-SHAPE = Shape("float32", "block", 16, (1, 1, 1, 1), False)
+SHAPE = Shape("float32", "block", 16, (1, 1, 1, 1), False, 16)
 KV = types.SimpleNamespace(kv_cache_groups=[types.SimpleNamespace(
     layer_names=["a"], kv_cache_spec=types.SimpleNamespace(block_size=16, head_size=64))])
 
@@ -203,6 +203,21 @@ class Identities(unittest.TestCase):
 
         return Identity(self.engine, Options(**{"weights": "w", **options}), SHAPE,
                         is_idle=lambda: True, forget=forget)
+
+    def test_how_vllm_hashes_is_said_where_it_is_known(self):
+        for name, seed, hashed_with, is_said in (
+                ("sha256", "0", "sha256", True), ("sha256_cbor", "vllm-none-hash", "sha256_cbor", True),
+                ("sha256", "0", "sha256_cbor", False),  # NONE_HASH is not of this seed
+                ("xxhash", "0", "xxhash", False), ("sha256", "", "sha256", False),
+                ("sha256", "it's", "sha256", False), ("sha256", "0" * 64, "sha256", False)):
+            self.engine = self.made(stand_ins.vllm_config(cache_config={"prefix_caching_hash_algo": name}))
+            with self.subTest(name=name, seed=seed), stand_ins.seeded(hashed_with, seed):
+                self.assertEqual(self.identity().hashing(), (name, seed, 16) if is_said else None)
+        module = sys.modules["vllm.v1.core.kv_cache_utils"]
+        self.engine = self.made(stand_ins.vllm_config())
+        with stand_ins.seeded("sha256", "7"), unittest.mock.patch.dict(os.environ, {"PYTHONHASHSEED": "7"}):
+            del module.get_none_hash_seed  # a vLLM that has only the variable; the patch puts it back
+            self.assertEqual(self.identity().hashing(), ("sha256", "7", 16))
 
     def test_calls_that_may_change_weights_are_seen_before_they_run(self):
         identity = self.identity()

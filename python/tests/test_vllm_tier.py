@@ -388,6 +388,17 @@ class Tiers(unittest.TestCase):
         context, names = engine.request(self.prompt)
         self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
 
+    def test_an_entry_of_models_says_how_vllm_hashes(self):
+        for seeded, said_of_it in ((stand_ins.seeded("sha256", "0"), ", hash: sha256, hash_seed: '0'"),
+                                   (stand_ins.seeded("other", "0"), "")):
+            with seeded, self.assertLogs("vllm.icms.tier", logging.INFO) as said:
+                link = Engine(self, self.shared.where).wait_up().tier._link
+                self.assertRegex("\n".join(said.output), "an entry of models in icms-agent.yaml, but for its name: "
+                                 rf"\{{volume: kv, state: '[0-9a-f]{{64}}', block_tokens: {TOKENS}, of: hashes, "
+                                 rf"suffix: '00000000'{said_of_it}\}}")
+                self.assertEqual(link._say_hashing(2 * TOKENS),
+                                 f"{said_of_it}, hash_tokens: {TOKENS}" if said_of_it else "")
+
     def test_another_tenant_shares_nothing(self):
         model = f"m{random.random()}"
         self.stored(model=model)

@@ -2,13 +2,16 @@
 """Just enough of vLLM's names to import icms.vllm where there is no vLLM, for tests of life cycles,
 deadlines and threads. What vLLM really does is judged by test/engines/vllm, with a real one.
 """
+import contextlib
 import dataclasses
 import enum
+import hashlib
 import logging
 import random
 import sys
 import types
 import typing
+import unittest.mock
 
 
 class LookupResult(enum.Enum):
@@ -226,6 +229,20 @@ class Flapping:
         self.link.close()
 
 
+def hash_fn(name):
+    """One of vLLM's functions that hash blocks."""
+    return lambda what: hashlib.sha256(f"{name} {what}".encode()).digest()
+
+
+@contextlib.contextmanager
+def seeded(name, seed):
+    """While vLLM's hashes begin with a seed, hashed with this function."""
+    module = sys.modules["vllm.v1.core.kv_cache_utils"]
+    with unittest.mock.patch.object(module, "NONE_HASH", hash_fn(name)(seed)), \
+            unittest.mock.patch.object(module, "get_none_hash_seed", lambda: seed):
+        yield
+
+
 def install():
     """Puts the stand-ins where Python finds modules; refuses to hide a real vLLM."""
     def module(name, **names):
@@ -247,7 +264,9 @@ def install():
         module(name)
     module("torch", Tensor=object)
     module("vllm.logger", init_logger=logging.getLogger)
-    module("vllm.v1.core.kv_cache_utils", NONE_HASH=b"seed" * 8)
+    module("vllm.utils")
+    module("vllm.utils.hashing", get_hash_fn_by_name=hash_fn)
+    module("vllm.v1.core.kv_cache_utils", NONE_HASH=b"seed" * 8, get_none_hash_seed=lambda: "vllm-none-hash")
     sys.modules["vllm.v1.core"].kv_cache_utils = sys.modules["vllm.v1.core.kv_cache_utils"]
     module(f"{connectors}.offloading.metrics", OffloadingConnectorStats=Stats)
     module("vllm.v1.kv_offload.base", LookupResult=LookupResult, Medium=Medium,

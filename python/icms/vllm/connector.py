@@ -175,7 +175,7 @@ class _Scheduler:
         self._identity = Identity(
             engine, Options(said["tenant"], said["weights"], said["variant"], said["adapters"]),
             Shape(_dtype(config), f"block {config.cache_config.kv_cache_layout} {self._block_bytes}",
-                  self._block_tokens, (self._ranks, 1, 1, 1), True),
+                  self._block_tokens, (self._ranks, 1, 1, 1), True, self._block_tokens),
             is_idle=lambda: not self._requests, forget=self._forget)
         self._link = Link(said["where"], said["volume"], self._identity,
                           keys=said["keys"], need_bytes=self._block_bytes, log=logger)

@@ -16,6 +16,7 @@ import contextlib
 import contextvars
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ logger = init_logger("vllm.icms.identity")
 
 #: The value of the option `weights` that says: they only ever come from the model's files.
 FILES = "files"
+#: What `hash` of an entry of models in icms-agent.yaml(5) may be.
+HASHES = ("sha256", "sha256_cbor")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Shape:
     block_tokens: int
     ranks: tuple[int, int, int, int]
     separate_ranks: bool  # a block a rank, or one for all of them
+    hash_tokens: int  # vLLM hashes so many at a time
 
 
 class KeySpace:
@@ -296,6 +300,22 @@ class Identity:
 
         seed: bytes | None = getattr(kv_cache_utils, "NONE_HASH", None)
         return None if seed is None else bytes(seed)
+
+    def hashing(self) -> tuple[str, str, int] | None:
+        """How token ids become this engine's hashes, for icms-agent: function, seed, tokens of a hash.
+
+        None when icms-agent does not have the function, or vLLM does not say its seed, as it does not
+        where that is random. Once `probe` is known.
+        """
+        from vllm.utils.hashing import get_hash_fn_by_name
+        from vllm.v1.core import kv_cache_utils
+
+        seed = str(getattr(kv_cache_utils, "get_none_hash_seed",
+                           lambda: os.environ.get("PYTHONHASHSEED", ""))())
+        if self.hashes not in HASHES or not re.fullmatch("[0-9A-Za-z-]{1,63}", seed) or \
+                get_hash_fn_by_name(self.hashes)(seed) != self.probe():
+            return None
+        return self.hashes, seed, self._shape.hash_tokens
 
     def reset(self, is_empty: bool) -> None:
         """vLLM resets its caches; is_empty: no block is left on the GPU."""

@@ -178,12 +178,22 @@ class Link:
         if len(schemes) == 1:  # ranks have keys of their own, and a model one state
             begin = schemes[0].begins()
             self._log.info("icms: for routers, an entry of models in icms-agent.yaml, but for its name: "
-                           "{volume: %s, state: '%s', block_tokens: %s, of: hashes%s}", self._name,
+                           "{volume: %s, state: '%s', block_tokens: %s, of: hashes%s%s}", self._name,
                            begin["state"], begin["block_tokens"],
-                           f", suffix: '{self._suffix}'" if self._suffix else "")
+                           f", suffix: '{self._suffix}'" if self._suffix else "",
+                           self._say_hashing(begin["block_tokens"]))
         self._watch = Watch(schemes[0], _WORDS, self._log)
         self._schemes = number, schemes
         return 0.0
+
+    def _say_hashing(self, block_tokens: object) -> str:
+        """How hashes are made of tokens, in an entry of models; "" when that is not known."""
+        hashing = self._identity.hashing()
+        if hashing is None:
+            return ""
+        name, seed, tokens = hashing
+        return f", hash: {name}, hash_seed: '{seed}'" + \
+            (f", hash_tokens: {tokens}" if tokens != block_tokens else "")
 
 
 def left_ms(deadline: float) -> int:

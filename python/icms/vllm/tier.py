@@ -525,4 +525,5 @@ def _shape(config: Any, chunk_bytes: int) -> Shape:
               "canonical" if config.canonical_layout else "", groups]
     return Shape(config.model.dtype, " ".join(map(str, layout)),
                  config.groups[0].tokens_per_block * config.cache.blocks_per_chunk,
-                 (parallel.tp_size, parallel.pp_size, parallel.pcp_size * parallel.dcp_size, 1), False)
+                 (parallel.tp_size, parallel.pp_size, parallel.pcp_size * parallel.dcp_size, 1), False,
+                 config.cache.tokens_per_hash)
