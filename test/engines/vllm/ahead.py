@@ -317,6 +317,11 @@ def replayed(lab, endpoint, of):
 
 
 ROUTED = "org/tiny"
+UNHASHED = "org/unhashed"  # the same, but for how vLLM hashes
+SEEDED = "org/seeded"  # with another seed
+
+
+SEED = "hash_seed: '0"  # of the lab's engines
 
 
 def entry(engine):
@@ -344,7 +349,8 @@ def copy_entry(agents, engine):
     for agent in agents:
         agent.kill()
         with open(agent.config_path, "a", encoding="utf-8") as config:
-            config.write(f"models: [{{name: {ROUTED}, {said}}}]\n")
+            config.write(f"models: [{{name: {ROUTED}, {said}}}, {{name: {UNHASHED}, {said.partition(', hash: ')[0]}}}, "
+                         f"{{name: {SEEDED}, {said.replace(SEED, SEED + '1')}}}]\n")
     wait_link(engine, False)
     for agent in agents:
         agent.start()
@@ -371,16 +377,19 @@ def refused(agent, sent):
         for body, says in (({"model": "org/other", "hashes": sent}, "not one of this agent's models"),
                            ({"hashes": [int(one, 16) % 2**64 for one in sent]}, "send each hash whole"),
                            ({"hashes": [f"0x{one}" for one in sent]}, "entry 0 is not 2 to 128 digits of hex"),
-                           ({"tokens": prompt(0)}, "are made of hashes, and of nothing else")):
+                           ({"model": UNHASHED, "tokens": prompt(0)}, "are made of hashes: send those"),
+                           ({"tokens": prompt(0), "hashes": sent}, "with tokens or with hashes"),
+                           ({"tokens": prompt(0)[:BLOCK - 1]}, "less than a block")):
             code, answer = post(agent, path, body)
             assert code == 400 and says in answer["why"], (path, says, answer)
-    for others in ([one[-16:] for one in sent], [f"{one}00000000" for one in sent], altered(sent, 0)):
+    for others in ([one[-16:] for one in sent], [f"{one}00000000" for one in sent], altered(sent, 0),
+                   {"model": SEEDED, "tokens": prompt(0)}, {"tokens": prompt(1)}):
         assert post(agent, "/v1/match", others) == (200, {"of": len(sent), "dram": 0, "local": 0}), others
 
 
 def case_models(lab, kind):
-    """A router names a model by the entry that the adapter logs, and sends the hashes that vLLM publishes: it
-    learns how much of a prompt an agent has, and has the rest brought before an engine asks for it."""
+    """A router names a model by the entry that the adapter logs, and sends the hashes that vLLM publishes, or
+    tokens alone: it learns how much of a prompt an agent has, and has the rest brought before an engine asks for it."""
     for chunk in (1, 2) if kind == "tier" else (1,):
         route(lab, kind, chunk)
 
@@ -388,6 +397,7 @@ def case_models(lab, kind):
 def route(lab, kind, chunk):
     """chunk: so many of vLLM's blocks are one of the tier's, which has the hash of its last one."""
     configure, loaded = KINDS[kind]
+    algorithm = "sha256" if chunk == 1 else "sha256_cbor"
     with lab.pod(f"{kind}-models", agents=2) as p:
         first, second = p.agents
         endpoint = f"ipc://{p.folder}/engine"
@@ -397,12 +407,14 @@ def route(lab, kind, chunk):
             config = configure(agent, weights="files", prestage_ms=0)
             if chunk > 1:
                 config["kv_connector_extra_config"]["blocks_per_chunk"] = chunk
-            return Engine(lab, config, log=f"{kind}-models-{name}", options=options,
+            return Engine(lab, config, log=f"{kind}-models-{name}",
+                          options={"prefix_caching_hash_algo": algorithm, **options},
                           VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES="0").ready()
 
         engine = start(first, "a", kv_events_config={
             "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint})
         said = copy_entry(p.agents, engine)
+        assert f", hash: {algorithm}, {SEED}'" in said and (f", hash_tokens: {BLOCK}" in said) == (chunk > 1), said
         store(lab, p, engine, 0)
 
         def published():
@@ -418,16 +430,21 @@ def route(lab, kind, chunk):
             found = post(agent, "/v1/match", some)
             assert found == (200, {"of": count, "dram": dram, "local": dram}), (agent.name, found, dram)
 
-        has(first, sent, count)
-        has(first, altered(sent, less), less)
-        has(second, sent, 0)
+        tokens = prompt(0)
+        begin = tokens[:less * chunk * BLOCK]  # and others behind it
+        for some, dram in ((sent, count), ({"tokens": tokens}, count), (altered(sent, less), less),
+                           ({"tokens": begin + prompt(1)[len(begin):]}, less)):
+            has(first, some, dram)
+        for some in (sent, {"tokens": tokens}):
+            has(second, some, 0)
         tail = altered(sent, less)
         assert post(second, "/v1/prestage", tail, deadline_ms=600000) == (202, {"hints": count})
         wait_hints(second, waiting=less, absent=2)
         has(second, sent, less)
-        assert post(second, "/v1/prestage", sent, deadline_ms=600000) == (202, {"hints": count})
+        assert post(second, "/v1/prestage", {"tokens": tokens}, deadline_ms=600000) == (202, {"hints": count})
         wait_hints(second, waiting=count, absent=2)
-        has(second, sent, count)
+        for some in (sent, {"tokens": tokens}):
+            has(second, some, count)
         over_network(second, BLOCKS * BLOCK_BYTES)
         refused(second, sent)
         other = start(second, "b")
@@ -439,7 +456,7 @@ def route(lab, kind, chunk):
         wait_hints(second, waiting=0, in_time=count, absent=2)
         in_time = second.metrics()['icms_agent_prestage_hints_total{result="in_time",volume="kv"}']
         assert in_time == count, second.metrics()
-        print(f"# {kind}: {said}; hints of {count} hashes {hints(second)}")
+        print(f"# {kind}: {said}; hints of {less} hashes, and of tokens {hints(second)}")
         engine.end()
         other.end()
         router.end()
