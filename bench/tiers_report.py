@@ -104,7 +104,7 @@ def prestage_section(head, rows, note):
 def tiers_section(head, rows, note):
     """(lines, goals that hold, goals that are missed)."""
     lines = ["\n## tiers", "", TIERS, "", *where_lines(head), "",
-             "Again: `test/replay/tiers.py build/cmd/icms`; raw data: `bench/results/tiers.jsonl`.", "",
+             "Again: `test/replay/tiers.py build/cmd/icms [FORMAT:TRACE ...]`, with traces that `test/replay/transcripts.py` makes; raw data: `bench/results/tiers.jsonl`.", "",
              "| trace | memory + drive + pod, % | LRU hits | none | inclusive | exclusive | goals of exclusive |",
              "|---|---|---|---|---|---|---|"]
     held = missed = 0

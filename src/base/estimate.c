@@ -153,7 +153,7 @@ static uint64_t mark_took_ns(const struct estimate_mark *mark, uint64_t now_ns)
     return u64_min(u64_max(now_ns - mark->asked_ns, 1), ESTIMATE_NS_MAX);
 }
 
-/* A load that ended. The error of its group, when that has ended with it; it is not counted yet. */
+/* A load that ended. The error of its group, when that has ended with it. */
 static uint64_t mark_ended(struct estimate *estimate, const struct estimate_load *load,
                            enum estimate_end end, uint64_t came_bytes, uint64_t now_ns)
 {
@@ -364,6 +364,8 @@ uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *l
     estimate->in_flight_bytes -= load->bytes;
     came_bytes = end == ESTIMATE_CAME ? u64_min(came_bytes, ESTIMATE_BYTES_MAX) : 0;
     error = mark_ended(estimate, load, end, came_bytes, now_ns);
+    if (error != ESTIMATE_UNKNOWN)
+        error_add(estimate, error);
     if (end == ESTIMATE_CAME || (end == ESTIMATE_LATE && (load->expected_ns == ESTIMATE_UNKNOWN ||
                                                           took_ns > load->expected_ns)))
         learn(estimate, load, of_group, end == ESTIMATE_CAME, came_bytes, now_ns);
@@ -371,8 +373,6 @@ uint64_t estimate_ended(struct estimate *estimate, const struct estimate_load *l
         estimate->came_ns = now_ns;
         estimate->came_bytes += came_bytes;
     }
-    if (error != ESTIMATE_UNKNOWN)
-        error_add(estimate, error);
     return error;
 }
 

@@ -43,13 +43,14 @@ def hints_tiers_and_choices():
         found = sections["tiers"](head, [row], lambda *_: "")[1:]
         if found != (2 - missed, missed):
             wrong.append(f"tiers: {row}: {found}")
-    good = {"bytes_per_s": 0, "load_s": 1, "compute_s": 1, "choice_s": 1, "choice_of_best": 1.1, "loaded": [1], "first_loaded": [1],
-            "first_of_best": [1.0], "first_loads_of_best": [], "first_too_late": 0, "slowest_of_best": 1.0, "prefixes": 1,
-            "prefix_error_p90": 0.3, "load_spread_p90": 0.1}
-    for missed, row in ((0, good), (1, {**good, "choice_of_best": 1.11}), (1, {**good, "first_too_late": 1}),
-                        (1, {**good, "prefix_error_p90": 0.31})):
+    good = {"bytes_per_s": 0, "estimate": None, "load_s": 1, "compute_s": 1, "choice_s": 1, "choice_of_best": 1.1,
+            "choice_p90_of_best_p90": 1.1, "loaded": [1], "first_loaded": [1], "first_of_best": [1.0], "first_loads_of_best": [],
+            "first_too_late": 0, "slowest_of_best": 1.0, "prefixes": 1, "prefix_error_p90": 0.3, "load_spread_p90": 0.1}
+    for missed, change in ((0, {}), (1, {"choice_of_best": 1.11}), (1, {"choice_p90_of_best_p90": 1.11}),
+                           (1, {"first_too_late": 1}), (1, {"prefix_error_p90": 0.31})):
+        row = {**good, **change}
         found = sections["choice"](head, [row], lambda *_: "")[1:]
-        if found != (3 - missed, missed):
+        if found != (4 - missed, missed):
             wrong.append(f"choice: {row}: {found}")
     return wrong
 

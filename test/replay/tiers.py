@@ -29,16 +29,18 @@ import bench  # noqa: E402
 
 #: Memory, own drive and pod, in parts of the footprint.
 SIZES = ((2, 10, 20), (1, 20, 10), (5, 20, 20), (2, 10, 50))
+#: What a replay of too few blocks says.
+TOO_SMALL = ("segments; 32 are needed", "is too small for a replay")
 LRU_LEAST, EXCLUSIVE_LEAST, INCLUSIVE_LEAST = 0.93, 0.999, 0.985
 
 
 def replay(icms, trace, form, sizes, *options):
-    """The answer for all tiers; None where a drive would have too few segments."""
+    """The answer for all tiers; None where a tier would be too small."""
     answer = subprocess.run(
         [icms, "replay", "--json", "--format", form, "--loops", "2", "--tiers",
          ",".join(f"{size}%" for size in sizes), *options, trace], capture_output=True, text=True)
     if answer.returncode != 0:
-        if "segments; 32 are needed" in answer.stdout + answer.stderr:
+        if any(too_small in answer.stdout + answer.stderr for too_small in TOO_SMALL):
             return None
         sys.exit(f"tiers.py: {trace}: {answer.stdout}{answer.stderr}")
     return json.loads(answer.stdout.splitlines()[-1])
