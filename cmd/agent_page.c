@@ -606,7 +606,8 @@ static void page_prestage(struct ctl_page *page, const struct agent_stats *stats
         {"icms_agent_prestage_unused_bytes_total", "counter",
          "Bytes of these that were not asked for in time."},
         {"icms_agent_pins", "gauge", "Blocks that are pinned, or that pins wait for."},
-        {"icms_agent_pins_refused_total", "counter", "Pins that were refused for a limit."},
+        {"icms_agent_pins_refused_total", "counter",
+         "Pins that were refused, or became hints, for a limit."},
         {"icms_agent_pins_again_total", "counter",
          "Times that a pinned block went, and was brought again."},
     };

@@ -503,6 +503,7 @@ struct agent_shard {
     /* hints: prestage.c; of slots that have one: */
     void (*hint_read)(struct agent_shard *shard, uint32_t slot); /* it was read                */
     void (*hint_gone)(struct agent_shard *shard, uint32_t slot); /* it is not LIVE any more    */
+    void (*pins_fit)(struct agent_shard *shard);                 /* it has less memory          */
     uint32_t hint_users;    /* that have hints                                                 */
     enum agent_kept evicts; /* slots that are kept by no more than that may be evicted now    */
     bool yields;            /* and pinned ones: their slab goes to another volume              */

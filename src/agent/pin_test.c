@@ -245,6 +245,22 @@ static void a_hint_that_becomes_a_pin_has_its_time(void **state)
     rig_free(rig);
 }
 
+/* Bytes of memory that a user has pinned, and none of the drive. */
+static uint64_t pinned_by(struct agent_rig *rig, uint32_t uid)
+{
+    struct agent_user_stats user;
+    uint64_t bytes = 0;
+    uint32_t found = 0;
+
+    for (uint32_t i = 0; i < AGENT_USERS; i++)
+        if (agent_user_stats(rig->agent, i, KV, &user) && user.uid == uid && !user.owner) {
+            assert_int_equal(found++, 0);
+            assert_int_equal(user.pinned_drive_bytes, 0);
+            bytes = user.pinned_bytes;
+        }
+    return bytes;
+}
+
 /* A user has half of what is free of the volume's part, and the next one half of the rest. */
 static void limits_are_kept(void **state)
 {
@@ -252,7 +268,6 @@ static void limits_are_kept(void **state)
     struct rig_client *first = client_of(rig, USER), *second = client_of(rig, OTHERS);
     uint64_t most = rig_stats(rig)->volumes[KV].arena_bytes / 2;
     uint32_t own = 0, others = 0;
-    struct agent_user_stats user;
 
     flash(rig, 0, 200);
     for (uint32_t n = 0; n < 100; n++) {
@@ -269,11 +284,7 @@ static void limits_are_kept(void **state)
     assert_in_range(others, own / 4, own - 1);
     assert_true(rig_hints(rig)->pinned_bytes <= most);
     assert_int_equal(rig_in_arena_of(first, KV, 0, own), own);
-    for (uint32_t i = 0, found = 0; i < AGENT_USERS; i++)
-        if (agent_user_stats(rig->agent, i, KV, &user) && user.uid == USER && !user.owner) {
-            assert_true(user.pinned_bytes >= (uint64_t)own * BYTES && found++ == 0);
-            assert_int_equal(user.pinned_drive_bytes, 0);
-        }
+    assert_true(pinned_by(rig, USER) >= (uint64_t)own * BYTES);
     assert_int_equal(unpin(second, 0, 100), 0); /* they are another user's */
     assert_int_equal(unpin(first, 0, own), own);
     assert_sums(rig);
@@ -367,6 +378,45 @@ static void pins_hold_no_memory_from_other_volumes(void **state)
     assert_true(rig_hints(rig)->pins_again > 0);
     assert_sums(rig);
     rig_client_free(client);
+    rig_free(rig);
+}
+
+/* What is pinned is read again and again, so that other slabs go first: of those that are left pins
+ * have their part, and no more. */
+static void pins_keep_their_part_of_less_memory(void **state)
+{
+    struct agent_rig *rig = rig_of((struct rig_opts){.memory = 40});
+    struct rig_client *clients[] = {client_of(rig, USER), client_of(rig, OTHERS)};
+    uint64_t before;
+    uint32_t over = 0;
+
+    memory_turns_over(clients[0], KV);
+    before = rig_stats(rig)->volumes[KV].arena_bytes;
+    for (uint32_t n = 0; n < 60; n++) {
+        flash(rig, n, 1);
+        (void)pin(clients[n % 2], n, 1, 86400);
+        rig_run(rig, 20 * MS);
+    }
+    assert_true(rig_hints(rig)->pinned_bytes > before / 4);
+    for (uint32_t n = 9000; n < 9000 + 8 * SLOTS; n++) {
+        const struct agent_volume_stats *volume;
+
+        rig_flash(rig, 0, 1, n, BYTES);
+        (void)rig_load(clients[0], 1, n, BYTES);
+        for (uint32_t i = 0; n % 8 == 0 && i < 60; i++)
+            if (rig_in_arena(clients[0], KV, i))
+                (void)rig_load(clients[0], KV, i, BYTES);
+        rig_run(rig, 100 * MS);
+        volume = &rig_stats(rig)->volumes[KV];
+        over += volume->prestage.pinned_bytes > volume->arena_bytes / 2;
+        assert_sums(rig);
+    }
+    assert_true(rig_stats(rig)->volumes[KV].arena_bytes < before / 2);
+    assert_int_equal(over, 0);
+    assert_true(rig_hints(rig)->pins > 0 && rig_hints(rig)->pins_refused > 0);
+    assert_in_range(pinned_by(rig, USER), pinned_by(rig, OTHERS) / 2, 2 * pinned_by(rig, OTHERS));
+    rig_client_free(clients[0]);
+    rig_client_free(clients[1]);
     rig_free(rig);
 }
 
@@ -866,6 +916,7 @@ int main(void)
         cmocka_unit_test(without_a_part_all_are_refused),
         cmocka_unit_test(pins_stop_nobody),
         cmocka_unit_test(pins_hold_no_memory_from_other_volumes),
+        cmocka_unit_test(pins_keep_their_part_of_less_memory),
         cmocka_unit_test(what_goes_is_brought_again),
         cmocka_unit_test(what_cannot_come_is_counted),
         cmocka_unit_test(a_pin_waits_for_its_enclosure),

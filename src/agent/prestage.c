@@ -971,16 +971,13 @@ icms_err agent_prestage_init(struct agent_reactor *reactor)
     list_init(&prestage->held);
     for (int i = 0; i < HINT_KEY_LISTS; i++)
         list_init(&prestage->keys[i]);
-    for (uint32_t i = 0; i < HINT_TIERS * share_count; i++) {
-        list_init(&prestage->shares[i].link);
-        list_init(&prestage->shares[i].held_link);
-        prestage->shares[i].tier = i / share_count;
-        prestage->shares[i].number = i % share_count;
-    }
+    for (uint32_t i = 0; i < HINT_TIERS * share_count; i++)
+        hint_share_init(&prestage->shares[i], i / share_count, i % share_count);
     loop_timer_init(&prestage->retry, prestage_retry);
     for (uint32_t i = 0; i < agent->volume_count; i++) {
         reactor->shards[i].hint_read = shard_hint_read;
         reactor->shards[i].hint_gone = shard_hint_gone;
+        reactor->shards[i].pins_fit = agent_pins_fit;
     }
     return ICMS_OK;
 }

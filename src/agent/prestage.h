@@ -47,7 +47,8 @@
  * segment has goes together, pins are accesses, every AGENT_PIN_LOOK_NS. Bytes of pins are limited
  * by volume and tier (volume_spec.pin_percent_max) and, on the drive, by half of it for all; their
  * number by AGENT_PINS. Of each of these a user may have as much as is free. What is more is
- * refused.
+ * refused. When another volume takes a slab, pins that have more than their part of what is left
+ * become hints, the latest of the user with the most first.
  *
  * Limits. A reactor has AGENT_HINTS. A user may have as many as are free, so one alone may have
  * half of them, and who comes later finds some. What is more is refused and counted.

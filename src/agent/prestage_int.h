@@ -37,7 +37,17 @@ struct hint_share {
     uint32_t count;        /* hints, in any state                                               */
     uint64_t kept_bytes;   /* of the arena                                                      */
     uint64_t pinned_bytes; /* of the arena, or of the drive                                      */
+    struct list pins;      /* of its hints that are pins: the latest first                       */
 };
+
+static inline void hint_share_init(struct hint_share *share, uint32_t tier, uint32_t number)
+{
+    list_init(&share->link);
+    list_init(&share->held_link);
+    list_init(&share->pins);
+    share->tier = tier;
+    share->number = number;
+}
 
 /* Where blocks come from: an enclosure, by its number, or the own drive. */
 #define HINT_PACE_DRIVE LIMIT_ENCLOSURES
@@ -86,6 +96,7 @@ struct agent_hint {
     uint64_t kept_bytes;     /* of the arena: reserved, LOADING; or kept, READY                   */
     uint64_t pin_ns;         /* until when it is pinned; 0: it is no pin                          */
     uint64_t pinned_bytes;   /* of the tier, that it counts                                       */
+    struct list pin_link;    /* a pin: in share->pins                                             */
     bool was_read;           /* a pin: its block was asked for                                    */
     struct agent_hint *also; /* with a slot: the next one with it                                 */
     struct due_member due;   /* QUEUED: in share->queue; READY, with kept bytes: in share->kept   */
@@ -167,6 +178,10 @@ void agent_pin_give(struct agent_hint *hint);
 
 /* It is known what the block takes: a pin for which that is too much is a hint from now on. */
 void agent_pin_settle(struct agent_hint *hint, uint64_t bytes);
+
+/* Of a shard's hints. It has less memory than before: pins that have more than their part of it are
+ * hints from now on, the latest of the user that has the most first. */
+void agent_pins_fit(struct agent_shard *shard);
 
 bool agent_pin_is_over(const struct agent_hint *hint, uint64_t now_ns);
 

@@ -16,7 +16,7 @@
  * accessed at least AGENT_SLAB_OLDER_NS later; else it evicts what is its own. So an idle volume's
  * memory goes to the others, and volumes that are in use do not take from each other all the time.
  * A slab with a block that somebody keeps counts as accessed when it is found; pins (prestage.h)
- * keep none from another shard.
+ * keep none from another shard, and have their part of what is left.
  *
  * Invariants: a slab is reserved in all shards but its owner's; slabs_min <= slab_count <=
  * slabs_max; nothing leased, pinned or being written lies in a slab that changes hands.
@@ -113,6 +113,7 @@ static bool slab_disown(struct agent_shard *shard, uint32_t slab)
     shard->slab_count--;
     shard_bytes_set(shard, shard->slab_count * bytes);
     slabs_check(slabs, shard);
+    shard->pins_fit(shard);
     return true;
 }
 

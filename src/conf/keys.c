@@ -182,8 +182,9 @@ static const struct conf_key volume_keys[] = {
      .doc =
          "How much of the memory that the volume has, and of the agent's own drive beside a pod, "
          "pinned blocks of the volume may take; at most 50%. A user may pin half of what is "
-         "free of that. At the limit pins are refused. 0% refuses all. Raise it where sessions "
-         "are pinned on purpose. Only icms-agent uses it."},
+         "free of that. At the limit pins are refused, and when other volumes take memory of the "
+         "volume, pins beyond the limit end. 0% refuses all. Raise it where sessions are pinned "
+         "on purpose. Only icms-agent uses it."},
     {"run_blocks", CONF_COUNT, false, AT(struct volume_spec, run_blocks), .min = 1, .max = 65536,
      .fallback = "8",
      .doc = "Largest run: consecutive blocks of one chain that lie on one drive of one enclosure. "

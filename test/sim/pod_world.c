@@ -429,9 +429,9 @@ static void judge_target(struct pod_target *target)
     }
 }
 
-/* Pins have their part of the memory of a volume, and a user half of what is left of it, but for
- * the last block that fitted: a reactor at a time. Of the drive the same, and half for all volumes.
- */
+/* Pins have their part of the memory that a volume has, and a user half of what is left of what it
+ * had, but for the last block that fitted: a reactor at a time. Of the drive the same, and half for
+ * all volumes. */
 static void judge_pins(struct pod_agent *agent, uint32_t number)
 {
     struct pod_world *world = agent->world;
@@ -444,7 +444,8 @@ static void judge_pins(struct pod_agent *agent, uint32_t number)
     uint64_t drive = (uint64_t)((double)stats->tier.bytes_max * part);
     struct agent_user_stats user;
 
-    limit(world, "pinned bytes of a volume", hints->pinned_bytes, memory);
+    limit(world, "pinned bytes of a volume", hints->pinned_bytes,
+          (uint64_t)((double)stats->volumes[number].arena_bytes * part));
     limit(world, "pinned bytes of a drive", hints->pinned_drive_bytes, drive);
     for (uint32_t i = 0; hints->pins > 0 && i < AGENT_USERS; i++)
         if (agent_user_stats(agent->agent, i, number, &user)) {
