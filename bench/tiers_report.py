@@ -13,7 +13,8 @@ before that until the blocks of a prefix are in the agent's memory, from where i
 bytes a token are those of vLLM's model on the processor here (*engines*). A gateway gives hints so long before a request arrives, the
 engine when it queues it. Sides run the same requests one after the other; *none*, without hints, runs before and after
 each, and is the mean of both. *copy*: what the processor takes to copy the same prefix out of the agent's memory, which an
-engine without a GPU waits for, too, and no hint saves. *in time*: blocks of prefixes that were in memory when the engine asked for them.
+engine without a GPU waits for, too, and no hint saves: *with copy* is by how much its stalls are less. *late, dropped*: blocks of single
+hints that came late, or could not come in time; a hint is said again while its request waits. *in time*: blocks of prefixes that were in memory when the engine asked for them.
 *wasted*: bytes of blocks that were brought for hints and not used, of those that were brought. *others*: mean latency of
 another process that loads blocks of another volume at a steady rate. Goals are for 2 s."""
 
@@ -48,14 +49,16 @@ def held_to(name, value, is_good, goal, note, row):
 
 def compared(rows):
     """(means of all sides without hints, rows with hints beside the mean of the two around each)."""
-    keys = ("stall_ms_mean", "others_ms_mean")
-    mean_of = lambda of: {key: sum(row[key] for row in of) / len(of) for key in keys}  # noqa: E731
+    keys = ("stall_ms_mean", "others_ms_mean", "copy_ms_mean")
+    mean_of = lambda of: {key: sum(row.get(key, 0) for row in of) / len(of) for key in keys}  # noqa: E731
     none = [i for i, row in enumerate(rows) if row["lead_s"] is None]
     found = []
     for i, row in enumerate(rows):
         if row["lead_s"] is not None:
             around = mean_of([rows[max(j for j in none if j < i)], rows[min(j for j in none if j > i)]])
             found.append({**row, "stalls_down": around["stall_ms_mean"] / row["stall_ms_mean"],
+                          "with_copy_down": (around["stall_ms_mean"] + around["copy_ms_mean"]) /
+                          (row["stall_ms_mean"] + row.get("copy_ms_mean", 0)),
                           "others_slower": row["others_ms_mean"] / around["others_ms_mean"] - 1})
     return mean_of([rows[i] for i in none]), found
 
@@ -81,8 +84,8 @@ def prestage_section(head, rows, note):
              f"{float(given['memory']):.0%} of them. Without hints the mean stall is {mean['stall_ms_mean']:.1f} ms, the "
              f"others' latency {mean['others_ms_mean']:.2f} ms, from {min(without):.2f} to {max(without):.2f} of one side.", "",
              f"Again: `{again}`; raw data: `bench/results/{name.replace(' ', '_')}.jsonl`.", "",
-             "| hints before the need | in time | mean stall ms | copy ms | stalls down | wasted | others slower | goals |",
-             "|---|---|---|---|---|---|---|---|"]
+             "| hints before the need | in time | late, dropped | mean stall ms | copy ms | stalls down | with copy | wasted | "
+             "others slower | goals |", "|---|---|---|---|---|---|---|---|---|---|"]
     held = missed = 0
     for row in sides:
         found = []
@@ -95,8 +98,10 @@ def prestage_section(head, rows, note):
                 found.append(text)
                 held, missed = held + is_good, missed + (not is_good)
         copies = f"{row['copy_ms_mean']:.1f}" if "copy_ms_mean" in row else "-"
-        lines.append(f"| {row['lead_s']:g} s | {100 * (row['in_time'] or 0):.1f}% | {row['stall_ms_mean']:.1f} | "
-                     f"{copies} | {row['stalls_down']:.1f}x | {100 * (row['wasted'] or 0):.1f}% | "
+        hints = row.get("hints", {})
+        lines.append(f"| {row['lead_s']:g} s | {100 * (row['in_time'] or 0):.1f}% | {hints.get('late', 0)}, "
+                     f"{hints.get('dropped', 0)} of {hints.get('taken', 0) - hints.get('joined', 0)} | {row['stall_ms_mean']:.1f} | "
+                     f"{copies} | {row['stalls_down']:.1f}x | {row['with_copy_down']:.1f}x | {100 * (row['wasted'] or 0):.1f}% | "
                      f"{100 * row['others_slower']:.1f}% | {'; '.join(found) or '-'} |")
     return lines, held, missed
 
