@@ -645,6 +645,9 @@ static void page_users(struct ctl_page *page, struct agent *agent, const struct 
     } families[] = {
         {"icms_agent_user_requests_total", "Requests of a user that were answered."},
         {"icms_agent_user_load_bytes_total", "Bytes of values that it loaded."},
+        {"icms_agent_user_load_local_bytes_total",
+         "Bytes of these that came from the agent's own drive."},
+        {"icms_agent_user_load_pod_bytes_total", "Bytes of these that came from the pod."},
         {"icms_agent_user_store_bytes_total", "Bytes of values that it put."},
         {"icms_agent_user_waits_total",
          "Requests of it that waited for an operation or for space in the arena."},
@@ -661,9 +664,10 @@ static void page_users(struct ctl_page *page, struct agent *agent, const struct 
             for (uint32_t i = 0; i < stats->volume_count; i++) {
                 if (!agent_user_stats(agent, place, i, &user))
                     continue;
-                const double values[] = {(double)user.requests,      (double)user.load_bytes,
-                                         (double)user.store_bytes,   (double)user.waits,
-                                         (double)user.wait_us / 1e6, (double)user.sheds};
+                const double values[] = {(double)user.requests,         (double)user.load_bytes,
+                                         (double)user.load_local_bytes, (double)user.load_pod_bytes,
+                                         (double)user.store_bytes,      (double)user.waits,
+                                         (double)user.wait_us / 1e6,    (double)user.sheds};
 
                 (void)snprintf(name, sizeof(name), "%u", user.uid);
                 ctl_sample(

@@ -390,20 +390,23 @@ static void status_tiers(const json_t *tiers)
 
 static void status_users(const json_t *users)
 {
-    char in[32], out[32];
+    char in[32], drive[32], pod[32], out[32];
     const json_t *u;
     size_t i;
 
     if (json_array_size(users) == 0)
         return;
-    (void)printf("\n%-12s %-20s %6s %7s %10s %12s %12s %10s %10s %8s\n", "USER", "VOLUME", "WEIGHT",
-                 "CLIENTS", "REQUESTS", "LOADED", "STORED", "WAITED", "SECONDS", "SHED");
+    (void)printf("\n%-12s %-20s %6s %7s %10s %12s %12s %12s %12s %10s %10s %8s\n", "USER", "VOLUME",
+                 "WEIGHT", "CLIENTS", "REQUESTS", "LOADED", "FROM DRIVE", "FROM POD", "STORED",
+                 "WAITED", "SECONDS", "SHED");
     json_array_foreach(users, i, u)
     {
-        (void)printf("%-12s %-20s %6.0f %7.0f %10.0f %12s %12s %10.0f %10.1f %8.0f\n",
+        (void)printf("%-12s %-20s %6.0f %7.0f %10.0f %12s %12s %12s %12s %10.0f %10.1f %8.0f\n",
                      status_text(u, "user"), status_text(u, "volume"), status_number(u, "weight"),
                      status_number(u, "clients"), status_number(u, "requests"),
                      status_bytes(status_number(u, "load_bytes"), in),
+                     status_bytes(status_number(u, "load_local_bytes"), drive),
+                     status_bytes(status_number(u, "load_pod_bytes"), pod),
                      status_bytes(status_number(u, "store_bytes"), out), status_number(u, "waits"),
                      status_number(u, "wait_seconds"), status_number(u, "sheds"));
     }

@@ -149,6 +149,7 @@ bool agent_user_stats(struct agent *agent, uint32_t place, uint32_t volume,
         return false;
     *out_stats = (struct agent_user_stats){.requests = 5,
                                            .load_bytes = 4096,
+                                           .load_pod_bytes = 1024,
                                            .wait_us = 2500000,
                                            .owner = place == 0,
                                            .uid = place == 0 ? 0 : 1001};
@@ -355,6 +356,8 @@ static void test_an_agent_tells_its_readiness_and_counts(void **state)
         assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"+Inf\"} 2"));
         assert_true(has(page, "icms_agent_match_blocks_sum{volume=\"kv\"} 65548"));
         assert_true(has(page, "icms_agent_user_requests_total{user=\"owner\",volume=\"kv\"} 5"));
+        assert_true(
+            has(page, "icms_agent_user_load_pod_bytes_total{user=\"owner\",volume=\"kv\"} 1024"));
         assert_true(
             has(page, "icms_agent_user_wait_seconds_total{user=\"1001\",volume=\"kv\"} 2.5"));
         ctl_page_free(&page);

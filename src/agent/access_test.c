@@ -580,6 +580,7 @@ static void what_users_do_is_counted_and_told_to_them(void **state)
     assert_int_equal(rig_wait(other, rig_get(other, KV, 1, SHM_SLOT_NONE, 0))->status, ICMS_OK);
     assert_true(user_stats(rig, OTHERS, KV, &stats));
     assert_int_equal(stats.load_bytes, BYTES);
+    assert_int_equal(stats.load_pod_bytes + stats.load_local_bytes, 0); /* it was in memory */
     assert_true(agent_status_as(rig->agent, &user, text, sizeof(text)) < sizeof(text));
     assert_non_null(strstr(text, "\"user\":\"1001\""));
     assert_null(strstr(text, "\"user\":\"1003\""));

@@ -473,6 +473,7 @@ struct agent_volume_stats {
 struct agent_user_stats {
     uint64_t requests;                         /* answered                                       */
     uint64_t load_bytes, store_bytes;          /* of values                                      */
+    uint64_t load_local_bytes, load_pod_bytes; /* of load_bytes: the rest was in memory          */
     uint64_t waits, wait_us;                   /* requests that waited for an operation or space */
     uint64_t sheds;                            /* requests refused because too much was waiting  */
     uint64_t backlog_bytes;                    /* of stores in flight now                        */

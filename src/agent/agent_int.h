@@ -443,6 +443,7 @@ struct agent_slabs {
 /* What a user did with a volume at a reactor. */
 struct agent_user_count {
     uint64_t requests, load_bytes, store_bytes, waits, wait_us, sheds; /* counters */
+    uint64_t load_local_bytes, load_pod_bytes;                         /* counters, of load_bytes */
     uint64_t pinned[ICMS_TIER_LOCAL + 1]; /* bytes of its pins now, by enum icms_tier           */
 };
 

@@ -51,8 +51,13 @@ void agent_user_count(const struct agent_req *req)
     counter_add(&count->waits, req->wait_ns > 0);
     counter_add(&count->wait_us, req->wait_ns / 1000);
     counter_add(&count->sheds, req->answer.reason == ICMS_MISS_SHED);
-    if (req->answer.status == ICMS_OK && req->op == SHM_OP_GET)
-        counter_add(&count->load_bytes, req->answer.value_bytes);
+    if (req->answer.status == ICMS_OK && req->op == SHM_OP_GET) {
+        uint64_t bytes = req->answer.value_bytes;
+
+        counter_add(&count->load_bytes, bytes);
+        counter_add(&count->load_local_bytes, req->answer.source == ICMS_SOURCE_LOCAL ? bytes : 0);
+        counter_add(&count->load_pod_bytes, req->answer.source == ICMS_SOURCE_POD ? bytes : 0);
+    }
     if (req->answer.status == ICMS_OK && req->op == SHM_OP_PUT)
         counter_add(&count->store_bytes, req->bytes);
 }
@@ -66,6 +71,8 @@ void agent_user_count_sum(struct agent *agent, uint32_t place, uint32_t volume,
 
         out_stats->requests += counter_get(&count->requests);
         out_stats->load_bytes += counter_get(&count->load_bytes);
+        out_stats->load_local_bytes += counter_get(&count->load_local_bytes);
+        out_stats->load_pod_bytes += counter_get(&count->load_pod_bytes);
         out_stats->store_bytes += counter_get(&count->store_bytes);
         out_stats->pinned_bytes += counter_get(&count->pinned[ICMS_TIER_DRAM]);
         out_stats->pinned_drive_bytes += counter_get(&count->pinned[ICMS_TIER_LOCAL]);

@@ -162,6 +162,8 @@ bool agent_user_stats(struct agent *agent, uint32_t place, uint32_t volume,
     is_known = share->is_known;
     stats.requests -= before->requests;
     stats.load_bytes += share->hit_bytes[volume] - before->load_bytes;
+    stats.load_local_bytes -= before->load_local_bytes;
+    stats.load_pod_bytes -= before->load_pod_bytes;
     stats.store_bytes -= before->store_bytes;
     stats.waits -= before->waits;
     stats.wait_us -= before->wait_us;
@@ -818,6 +820,8 @@ static void status_users(struct json *json, struct agent *agent, const struct ag
             json_put_uint(json, "clients", stats.clients);
             json_put_uint(json, "requests", stats.requests);
             json_put_uint(json, "load_bytes", stats.load_bytes);
+            json_put_uint(json, "load_local_bytes", stats.load_local_bytes);
+            json_put_uint(json, "load_pod_bytes", stats.load_pod_bytes);
             json_put_uint(json, "store_bytes", stats.store_bytes);
             json_put_uint(json, "backlog_bytes", stats.backlog_bytes);
             json_put_uint(json, "pinned_bytes", stats.pinned_bytes);

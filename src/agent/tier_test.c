@@ -110,16 +110,23 @@ static uint64_t pod_loads(struct world *world)
 static void evicted_blocks_that_were_read_come_from_the_drive(void **state)
 {
     struct world world = world_new();
+    struct agent_user_stats before, user;
     uint64_t pod;
 
     fill(&world);
     pod = pod_loads(&world);
+    assert_true(agent_user_stats(world.rig->agent, 0, 0, &before));
+    assert_true(before.load_pod_bytes > 0);
     for (uint32_t n = 1; n <= 8; n++)
         assert_int_equal(load(&world, n), ICMS_SOURCE_LOCAL);
     assert_int_equal(pod_loads(&world), pod);
     assert_int_equal(tier(&world)->promoted, 8);
     assert_int_equal(rig_stats(world.rig)->volumes[0].hits_local, 8);
     assert_int_equal(load(&world, 8), ICMS_SOURCE_DRAM);
+    assert_true(agent_user_stats(world.rig->agent, 0, 0, &user));
+    assert_int_equal(user.load_pod_bytes, before.load_pod_bytes);
+    assert_int_equal(user.load_local_bytes, before.load_local_bytes + (uint64_t)8 * VALUE);
+    assert_int_equal(user.load_bytes, before.load_bytes + (uint64_t)9 * VALUE);
     world_free(&world);
 }
 
