@@ -139,21 +139,22 @@ static void page_tiers(struct ctl_page *page, const struct agent_stats *stats)
     const struct {
         const char *label;
         uint64_t count;
-    } evictions[] = {{"result=\"written\"", tier->demoted},
-                     {"result=\"present\"", tier->kept},
-                     {"result=\"unread\"", tier->unread},
-                     {"result=\"budget\"", tier->refused},
-                     {"result=\"busy\"", tier->shed},
-                     {"result=\"failed\"", tier->failed_writes}},
+    } offers[] = {{"result=\"written\"", tier->demoted},
+                  {"result=\"present\"", tier->kept},
+                  {"result=\"unread\"", tier->unread},
+                  {"result=\"budget\"", tier->refused},
+                  {"result=\"busy\"", tier->shed},
+                  {"result=\"failed\"", tier->failed_writes}},
       loads[] = {{"result=\"answered\"", tier->promoted},
                  {"result=\"late\"", tier->given_up},
                  {"result=\"busy\"", tier->passed},
                  {"result=\"failed\"", tier->failed_reads}};
     static const char *const states[] = {"state=\"up\"", "state=\"slow\"", "state=\"down\""};
     bool is_drive = stats->has_tier || stats->enclosure_count == 0;
-    uint64_t blocks = 0, bytes = 0;
+    uint64_t blocks = 0, bytes = 0, evicted = 0;
 
     for (uint32_t i = 0; i < stats->volume_count; i++) {
+        evicted += stats->volumes[i].arena_evictions;
         blocks += stats->volumes[i].slots_used;
         bytes += stats->volumes[i].arena_used_bytes;
     }
@@ -165,16 +166,24 @@ static void page_tiers(struct ctl_page *page, const struct agent_stats *stats)
     ctl_sample(page, "icms_agent_tier_bytes", "tier=\"dram\"", (double)bytes);
     if (is_drive)
         ctl_sample(page, "icms_agent_tier_bytes", "tier=\"local\"", (double)tier->bytes);
+    ctl_family(page, "icms_agent_tier_evictions_total", "counter",
+               "Blocks that memory and the own drive evicted.");
+    ctl_sample(page, "icms_agent_tier_evictions_total", "tier=\"dram\"", (double)evicted);
+    if (is_drive)
+        ctl_sample(page, "icms_agent_tier_evictions_total", "tier=\"local\"",
+                   (double)tier->evicted);
     ctl_family(page, "icms_agent_drive_state", "gauge", "1, with the state of the own drive.");
     ctl_sample(page, "icms_agent_drive_state", is_drive ? states[tier->state] : "state=\"none\"",
                1);
     ctl_metric(page, "icms_agent_drive_slow_total", "counter", "Times that it became slow.",
                (double)tier->slow_total);
-    ctl_family(page, "icms_agent_drive_evictions_total", "counter",
+    ctl_family(page, "icms_agent_drive_offers_total", "counter",
                "Blocks that memory evicted, by what the own drive beside a pod did with them.");
-    for (size_t i = 0; i < sizeof(evictions) / sizeof(evictions[0]); i++)
-        ctl_sample(page, "icms_agent_drive_evictions_total", evictions[i].label,
-                   (double)evictions[i].count);
+    for (size_t i = 0; i < sizeof(offers) / sizeof(offers[0]); i++)
+        ctl_sample(page, "icms_agent_drive_offers_total", offers[i].label, (double)offers[i].count);
+    ctl_metric(page, "icms_agent_drive_deletions_total", "counter",
+               "Blocks that the own drive beside a pod deleted for puts and removes.",
+               (double)tier->forgotten);
     ctl_metric(page, "icms_agent_drive_prestaged_total", "counter",
                "Blocks that were written to the own drive beside a pod for hints.",
                (double)tier->prestaged);
@@ -518,7 +527,6 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
         {"icms_agent_arena_leased_slots", "gauge", "Lease entries of clients in use."},
         {"icms_agent_arena_bytes", "gauge", "Memory that a volume has now."},
         {"icms_agent_arena_used_bytes", "gauge", "Bytes of their values."},
-        {"icms_agent_arena_evictions_total", "counter", "Blocks that made room for others."},
         {"icms_agent_drive_blocks", "gauge", "Blocks of a volume on the own drive."},
         {"icms_agent_drive_bytes", "gauge", "What these blocks take."},
         {"icms_agent_puts_total", "counter", "Blocks taken for storing."},
@@ -542,7 +550,6 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
                                        volume->slots_leased,
                                        volume->arena_bytes,
                                        volume->arena_used_bytes,
-                                       volume->arena_evictions,
                                        volume->drive_blocks,
                                        volume->drive_bytes,
                                        volume->puts,
@@ -559,6 +566,17 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
                        (double)values[f]);
         }
     }
+    ctl_family(page, "icms_agent_arena_evictions_total", "counter",
+               "Blocks that memory evicted, by what for.");
+    for (uint32_t i = 0; i < stats->volume_count; i++)
+        for (int k = 0; k < AGENT_EVICTED_COUNT; k++) {
+            char labels[PAGE_LABELS];
+
+            ctl_sample(page, "icms_agent_arena_evictions_total",
+                       volume_labels(&stats->volumes[i], "reason",
+                                     agent_evicted_name((enum agent_evicted)k), labels),
+                       (double)stats->volumes[i].arena_evicted[k]);
+        }
     ctl_family(page, "icms_agent_arena_eviction_age_seconds", "histogram",
                "Time in the arena of the blocks that made room for others.");
     for (uint32_t i = 0; i < stats->volume_count; i++) {

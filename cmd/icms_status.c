@@ -333,6 +333,19 @@ static void status_volumes(const json_t *volumes)
     }
 }
 
+/* What memory evicted blocks for, if it did. */
+static void status_evicted(const json_t *dram)
+{
+    const json_t *reasons = json_object_get(dram, "evicted_for");
+
+    if (status_number(dram, "evicted") == 0 || reasons == NULL)
+        return;
+    (void)printf("dram: evicted: for space %.0f; of those read once at most %.0f; of large ones "
+                 "%.0f; for another volume %.0f\n",
+                 status_number(reasons, "space"), status_number(reasons, "once"),
+                 status_number(reasons, "large"), status_number(reasons, "volume"));
+}
+
 /* Where blocks are, and what moved why. */
 static void status_tiers(const json_t *tiers)
 {
@@ -359,6 +372,7 @@ static void status_tiers(const json_t *tiers)
                          status_number(tier, "evicted"));
         (void)printf("\n");
     }
+    status_evicted(json_object_get(tiers, "dram"));
     if (local == NULL)
         return;
     if (json_string_length(json_object_get(local, "why")) > 0)
@@ -372,6 +386,9 @@ static void status_tiers(const json_t *tiers)
         status_number(local, "kept"), status_number(local, "unread"),
         status_number(local, "refused"), status_number(local, "shed"),
         status_number(local, "failed_writes"));
+    if (status_number(local, "forgotten") > 0)
+        (void)printf("local: deleted for puts and removes: %.0f\n",
+                     status_number(local, "forgotten"));
     if (status_number(local, "prestaged") > 0)
         (void)printf("local: blocks brought for hints: %.0f, %s\n",
                      status_number(local, "prestaged"),

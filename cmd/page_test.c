@@ -140,6 +140,13 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     volume->matches[4] = 1;                     /* of 12 blocks    */
     volume->matches[SHM_MATCH_BUCKETS - 1] = 1; /* of 65,536 blocks */
     volume->evicted_age_ns = hists[0];
+    volume->arena_evictions = 13;
+    volume->arena_evicted[AGENT_EVICTED_SPACE] = 11;
+    volume->arena_evicted[AGENT_EVICTED_VOLUME] = 2;
+    out_stats->has_tier = true;
+    out_stats->tier.kept = 6;
+    out_stats->tier.evicted = 8;
+    out_stats->tier.forgotten = 9;
 }
 
 bool agent_user_stats(struct agent *agent, uint32_t place, uint32_t volume,
@@ -345,6 +352,14 @@ static void test_an_agent_tells_its_readiness_and_counts(void **state)
         assert_true(has(page, "icms_agent_volume_generation{volume=\"kv\"} 4"));
         assert_true(has(page, "icms_agent_drive_blocks{volume=\"kv\"} 7"));
         assert_true(has(page, "icms_agent_drive_bytes{volume=\"kv\"} 28672"));
+        assert_true(has(page, "icms_agent_tier_evictions_total{tier=\"dram\"} 13"));
+        assert_true(has(page, "icms_agent_tier_evictions_total{tier=\"local\"} 8"));
+        assert_true(
+            has(page, "icms_agent_arena_evictions_total{reason=\"space\",volume=\"kv\"} 11"));
+        assert_true(
+            has(page, "icms_agent_arena_evictions_total{reason=\"volume\",volume=\"kv\"} 2"));
+        assert_true(has(page, "icms_agent_drive_offers_total{result=\"present\"} 6"));
+        assert_true(has(page, "icms_agent_drive_deletions_total 9"));
         assert_true(has(page, "icms_agent_misses_total{reason=\"absent\",volume=\"kv\"} 3"));
         assert_true(has(page, "icms_agent_requests_in_state_total{state=\"new\"} 9"));
         assert_true(has(page, "icms_agent_request_state_seconds_total{state=\"new\"} 0.0015"));

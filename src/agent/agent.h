@@ -437,6 +437,23 @@ struct agent_prestage_stats {
     struct hist late_ns;   /* of late ones: how much                               */
 };
 
+/* What memory evicts a block for. */
+#define AGENT_EVICTED_MAP(XX)                                                                      \
+    XX(SPACE, "space")   /* others need the space, and these were not accessed for longest  */     \
+    XX(ONCE, "once")     /* likewise, and it is read once at most                           */     \
+    XX(LARGE, "large")   /* likewise, and it has more than a quarter of the memory          */     \
+    XX(VOLUME, "volume") /* another volume took the memory                                  */
+
+enum agent_evicted {
+#define AGENT_EVICTED_XX(name, text) AGENT_EVICTED_##name,
+    AGENT_EVICTED_MAP(AGENT_EVICTED_XX)
+#undef AGENT_EVICTED_XX
+        AGENT_EVICTED_COUNT,
+};
+
+/* "space", ...; static. */
+const char *agent_evicted_name(enum agent_evicted what);
+
 struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
     struct agent_identity identity; /* that all reactors use */
@@ -446,7 +463,7 @@ struct agent_volume_stats {
     uint64_t slots, slots_used, slots_leased;
     uint64_t arena_bytes; /* what the volume has of the memory now                      */
     uint64_t arena_used_bytes;
-    uint64_t arena_evictions;
+    uint64_t arena_evictions, arena_evicted[AGENT_EVICTED_COUNT]; /* all; by enum agent_evicted  */
     uint64_t drive_blocks, drive_bytes; /* of it on the agent's own drive; 0 without one       */
     uint64_t hits_dram;                 /* with those that clients counted */
     uint64_t hits_local, hits_pod;

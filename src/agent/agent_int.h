@@ -511,7 +511,7 @@ struct agent_shard {
     struct agent_prestage_stats prestage; /* counters */
     uint64_t hint_bytes;                  /* of its memory, that loads of hints in flight have    */
     /* counters */
-    uint64_t slots_used, used_bytes, evictions;
+    uint64_t slots_used, used_bytes, evicted[AGENT_EVICTED_COUNT];
     uint64_t hits_dram, hits_local, hits_pod;
     uint64_t misses[AGENT_STATS_MISSES];
     uint64_t puts, put_bytes, get_bytes;

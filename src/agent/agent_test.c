@@ -897,7 +897,9 @@ static void a_leased_slot_stays_whatever_is_loaded(void **state)
         rig_lease_give(client, 1);
         assert_true(rig_value_is(client, KV, 0, BYTES, held));
     }
-    assert_true(rig_stats(rig)->volumes[KV].arena_evictions > 50);
+    assert_true(rig_stats(rig)->volumes[KV].arena_evicted[AGENT_EVICTED_SPACE] > 50);
+    assert_int_equal(rig_stats(rig)->volumes[KV].arena_evictions,
+                     rig_stats(rig)->volumes[KV].arena_evicted[AGENT_EVICTED_SPACE]);
     rig_client_free(client);
     rig_free(rig);
 }

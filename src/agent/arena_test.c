@@ -252,6 +252,8 @@ static void a_stream_of_large_blocks_leaves_the_others_where_they_are(void **sta
         }
         evictions = rig_stats(rig)->volumes[KV].arena_evictions;
         assert_int_equal(evictions, 49); /* each by the one behind it */
+        evictions = rig_stats(rig)->volumes[KV].arena_evicted[AGENT_EVICTED_LARGE];
+        assert_int_equal(evictions, 49);
         assert_int_equal(tinys_kept(client), TINYS);
         machine_free(rig, client);
     }

@@ -147,6 +147,8 @@ static void a_scan_takes_no_memory_from_others(void **state)
     use(client, 0, USED);
     scan(client, KV, SHM_FLAG_ONCE);
     assert_int_equal(rig_in_arena_of(client, KV, 0, USED), USED);
+    assert_true(rig_stats(rig)->volumes[KV].arena_evicted[AGENT_EVICTED_ONCE] > SLOTS);
+    assert_int_equal(rig_stats(rig)->volumes[KV].arena_evicted[AGENT_EVICTED_SPACE], 0);
     scan(client, KV, 0); /* without it they go */
     assert_true(rig_in_arena_of(client, KV, 0, USED) < USED / 2);
     rig_client_free(client);

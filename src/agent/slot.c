@@ -304,12 +304,23 @@ static bool shard_may_go(void *arg, uint32_t slot)
            (meta->kept <= shard->evicts || (meta->kept == AGENT_KEPT_PIN && shard->yields));
 }
 
-static void shard_evict_slot(struct agent_shard *shard, uint32_t slot)
+const char *agent_evicted_name(enum agent_evicted what)
+{
+    static const char *const names[] = {
+#define AGENT_EVICTED_XX(name, text) [AGENT_EVICTED_##name] = (text),
+        AGENT_EVICTED_MAP(AGENT_EVICTED_XX)
+#undef AGENT_EVICTED_XX
+    };
+
+    return (unsigned)what < AGENT_EVICTED_COUNT ? names[what] : "?";
+}
+
+static void shard_evict_slot(struct agent_shard *shard, uint32_t slot, enum agent_evicted what)
 {
     hist_add(&shard->evicted_age_ns, reactor_now_ns(shard->reactor) - shard->meta[slot].since_ns);
     agent_tier_evicted(shard, slot);
     agent_shard_unpublish(shard, slot);
-    counter_add(&shard->evictions, 1);
+    counter_add(&shard->evicted[what], 1);
 }
 
 /* Takes what has to go for such an extent out of the index, and a little ahead, unless what is kept
@@ -327,7 +338,7 @@ static void shard_evict(struct agent_shard *shard, uint64_t extent_bytes)
             return;
         for (bool more = true; more; slot = shard->extents.of[slot].next) {
             more = slot != last;
-            shard_evict_slot(shard, slot);
+            shard_evict_slot(shard, slot, AGENT_EVICTED_SPACE);
         }
     }
 }
@@ -363,7 +374,7 @@ bool agent_shard_clear(struct agent_shard *shard, uint32_t before, uint64_t begi
 
     for (; at != extents->count && extents->of[at].begin < end && count < AGENT_SLAB_BLOCKS;
          at = extents->of[at].next, count++)
-        shard_evict_slot(shard, at);
+        shard_evict_slot(shard, at, AGENT_EVICTED_VOLUME);
     shard_limbo_free(shard);
     return count < AGENT_SLAB_BLOCKS;
 }
@@ -406,6 +417,7 @@ static uint32_t shard_slot_find(struct agent_shard *shard, uint64_t extent_bytes
 static uint32_t shard_list_replace(struct agent_shard *shard, struct list *list,
                                    uint64_t extent_bytes)
 {
+    enum agent_evicted what = list == &shard->once ? AGENT_EVICTED_ONCE : AGENT_EVICTED_LARGE;
     uint32_t slot = SHM_SLOT_NONE, tries = 0;
 
     if (list_empty(list) || shard->evicts != AGENT_KEPT_NOT)
@@ -418,7 +430,7 @@ static uint32_t shard_list_replace(struct agent_shard *shard, struct list *list,
             break;
         if (!shard_may_go(shard, first))
             continue;
-        shard_evict_slot(shard, first);
+        shard_evict_slot(shard, first, what);
         shard_limbo_free(shard);
         slot = shard_slot_find(shard, extent_bytes);
     }

@@ -108,7 +108,10 @@ static void shard_stats(const struct agent_shard *shard, struct agent_volume_sta
     out->slots_used += counter_get(&shard->slots_used);
     out->arena_bytes += counter_get(&shard->bytes);
     out->arena_used_bytes += counter_get(&shard->used_bytes);
-    out->arena_evictions += counter_get(&shard->evictions);
+    for (int i = 0; i < AGENT_EVICTED_COUNT; i++) {
+        out->arena_evicted[i] += counter_get(&shard->evicted[i]);
+        out->arena_evictions += counter_get(&shard->evicted[i]);
+    }
     out->hits_dram += counter_get(&shard->hits_dram);
     out->hits_local += counter_get(&shard->hits_local);
     out->hits_pod += counter_get(&shard->hits_pod);
@@ -869,6 +872,7 @@ static void status_tiers(struct json *json, const struct agent_stats *stats, uin
                          bool all)
 {
     uint64_t hits[3] = {0}, blocks = 0, bytes = 0, evicted = 0, in = 0, out = 0;
+    uint64_t evicted_for[AGENT_EVICTED_COUNT] = {0};
 
     for (uint32_t i = 0; i < stats->volume_count; i++) {
         const struct agent_volume_stats *volume = &stats->volumes[i];
@@ -881,6 +885,8 @@ static void status_tiers(struct json *json, const struct agent_stats *stats, uin
         blocks += volume->slots_used;
         bytes += volume->arena_used_bytes;
         evicted += volume->arena_evictions;
+        for (int k = 0; k < AGENT_EVICTED_COUNT; k++)
+            evicted_for[k] += volume->arena_evicted[k];
     }
     for (uint32_t i = 0; i < stats->enclosure_count; i++) {
         in += stats->enclosures[i].load_bytes;
@@ -893,6 +899,10 @@ static void status_tiers(struct json *json, const struct agent_stats *stats, uin
     json_put_uint(json, "bytes", bytes);
     json_put_uint(json, "bytes_max", stats->memory_bytes);
     json_put_uint(json, "evicted", evicted);
+    json_put_object(json, "evicted_for");
+    for (int i = 0; i < AGENT_EVICTED_COUNT; i++)
+        json_put_uint(json, agent_evicted_name((enum agent_evicted)i), evicted_for[i]);
+    json_put_end(json);
     json_put_end(json);
     if (stats->has_tier || stats->enclosure_count == 0) {
         json_put_object(json, "local");

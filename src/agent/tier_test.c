@@ -644,6 +644,11 @@ static void a_volume_has_a_part_of_the_drive(void **state)
                    (unsigned long long)stats->volumes[0].drive_blocks,
                    (unsigned long long)stats->volumes[0].drive_bytes);
     assert_non_null(strstr(text, has));
+    (void)snprintf(has, sizeof(has), "\"evicted\":%llu,\"evicted_for\":{\"space\":%llu,",
+                   (unsigned long long)stats->volumes[0].arena_evictions,
+                   (unsigned long long)stats->volumes[0].arena_evicted[AGENT_EVICTED_SPACE]);
+    assert_non_null(strstr(text, has));
+    assert_true(stats->volumes[0].arena_evicted[AGENT_EVICTED_SPACE] >= SLOTS / 2);
     world_free(&world);
 }
 
