@@ -101,8 +101,7 @@ def commit():
 def conditions(directory):
     """The head of results that are about to be measured: when, of what, on which machine, beside what load."""
     return {"measured": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            "commit": commit(),
-            "machine": machine(directory), "load_before": os.getloadavg()[0]}
+            "commit": commit(), "machine": machine(directory), "load_before": os.getloadavg()[0]}
 
 
 # ---- running ----------------------------------------------------------------------------------

@@ -218,14 +218,7 @@ size_t agent_body_hex(const json_t *value, uint8_t *bytes, size_t room)
 
     if (length % 2 != 0 || length / 2 > room)
         return 0;
-    for (size_t i = 0; i < length / 2; i++) {
-        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return 0;
-        bytes[i] = (uint8_t)(high << 4 | low);
-    }
-    return length / 2;
+    return hex_read(text, length / 2, bytes) ? length / 2 : 0;
 }
 
 static void key_of(const struct icms_key *key, struct key *out_key)

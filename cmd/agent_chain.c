@@ -8,6 +8,7 @@
 
 #include "agent_vllm.h"
 #include "base/bytes.h"
+#include "base/check.h"
 #include "icms/icms.h"
 
 #define CHAIN_RUN_BLOCKS_MAX 65536
@@ -62,12 +63,8 @@ struct chain {
 static icms_err chain_model(struct chain *chain, const struct conf_model *model,
                             struct err_why *why)
 {
-    for (; model->suffix[2 * chain->suffix_bytes] != '\0'; chain->suffix_bytes++) {
-        const char *digits = model->suffix + 2 * chain->suffix_bytes;
-
-        chain->suffix[chain->suffix_bytes] =
-            (uint8_t)(hex_digit(digits[0]) << 4 | hex_digit(digits[1]));
-    }
+    chain->suffix_bytes = strlen(model->suffix) / 2;
+    check(hex_read(model->suffix, chain->suffix_bytes, chain->suffix)); /* conf_models_rules */
     if (model->hash == CONF_MODEL_HASH_NONE)
         return ICMS_OK;
     chain->hash_tokens = model->hash_tokens;

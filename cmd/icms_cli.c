@@ -602,13 +602,8 @@ static int key_hex(const struct cli *cli, const char *text, struct icms_key *out
     if (length == 0 || length % 2 != 0 ||
         (length > (size_t)2 * ICMS_KEY_BYTES && length != 2 * sizeof(bytes)))
         return cli_usage(cli, "'%s': a key in hex has 2 to 32 digits, two a byte, or 72", text);
-    for (size_t i = 0; i < length / 2; i++) {
-        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return cli_usage(cli, "'%s' is not hex", text);
-        bytes[i] = (uint8_t)(high << 4 | low);
-    }
+    if (!hex_read(text, length / 2, bytes))
+        return cli_usage(cli, "'%s' is not hex", text);
     if (length == 2 * sizeof(bytes)) {
         icms_key_from_digest(bytes, bytes + ICMS_RUN_BYTES, out_key);
         return -1;

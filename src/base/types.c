@@ -19,6 +19,18 @@ int hex_digit(char c)
     return -1;
 }
 
+bool hex_read(const char *text, size_t bytes, uint8_t *out_bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        int high = hex_digit(text[2 * i]), low = high < 0 ? -1 : hex_digit(text[2 * i + 1]);
+
+        if (low < 0)
+            return false;
+        out_bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
 bool key_parse(const char *text, struct key *out_key)
 {
     size_t digits = strlen(text);

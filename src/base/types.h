@@ -46,6 +46,10 @@ static inline bool uuid_equal(const struct uuid *a, const struct uuid *b)
 /* The value of a hex digit of either case; -1 for any other character. */
 int hex_digit(char c);
 
+/* So many bytes from twice as many hex digits, of either case; false: one is none, and out_bytes
+ * holds those in front of it. */
+bool hex_read(const char *text, size_t bytes, uint8_t *out_bytes);
+
 /* A key in hex, 2 to 32 digits of either case; false: it is none, and *out_key stays. */
 bool key_parse(const char *text, struct key *out_key);
 

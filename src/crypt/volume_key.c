@@ -56,15 +56,8 @@ static icms_err key_decode(const uint8_t *text, size_t bytes, size_t key_bytes, 
         text++;
         bytes--;
     }
-    if (!right && bytes == 2 * key_bytes) {
-        right = true;
-        for (size_t i = 0; i < key_bytes; i++) {
-            int high = hex_digit((char)text[2 * i]), low = hex_digit((char)text[2 * i + 1]);
-
-            right = right && high >= 0 && low >= 0;
-            secret_bytes(key)[i] = (uint8_t)((unsigned)high << 4 | (unsigned)low);
-        }
-    }
+    if (!right && bytes == 2 * key_bytes)
+        right = hex_read((const char *)text, key_bytes, secret_bytes(key));
     if (right && !secret_is_zero(secret_bytes(key), key_bytes)) {
         *out_key = key;
         return ICMS_OK;

@@ -144,8 +144,9 @@ class Movers:
               room: Callable[[int], int] = lambda there: there,
               hole: Callable[[str, int], None] = lambda why, at: None) -> None:
         """done gets what becomes of the part of a prompt that is there, by `choice.decide`, and how many blocks that is,
-        from the first one on. One question tells both. limit: seconds that this may take, from now; load_limit: that the load
-        may, so what is expected to take longer is computed. names has for each block, in order, one a rank. room says for how many of so many blocks there is memory; no others are chosen.
+        from the first one on. One question tells both. limit: seconds that this may take, from now; load_limit: that the
+        load may, so what is expected to take longer is computed. names has for each block, in order, one a rank. room
+        says for how many of so many blocks there is memory; no others are chosen.
         hole is told, on a thread, why the block behind them is not there, "" if it is now, and its number; nobody waits
         for that, and not where all are there. `exists` is for who does not compare, or asks for more than a beginning."""
         begun = time.monotonic()

@@ -319,8 +319,6 @@ def replayed(lab, endpoint, of):
 ROUTED = "org/tiny"
 UNHASHED = "org/unhashed"  # the same, but for how vLLM hashes
 SEEDED = "org/seeded"  # with another seed
-
-
 SEED = "hash_seed: '0"  # of the lab's engines
 
 
