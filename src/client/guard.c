@@ -290,9 +290,10 @@ bool client_failed_wait(struct icms_request *request, uint64_t until_ns)
     request->waited = true; /* icms_poll keeps off */
     client_unlock(icms);
     for (;;) {
-        over = client_idle_wait(icms, until_ns);
         client_lock(icms);
-        over = over && failed_request_is_quiet(request);
+        /* What was over before the handle failed is not run by who is still inside. */
+        over = request->state == REQUEST_OVER ||
+               (guard_idle(icms) && failed_request_is_quiet(request));
         if (over || client_now_ns() >= until_ns)
             break;
         client_unlock(icms);
