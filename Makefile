@@ -71,16 +71,16 @@ bench-hot: all
 	@bench/bench_hot.py --build $(BUILD) --json $(BUILD)/hot.json $(if $(BENCH_DIR),--dir $(BENCH_DIR))
 
 # Load or compute, on throttled paths to a real pod, by a model of an engine, with small and large
-# prefixes, or by llama.cpp.
+# prefixes, or by llama.cpp or vLLM.
 bench-choice: all
 	@$(if $(LLAMA),tools/deps.sh demo)
-	@bench/bench_choice.py --build $(BUILD) $(if $(LLAMA),--llama) \
-		$(if $(CHOICE),,--name choice$(if $(LLAMA),_llama)) $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(CHOICE)
-	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --block-kib 2048 --paths 0,10000000,0 \
+	@bench/bench_choice.py --build $(BUILD) $(if $(LLAMA),--llama) $(if $(VLLM),--vllm) \
+		$(if $(CHOICE),,--name choice$(if $(LLAMA),_llama)$(if $(VLLM),_vllm)) $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(CHOICE)
+	@$(if $(LLAMA)$(VLLM)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --block-kib 2048 --paths 0,10000000,0 \
 		--rounds 2 --full-rounds 20 --name choice_large $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
-	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --inside --paths 10000000,0,10000000,0,1000000,0 \
+	@$(if $(LLAMA)$(VLLM)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --inside --paths 10000000,0,10000000,0,1000000,0 \
 		--rounds 3 --name choice_inside $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
-	@$(if $(LLAMA)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --inside --block-kib 2048 --paths 0,10000000,0 \
+	@$(if $(LLAMA)$(VLLM)$(CHOICE),,bench/bench_choice.py --build $(BUILD) --inside --block-kib 2048 --paths 0,10000000,0 \
 		--rounds 2 --full-rounds 20 --name choice_inside_large $(if $(BENCH_DIR),--dir $(BENCH_DIR)))
 
 bench-engines: ROUNDS = 7
@@ -146,7 +146,7 @@ help:
 	@echo 'make bench-hot  eight clients that ask for one block, beside as many that ask for different ones, and'
 	@echo '               gets of a pod that is gone; fails where they miss their bars; BENCH_DIR as above'
 	@echo 'make bench-choice  load or compute, on paths of several bandwidths, by a model of an engine; writes doc/benchmarks.md, fails likewise;'
-	@echo '               LLAMA=1: by llama.cpp; CHOICE="--paths 1000000 --rounds 2" are its options, BENCH_DIR as above'
+	@echo '               LLAMA=1: by llama.cpp, VLLM=1: by vLLM; CHOICE="--paths 1000000 --rounds 2" are its options, BENCH_DIR as above'
 	@echo 'make bench-prefill  on a GPU, with PyTorch: a prefix of up to 128k tokens computed, and loaded by another process from'
 	@echo '               memory, pod and drive; PREFILL="--model DIR --tokens 2048,8192" are its options, BENCH_DIR as above'
 	@echo 'make check-gpu  puts and gets of memory of a real GPU, in order of streams, and what engines do wrong; needs PyTorch'

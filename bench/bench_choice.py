@@ -4,7 +4,7 @@
 
 The engine is a model: it computes tokens at a rate, and loads by the threads of the adapters for vLLM
 (icms.vllm.movers). With --llama it is llama.cpp with a real model and the prefix cache of examples/llama
-(choice_llama.py). All else is real: prefixes are stored in an enclosure through one agent, and loaded through
+(choice_llama.py), with --vllm it is vLLM with IcmsTier (choice_vllm.py). All else is real: prefixes are stored in an enclosure through one agent, and loaded through
 others whose paths to the enclosure a proxy throttles. On each path prompts are served in turns in three ways: all
 of the prefix is loaded, all of it is computed, and what the adapter chooses (icms.vllm.choice, prefix_cache.c).
 With --inside agents are in the engine's process (`pod:`), where values come into the engine's memory.
@@ -17,8 +17,8 @@ served by the choice, and are shown by themselves, beside how much longer than i
 takes at most; where loads are not throttled, each is followed by a prompt that loads all, because a time of
 milliseconds is another when the machine is. --rounds of each way follow. Rows: time to first
 token of each way, and that of the choice as a part of the faster of the two others, medians of rounds; what was loaded
-of a prefix; how far the time of these loads was from what was expected, nine of ten of them, but for llama.cpp,
-which does not tell, and of loads from their own median; and the same as the agent sees it (`icms status`).
+of a prefix; how far the time of these loads was from what was expected, nine of ten of them, but for llama.cpp and
+vLLM, which do not tell, and of loads from their own median; and the same as the agent sees it (`icms status`).
 
 Bars: on paths of 1 MB/s, 10 MB/s and at full bandwidth the choice takes at most 1.1 times as long as the
 faster of the two others, as a median, and so do nine of ten prompts each way. Each of the first prompts takes at most 1.1 times as long as the slowest
@@ -46,16 +46,24 @@ sys.path.insert(0, str(ROOT / "tools"))
 import bench  # noqa: E402
 import choice_llama  # noqa: E402
 import choice_report  # noqa: E402
+import choice_vllm  # noqa: E402
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
 import proxy  # noqa: E402
+from engines import forked  # noqa: E402
 
 WAYS = ("load", "compute", "choice")
 LIMIT_S = 60.0  # deadline of loads
 PATH_LEAST = 50  # bytes a second: the proxy sends 50 pieces a second
-MODEL = {"block_kib": 128, "prefill": 2000}  # defaults that --llama has none of: both are what llama.cpp has
-# Defaults with --llama: eleven minutes on two cores.
-LLAMA = {"paths": "0,1000000,10000000,0,10000000", "rounds": 15, "full_rounds": 40, "learn": 4, "block_tokens": 8}
+MODEL = {"block_kib": 128, "prefill": 2000}  # defaults for the model of an engine: real ones have their own
+#: Real engines, by option: their modules.
+ENGINES = {"llama": choice_llama, "vllm": choice_vllm}
+#: Their defaults: eleven minutes each on two cores.
+DEFAULTS = {
+    "llama": {"paths": "0,1000000,10000000,0,10000000", "rounds": 15, "full_rounds": 40, "learn": 4, "block_tokens": 8},
+    "vllm": {"paths": "0,10000000,0,1000000,0", "rounds": 3, "full_rounds": 12, "learn": 4, "blocks": 16,
+             "block_tokens": choice_vllm.BLOCK_TOKENS},
+}
 
 
 def count_in(word):
@@ -71,14 +79,21 @@ def paths_in(word):
     return paths
 
 
+def defaults_of(engine):
+    return "defaults are then " + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in DEFAULTS[engine].items())
+
+
 def options(words):
     """What was asked for. Ends the program where that makes no sense."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
-    parser.add_argument("--llama", action="store_true",
-                        help="llama.cpp as the engine, which demo/build.sh builds into --build; defaults are then "
-                             + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in LLAMA.items()))
-    parser.add_argument("--inside", action="store_true", help="agents are in the engine's process; without --llama")
+    real = parser.add_mutually_exclusive_group()
+    real.add_argument("--llama", action="store_true",
+                      help="llama.cpp as the engine, which demo/build.sh builds into --build; " + defaults_of("llama"))
+    real.add_argument("--vllm", action="store_true",
+                      help="vLLM as the engine, which test/engines/vllm/install.sh installs into --build; "
+                           + defaults_of("vllm"))
+    parser.add_argument("--inside", action="store_true", help="agents are in the engine's process: without --llama and --vllm")
     parser.add_argument("--paths", type=paths_in, default="10000000,0,1000000,10000000,0,10000000,1000000,0",
                         help="bytes a second of the path to the enclosure, one after the other; 0: not throttled "
                              "(%(default)s)")
@@ -87,25 +102,26 @@ def options(words):
     parser.add_argument("--learn", type=count_in, default=6, help="prompts before them (%(default)s)")
     parser.add_argument("--blocks", type=count_in, default=32, help="of a prefix (%(default)s)")
     parser.add_argument("--block-tokens", type=count_in, default=64)
-    parser.add_argument("--block-kib", type=count_in, help=f"of KV; without --llama ({MODEL['block_kib']})")
-    parser.add_argument("--prefill", type=float, help=f"tokens a second; without --llama ({MODEL['prefill']})")
+    parser.add_argument("--block-kib", type=count_in, help=f"of KV: without --llama and --vllm ({MODEL['block_kib']})")
+    parser.add_argument("--prefill", type=float, help=f"tokens a second: without --llama and --vllm ({MODEL['prefill']})")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("/var/tmp"), help="for drive files")
     parser.add_argument("--name", choices=sorted(choice_report.WHAT),
                         help="whose rows in --results are replaced, and with them a section of doc/benchmarks.md; default: none")
     parser.add_argument("--results", type=pathlib.Path, default=bench.RESULTS, help="folder for the rows")
     parser.add_argument("--said", default="", help="a sentence about the conditions, for the document")
-    if parser.parse_known_args(words)[0].llama:
-        parser.set_defaults(**LLAMA)
+    known = parser.parse_known_args(words)[0]
+    given_engine = next((name for name in ENGINES if getattr(known, name)), None)
+    parser.set_defaults(engine=given_engine, **DEFAULTS.get(given_engine, {}))
     given = parser.parse_args(words)
-    if given.llama:
-        wrong = "--inside is for the model of an engine: leave it out, or --llama" if given.inside else \
-            choice_llama.wrong(given)
+    if given.engine:
+        wrong = f"--inside is for the model of an engine: leave it out, or --{given.engine}" if given.inside else \
+            ENGINES[given.engine].wrong(given)
         for name in MODEL:
             if getattr(given, name) is not None:
-                wrong = f"--{name.replace('_', '-')} is for the model of an engine: leave it out, or --llama"
+                wrong = f"--{name.replace('_', '-')} is for the model of an engine: leave it out, or --{given.engine}"
         if wrong:
             parser.error(wrong)
-        given.block_bytes = choice_llama.block_bytes(given.block_tokens)
+        given.block_bytes = ENGINES[given.engine].block_bytes(given.block_tokens)
     else:
         for name, value in MODEL.items():
             setattr(given, name, value if getattr(given, name) is None else getattr(given, name))
@@ -138,6 +154,9 @@ class Model:
         self.movers.close()
         for client in self.clients:
             client.close()
+
+    def stored(self):
+        """All prompts were."""
 
     def use_memory(self):
         """Memory of agents and of the engine is not new when the first prompt comes. It teaches nothing of paths."""
@@ -223,6 +242,7 @@ def store(engine, paths, given):
         for way, count in (*learns, ("load", rounds), ("choice", rounds)):
             for prompt in prompts_of(path, way, count):
                 engine.store(prompt)
+    engine.stored()
 
 
 def one_path(engine, agent, link, bytes_per_s, number, given):
@@ -270,17 +290,26 @@ def estimate_of(agent):
     return json.loads(agent.get("/status")[1])["enclosures"][0]["estimate"]
 
 
+def engine_of(given, folder, agents):
+    if given.llama:
+        return choice_llama.Llama(given, *agents)
+    if given.vllm:
+        return choice_vllm.Vllm(given, folder, agents, LIMIT_S)
+    return Model(given, *agents)
+
+
 def run(given):
     paths = given.paths
     prefix = given.blocks * given.block_bytes
     prompts = sum(2 * rounds_of(path, given) + len(learn_ways(path)) * given.learn for path in paths)
-    drive = max(256, 2 * prompts * prefix >> 20)
+    segment = max(16, 1 << (8 * given.block_bytes >> 20).bit_length() - 1)  # MiB
+    drive = max(256, 16 * segment, 2 * prompts * prefix >> 20)
     memory = max(32, 2 * prefix >> 20)  # Model.use_memory fills it
     volume = {"name": "kv", "value_max": f"{(given.block_bytes >> 20) + 1}MiB", "memory_max": f"{memory}MiB"}
     print(f"prefixes of {prefix / 1e6:.1f} MB, {given.blocks * given.block_tokens} tokens", flush=True)
     with (tempfile.TemporaryDirectory(prefix="icms-", dir=given.dir) as name, pod.Pod(given.build, name) as p,
           contextlib.ExitStack() as stack):
-        target = p.add_target("enclosure0", 1, f"{drive}MiB", [volume], segment="16MiB", memory="64MiB")
+        target = p.add_target("enclosure0", 1, f"{drive}MiB", [volume], segment=f"{segment}MiB", memory=f"{4 * segment}MiB")
         target.wait_ready()
         link = stack.enter_context(contextlib.closing(proxy.ProxyProcess(target.port)))
         door = types.SimpleNamespace(name=target.name, nqn=target.nqn, port=link.port)
@@ -289,12 +318,15 @@ def run(given):
         for agent in () if given.inside else agents:
             agent.start()
             agent.wait_ready()
-        with contextlib.closing((choice_llama.Llama if given.llama else Model)(given, *agents)) as engine:
+        with contextlib.closing(engine_of(given, name, agents)) as engine:
             store(engine, paths, given)
             rows = []
             for number, path in enumerate(paths):
                 rows.append(one_path(engine, agents[2], link, path, number, given))
                 show(rows[-1])
+            evicted = sum(value for name, value in target.metrics().items() if name.startswith("icms_target_evictions_total"))
+            if evicted:  # what was not there was not chosen
+                raise pod.PodError(f"the enclosure evicted {evicted:.0f} blocks: its drive of {drive} MiB is too small")
     return rows
 
 
@@ -328,7 +360,9 @@ def check():
     for words, good in ((["--llama"], True), (["--llama", "--block-tokens", "7"], False),
                         (["--llama", "--blocks", "992"], False), (["--llama", "--blocks", "991"], True),
                         (["--llama", "--inside"], False), (["--inside"], True), (["--llama", "--prefill", "9"], False),
-                        (["--llama", "--block-kib", "9"], False),
+                        (["--llama", "--block-kib", "9"], False), (["--vllm"], True), (["--vllm", "--llama"], False),
+                        (["--vllm", "--blocks", "17"], False), (["--vllm", "--block-tokens", "64"], False),
+                        (["--vllm", "--inside"], False), (["--vllm", "--prefill", "9"], False),
                         (["--prefill", "9", "--block-kib", "9"], True), (["--rounds", "0"], False),
                         (["--paths", "0,49"], False), (["--paths", "0,,1000"], False), (["--paths", "50"], True)):
         taken = False
@@ -348,15 +382,17 @@ def main():
         given.llama_model = choice_llama.build(given.build)
     elif "ICMS_BENCH_SITE" not in os.environ:
         python = icms_wheel.interpreter()
-        site = icms_wheel.make(python, given.build, given.build / "bench-choice-wheel")
-        os.execve(python, [python, *sys.argv], {**os.environ, "PYTHONPATH": str(site), "ICMS_BENCH_SITE": str(site)})
+        given.site = icms_wheel.make(python, given.build, given.build / "bench-choice-wheel")
+        if not given.vllm:
+            os.execve(python, [python, *sys.argv], {**os.environ, "PYTHONPATH": str(given.site), "ICMS_BENCH_SITE": str(given.site)})
+        given.vllm_model = choice_vllm.install(given.build)
     head = {
         **bench.conditions(given.dir), "said": given.said,
         "options": {name: getattr(given, name) for name in ("blocks", "block_bytes", "rounds", "full_rounds", "learn")},
     }
     try:
         rows = run(given)
-    except pod.PodError as error:
+    except (pod.PodError, forked.Failed) as error:
         sys.exit(f"bench_choice.py: {error}")
     worst = max(row["choice_of_best"] for row in rows)
     print(f"at most {worst:.2f} times as long as the faster of loading and computing")

@@ -23,10 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(1, str(ROOT / "tools"))
 import bench  # noqa: E402
 import icms_wheel  # noqa: E402
-from engines import match, sides  # noqa: E402
+from engines import match, setting, sides  # noqa: E402
 from peers import cpu  # noqa: E402
-
-TESTS = ROOT / "test/engines"
 
 #: By match: its model, bytes of a block there, tokens of a prompt, the sides.
 MATCHES = {
@@ -47,25 +45,17 @@ def install(build):
     """vLLM with the reader of models, and LMCache with vLLM, each once."""
     for name in ("vllm", "lmcache"):
         note(f"installing {name}")
-        subprocess.run([str(TESTS / name / "install.sh"), str(build)], check=True)
+        subprocess.run([str(setting.TESTS / name / "install.sh"), str(build)], check=True)
 
 
 def setting_of(plan, arguments, site):
     """What sides and engines need to know; see sides.Side."""
-    build, model = arguments.build, arguments.build / "engines/models" / plan.model
-    if not (model / "model.safetensors").exists():
-        subprocess.run([str(build / "engines/vllm/bin/python"), str(TESTS / "vllm/models.py"),
-                        plan.model, str(model)], check=True)
-    environment = {
-        **os.environ, "PYTHONPATH": f"{site}:{TESTS / 'vllm'}", "PYTHONHASHSEED": "0",
-        "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1", "LMCACHE_DISABLE_BANNER": "1", "LMCACHE_TRACK_USAGE": "false",
-        "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    build = arguments.build
     prompts = arguments.rounds + match.WARM_UP
     stored = prompts * (plan.tokens // match.BLOCK) * plan.block_bytes
     return types.SimpleNamespace(
         folder=arguments.dir / "engines-run", build=build, bin=build / "engines/lmcache/bin",
-        environment=environment, model=model, block_bytes=plan.block_bytes,
+        environment=setting.environment(site), model=setting.model(build, plan.model), block_bytes=plan.block_bytes,
         disk_bytes=2 * stored + (1 << 30))
 
 

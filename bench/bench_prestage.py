@@ -8,7 +8,8 @@ stall. Rate and bytes a token are those of vLLM's model on the processor (*engin
 1,100 tokens in 1.39 s, 63 MB for 1,920). All else is real: blocks are stored in a pod of two
 enclosures and loaded through an agent whose memory holds a part of them, by the Python package. The
 arrivals of the trace are stretched until the GPU is busy for --load of the time. A gateway gives hints
---leads seconds before a request arrives, and the engine when it is queued, as IcmsTier does. Another
+--leads seconds before a request arrives, and the engine when it is queued, as IcmsTier does. For --wrong of the requests the gateway
+gives another one, of a session that it takes for the one that resumes. Another
 process loads blocks of another volume at a steady rate meanwhile, through an agent of its own: the others. So
 they share the enclosures with the hints, and no agent puts them before those.
 
@@ -66,6 +67,8 @@ def options():
                         help="of the agent: a part of all blocks of the trace (%(default)s)")
     parser.add_argument("--others", type=float, default=50, help="blocks a second (%(default)s)")
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("/var/tmp"), help="for drive files")
+    parser.add_argument("--wrong", type=float, default=0.05, metavar="SHARE",
+                        help="of requests for which the gateway hints at another one's prefix, too (%(default)s)")
     parser.add_argument("--drive-ms", type=int, default=0,
                         help="each read of a drive takes so much longer (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
@@ -199,7 +202,10 @@ class Engine:
         number = itertools.count()
         events = [(arrival, ids, True) for arrival, ids in requests]
         if lead is not None:
+            chance = random.Random(self.given.seed)
             events += [(max(0, arrival - lead), ids, False) for arrival, ids in requests]
+            events += [(max(0, arrival - lead), chance.choice(requests)[1], False) for arrival, _ in requests
+                       if chance.random() < self.given.wrong]
         for at, ids, is_arrival in sorted(events, key=lambda one: one[0]):
             time.sleep(max(0, begin + at - time.monotonic()))
             known, keys = stored(ids, self.seen), self.keys(ids)
@@ -368,7 +374,7 @@ def main():
         **bench.conditions(given.dir), "said": given.said,
         "options": {"trace": given.trace.name if given.trace else None, "from": given.begin,
                     **{name: getattr(given, name) for name in
-                       ("requests", "load", "prefill", "block_tokens", "block_kib", "memory", "others", "drive_ms", "seed")}},
+                       ("requests", "load", "prefill", "block_tokens", "block_kib", "memory", "others", "wrong", "drive_ms", "seed")}},
     }
     rows = run(given)
     compare(rows)

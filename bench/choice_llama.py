@@ -83,6 +83,9 @@ class Llama:
             raise pod.PodError(f"of {prompt} {answer['stored']} of {self.blocks} blocks were stored")
         self.logits[prompt] = answer["logit"]
 
+    def stored(self):
+        """All prompts were."""
+
     def serve(self, prompt, way):
         """Seconds to the first token, and how many of the blocks of the prompt were loaded."""
         answer = self.ask(prompt, way)

@@ -64,10 +64,11 @@ def compared(rows):
 
 
 def requests_line(given):
+    wrong = f"; {float(given['wrong']):.0%} of them with a hint of another session" if given.get("wrong") else ""
     if not given.get("trace"):
-        return f"{given['requests']} requests of conversations that were made up"
+        return f"{given['requests']} requests of conversations that were made up{wrong}"
     return (f"{given['requests']} requests of {given['trace']}, from number {given['from']} on, whose blocks of 512 tokens are "
-            "blocks here: what the requests before them had is stored")
+            f"blocks here: what the requests before them had is stored{wrong}")
 
 
 def prestage_section(head, rows, note):

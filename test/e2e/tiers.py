@@ -12,6 +12,7 @@ usage: tiers.py BUILD_ROOT
 """
 import json
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -67,6 +68,8 @@ def hits_and_restart(p, target, folder):
                            capture_output=True, text=True, timeout=30)
     expect("and icms status", "\nlocal  up" in shown.stdout and "of what memory evicted" in shown.stdout,
            shown.stdout)
+    expect("which says what memory evicts for", re.search(r"\ndram: evicted: for space [1-9]\d*; of those read once "
+           r"at most 0; of large ones 0; for another volume 0\n", shown.stdout), shown.stdout)
     target.stand_still()
     probe.ask("get 3000")
     away = probe.ask("get 3000")
@@ -130,6 +133,8 @@ def removed(p, agent):
     got = icms("get", "one")
     expect("evicted and found", got.stdout == "first", got)
     expect("removed", icms("rm", "one").returncode == 0)
+    shown = icms("status").stdout
+    expect("status counts what the drive deleted", re.search(r"\nlocal: deleted for puts and removes: [1-9]\d*\n", shown), shown)
     probe.ask("get 20000")
     got = icms("get", "one")
     expect("a removed block does not come back", got.returncode == 1 and got.stdout == "", got)
