@@ -171,8 +171,6 @@ static icms_err chain_hashes(struct chain *chain, const json_t *hashes, struct e
             return ICMS_NO_MEMORY;
         *out_count = i + 1;
     }
-    if (*out_count == 0)
-        return err_set(why, ICMS_INVALID, "hashes: there are none");
     return ICMS_OK;
 }
 
@@ -213,9 +211,6 @@ icms_err agent_chain_keys(const struct agent_body *body, struct err_why *why, st
         return err;
     if (hashes != NULL)
         return chain_hashes(&chain, hashes, why, keys, out_count);
-    err = body->ids != NULL ? chain_ids(&chain, body, why, keys, out_count)
-                            : chain_tokens(&chain, tokens, why, keys, out_count);
-    if (err == ICMS_OK && *out_count == 0)
-        err = err_set(why, ICMS_INVALID, "tokens: less than a block of %u", chain.block_tokens);
-    return err;
+    return body->ids != NULL ? chain_ids(&chain, body, why, keys, out_count)
+                             : chain_tokens(&chain, tokens, why, keys, out_count);
 }

@@ -8,7 +8,8 @@
  *           nothing is found, and never another's block
  *   tokens  the prompt's token ids, for engines whose block is made of its ids alone, as int32,
  *           little-endian (examples/llama): an array, or base64 of these bytes (agent_tokens.h);
- *           what is left behind the last whole block is no block
+ *           what is left behind the last whole block is no block, and a prompt shorter than a block
+ *           has no key
  *   hashes  or the engine's own hashes of the blocks, in hex, first to last, for adapters that
  *           chain those (vLLM's KV events tell them to routers). Of a model whose entry says how
  *           vLLM hashes, tokens become these hashes first (agent_vllm.h), and then go the same way

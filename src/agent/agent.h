@@ -230,8 +230,9 @@ void agent_client_detach_wait(struct agent *agent, uint32_t client);
 
 /* Hints that blocks of a volume will be asked for within deadline_ms (agent/prestage.h), for which
  * the agent's owner stands, or the end of such hints. Returns at once: what becomes of them is in
- * agent_stats. INVALID, NO_VOLUME (also one that the user may not use), UNSUPPORTED (the tier),
- * BUSY (calls before are not over), NO_MEMORY, CLOSED, each with a sentence. Any thread. */
+ * agent_stats. No keys are no hints, and no error. INVALID, NO_VOLUME (also one that the user may
+ * not use), UNSUPPORTED (the tier), BUSY (calls before are not over), NO_MEMORY, CLOSED, each with
+ * a sentence. Any thread. */
 struct agent_hints {
     const struct agent_user *user; /* who gives them; NULL: the owner        */
     const char *volume;
@@ -259,7 +260,7 @@ struct agent_looked {
 /* Which blocks of a volume the agent has itself, for a user (NULL: the owner); enclosures are not
  * asked, so this takes a turn of each reactor, and counts as no access. Returns ICMS_OK: done is
  * called exactly once, on a loop of the agent, or by agent_free with looked NULL; anything else:
- * never. Errors as of agent_prestage. Any thread. */
+ * never. Of no keys it has none. Errors as of agent_prestage. Any thread. */
 icms_err agent_look_start(struct agent *agent, const struct agent_user *user, const char *volume,
                           const struct key *keys, size_t count, struct err_why *why,
                           void (*done)(void *arg, const struct agent_looked *looked),

@@ -72,6 +72,7 @@ static void a_prefix_in_memory_ends_at_its_first_hole(void **state)
     assert_int_equal(look(rig, 0, 30, 7).dram, 7);
     assert_int_equal(look(rig, 0, 30, 0).dram, 0);
     assert_int_equal(look(rig, 30, 3, NOBODY).dram, 0);
+    assert_int_equal(look(rig, 0, 0, NOBODY).local, 0);
     assert_int_equal(rig_stats(rig)->enclosures[0].op_ns[AGENT_LATENCY_EXIST].total, exists);
     assert_int_equal(rig_stats(rig)->volumes[KV].hits_dram, 0);
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 5, WAIT))->status, ICMS_OK);
@@ -123,8 +124,8 @@ static void what_is_wrong_is_refused(void **state)
     rig_key(1, &key);
     assert_int_equal(agent_look_start(rig->agent, NULL, "no", &key, 1, &why, answered, &answer),
                      ICMS_NO_VOLUME);
-    assert_int_equal(agent_look_start(rig->agent, NULL, "kv", &key, 0, &why, answered, &answer),
-                     ICMS_INVALID);
+    assert_int_equal(agent_look_start(rig->agent, NULL, "no", &key, 0, &why, answered, &answer),
+                     ICMS_NO_VOLUME);
     assert_int_equal(
         agent_look_start(rig->agent, &stranger, "raw", &key, 1, &why, answered, &answer),
         ICMS_NO_VOLUME); /* which is another user's */

@@ -52,8 +52,6 @@ static icms_err many_check(const struct agent *agent, const struct agent_user *u
     uint64_t volumes = agent_access(agent, user);
     uint32_t volume = 0;
 
-    if (count == 0)
-        return err_set(why, ICMS_INVALID, "no keys");
     for (size_t i = 0; i < count; i++)
         if (keys[i].length < 1 || keys[i].length > LIMIT_KEY_BYTES)
             return err_set(why, ICMS_INVALID, "key %zu: a key has 1 to %d bytes", i,

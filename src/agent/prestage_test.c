@@ -859,7 +859,9 @@ static void hints_of_the_owner_need_no_client(void **state)
     keys[3].length = 17;
     assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_INVALID);
     hints.count = 0;
-    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_INVALID);
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_OK);
+    hints.volume = "no";
+    assert_int_equal(agent_prestage(rig->agent, &hints, &why), ICMS_NO_VOLUME);
     rig_client_free(client);
     rig_free(rig); /* with a batch that was not taken */
 }

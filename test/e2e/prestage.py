@@ -137,6 +137,10 @@ def who_has_a_prefix(shell, agent):
     expect("a million token ids fit", (status, answer) == (200, {"of": 62500, "dram": 0, "local": 0}), answer)
     status, answer = post(agent, {"model": "org/model", "tokens": list(range(80))}, path="/v1/match")
     expect("a model stands for volume and chain", (status, answer) == (200, {"of": 5, "dram": 0, "local": 0}), answer)
+    status, answer = post(agent, {"model": "org/model", "tokens": [1]}, path="/v1/match")
+    expect("a prompt shorter than a block has none", (status, answer) == (200, {"of": 0, "dram": 0, "local": 0}), answer)
+    status, answer = post(agent, {"model": "org/model", "tokens": [1]})
+    expect("and no hints", (status, answer) == (202, {"hints": 0}), answer)
     status, answer = post(agent, {"model": "hashed", "hashes": ["00ff"]})
     expect("for hints, too", (status, answer) == (202, {"hints": 1}), answer)
     for body, word in ((b"[]", "JSON object"), ({"volume": "no", "names": ["x"]}, "no volume"),
