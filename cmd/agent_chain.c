@@ -167,6 +167,11 @@ static icms_err chain_hashes(struct chain *chain, const json_t *hashes, struct e
             return err_set(why, ICMS_INVALID,
                            "hashes: entry %zu is not 2 to %d digits of hex, two a byte", i,
                            2 * CHAIN_HASH_BYTES);
+        if (chain->hash_tokens != 0 && bytes != AGENT_VLLM_HASH_BYTES)
+            return err_set(why, ICMS_INVALID,
+                           "hashes: entry %zu has %zu bytes, where a hash of vLLM's has "
+                           "%d: " AGENT_CHAIN_WHOLE,
+                           i, bytes, AGENT_VLLM_HASH_BYTES);
         if (chain_step_hash(chain, hash, bytes, why, &keys[i]) != ICMS_OK)
             return ICMS_NO_MEMORY;
         *out_count = i + 1;

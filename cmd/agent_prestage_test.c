@@ -147,6 +147,10 @@ static void what_is_wrong_is_named(void **state)
         {"{\"model\": \"h\", \"hashes\": [true]}", "entry 0 is not 2 to 128 digits", ICMS_INVALID},
         {"{\"model\": \"h\", \"hashes\": [\"0x00\"]}", "entry 0 is not 2 to 128 digits",
          ICMS_INVALID},
+        {"{\"model\": \"v\", \"hashes\": [\"" DIGITS "\", \"0001020304050607\"]}",
+         "entry 1 has 8 bytes, where a hash of vLLM's has 32: send each hash whole", ICMS_INVALID},
+        {"{\"model\": \"chunk\", \"hashes\": [\"" DIGITS "00000000\"]}", "entry 0 has 36 bytes",
+         ICMS_INVALID},
         {"{\"model\": \"h\", \"hashes\": 1}", "with tokens or with hashes", ICMS_INVALID},
     };
 

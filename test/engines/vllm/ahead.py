@@ -375,6 +375,8 @@ def refused(agent, sent):
         for body, says in (({"model": "org/other", "hashes": sent}, "not one of this agent's models"),
                            ({"hashes": [int(one, 16) % 2**64 for one in sent]}, "send each hash whole"),
                            ({"hashes": [f"0x{one}" for one in sent]}, "entry 0 is not 2 to 128 digits of hex"),
+                           ({"hashes": [one[-16:] for one in sent]}, "entry 0 has 8 bytes, where"),
+                           ({"hashes": [f"{one}00000000" for one in sent]}, "entry 0 has 36 bytes, where"),
                            ({"model": UNHASHED, "tokens": prompt(0)}, "are made of hashes: send those"),
                            ({"tokens": prompt(0), "hashes": sent}, "with tokens or with hashes")):
             code, answer = post(agent, path, body)
@@ -382,7 +384,7 @@ def refused(agent, sent):
     short = {"tokens": prompt(0)[:BLOCK - 1]}
     assert post(agent, "/v1/match", short) == (200, {"of": 0, "dram": 0, "local": 0})
     assert post(agent, "/v1/prestage", short) == (202, {"hints": 0})
-    for others in ([one[-16:] for one in sent], [f"{one}00000000" for one in sent], altered(sent, 0),
+    for others in ({"model": UNHASHED, "hashes": [one[-16:] for one in sent]}, altered(sent, 0),
                    {"model": SEEDED, "tokens": prompt(0)}, {"tokens": prompt(1)}):
         assert post(agent, "/v1/match", others) == (200, {"of": len(sent), "dram": 0, "local": 0}), others
 
