@@ -6,6 +6,7 @@ scheduler never waits; every slot of that memory comes back, whatever became of 
 Method: the class of the product between stand-ins for vLLM's scheduler and workers, and a real pod.
 """
 import hashlib
+import logging
 import random
 import time
 import types
@@ -324,6 +325,14 @@ class Connectors(unittest.TestCase):
         self.store(engine)
         engine.half._movers._asks.submit(time.sleep, 1.6)  # the machine is busy
         self.assertEqual(self.found(engine, self.prompt), BLOCKS * TOKENS)
+
+    def test_only_blocks_of_one_rank_have_an_entry_of_models(self):
+        for ranks, says in ((1, "an entry of models in icms-agent.yaml, but for its name: {volume: kv, "),
+                            (2, "no entry of models in icms-agent.yaml: each of 2 ranks has keys of its own, ")):
+            with self.subTest(ranks), self.assertLogs("vllm.icms.connector", logging.INFO) as said:
+                Engine(self, self.shared.where, ranks)
+                self.assertEqual([line.partition(": for routers, ")[2][:len(says)] for line in said.output
+                                  if "for routers" in line], [says])
 
     def test_after_a_reset_nothing_is_shared(self):
         for ranks in (1, 3):

@@ -5,6 +5,7 @@ Goal: questions and jobs are answered by their deadlines whatever the tier does,
 job is told, memory is left alone after its job, and wrong configurations are told at once.
 Method: the class of the product on stand-ins for vLLM's, against real daemons.
 """
+import hashlib
 import logging
 import random
 import sys
@@ -398,6 +399,44 @@ class Tiers(unittest.TestCase):
                                  rf"suffix: '00000000'{said_of_it}\}}")
                 self.assertEqual(link._say_hashing(2 * TOKENS),
                                  f"{said_of_it}, hash_tokens: {TOKENS}" if said_of_it else "")
+
+    def test_an_entry_of_models_has_the_number_of_the_group(self):
+        with self.assertLogs("vllm.icms.tier", logging.INFO) as said:
+            engine = Engine(self, self.shared.where, groups=(258,)).wait_up()
+        self.assertIn(", suffix: '00000102'", "\n".join(said.output))
+        name = hashlib.sha256(self.prompt.encode()).digest() + bytes.fromhex("00000102")
+        context = stand_ins.ReqContext("one")
+        context._offload_key_positions[name] = TOKENS
+        engine.tier.on_new_request(context)
+        self.assertTrue(engine.job(context, [name], [0], load=False).success)
+        # what an agent makes of the entry and the hash
+        scheme = engine.tier._link.schemes[0]
+        self.assertTrue(scheme.volume.exists(scheme.keys([name])[0]))
+
+    def test_groups_have_no_entry_of_models_and_it_is_said_why(self):
+        with self.assertLogs("vllm.icms.tier", logging.INFO) as said:
+            Engine(self, self.shared.where, groups=(0, 1)).wait_up()
+        self.assertEqual([line.partition(": for routers, ")[2] for line in said.output if "for routers" in line],
+                         ["no entry of models in icms-agent.yaml: each of 2 KV cache groups has keys of its own, and an "
+                          "entry stands for those of one"])
+
+    def test_a_volume_that_is_reset_has_another_entry_of_models(self):
+        own = Tier()
+        self.addCleanup(own.end)
+        with self.assertLogs("vllm.icms.tier", logging.INFO) as said:
+            link = Engine(self, own.where).wait_up().tier._link
+            before = link.schemes[0].begins()["state"]
+            own.agent.kill()
+            own.target.stop()
+            for daemon in own.target, own.agent:
+                config = daemon.config_path.read_text()
+                daemon.config_path.write_text(config.replace("name: kv\n", "name: kv\n    generation: 1\n"))
+                daemon.start()
+                daemon.wait_ready()
+            wait_for(lambda: sum("an entry of models" in line for line in said.output) == 2)
+        states = [line.partition("state: '")[2][:64] for line in said.output if "an entry of models" in line]
+        self.assertEqual(states, [before, link.schemes[0].begins()["state"]])
+        self.assertNotEqual(*states)
 
     def test_another_tenant_shares_nothing(self):
         model = f"m{random.random()}"

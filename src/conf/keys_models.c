@@ -38,7 +38,9 @@ static const struct conf_key model_keys[] = {
             "refused in requests, except for tokens with hash."},
     {"suffix", CONF_PATH, false, AT(struct conf_model, suffix), .computed = "none",
      .example = "'00000000'",
-     .doc = "Up to 16 digits of hex behind each hash: IcmsTier has 00000000."},
+     .doc =
+         "Up to 16 digits of hex behind each hash: IcmsTier has the number of its KV cache group, "
+         "00000000."},
     {"hash", CONF_CHOICE, false, AT(struct conf_model, hash), .choices = model_hashes,
      .fallback = "none",
      .doc =

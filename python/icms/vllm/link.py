@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from .. import _engines, keys
@@ -63,13 +64,15 @@ class Link:
     _schemes: tuple[int, tuple[keys.Scheme, ...]]  # of this number of the space
 
     def __init__(self, where: str, volume: str, identity: Identity, *, keys: str, need_bytes: int,
-                 log: Any, suffix: str = "") -> None:
+                 log: Any, suffix: str = "", unnamed: str = "") -> None:
         self._where = where
         self._name = volume
         self._identity = identity
         self._need_bytes = need_bytes
         self._log = log
         self._suffix = suffix  # in hex: what the names of blocks have behind the engine's hashes
+        self._unnamed = unnamed  # why no entry of an agent's models stands for these blocks; "": one does
+        self._entry_of: uuid.UUID | None = None  # the volume of the entry that was logged last; None: none was
         self._schemes = (-1, ())
         self._watch: Watch | None = None
         self._is_known = False  # the volume was found
@@ -126,6 +129,8 @@ class Link:
             if self._schemes[0] != self._identity.space.number:
                 self._wait(self._name_blocks())
                 continue
+            if self._entry_of is not None and self.up and self._entry_of != self._volume.uuid:
+                self._say_entry(self._schemes[1])  # it was reset, and keys begin elsewhere
             if self._watch is not None and self._watch.is_due and self.up:
                 self._watch.look(deadline_ms=CHECK_MS)
             self._wait(LOOK_SECONDS)
@@ -175,16 +180,27 @@ class Link:
                         for layout in identity.layouts(weights))
         self._log.info("icms: using volume %s of %s, %s scheme %s", self._name, self._where,
                        "private" if private else "shared", schemes[0].fingerprint[:16])
-        if len(schemes) == 1:  # ranks have keys of their own, and a model one state
-            begin = schemes[0].begins()
-            self._log.info("icms: for routers, an entry of models in icms-agent.yaml, but for its name: "
-                           "{volume: %s, state: '%s', block_tokens: %s, of: hashes%s%s}", self._name,
-                           begin["state"], begin["block_tokens"],
-                           f", suffix: '{self._suffix}'" if self._suffix else "",
-                           self._say_hashing(begin["block_tokens"]))
+        self._say_entry(schemes)
         self._watch = Watch(schemes[0], _WORDS, self._log)
         self._schemes = number, schemes
         return 0.0
+
+    def _say_entry(self, schemes: tuple[keys.Scheme, ...]) -> None:
+        """What stands for these blocks in the configuration of agents, of the volume as it is now."""
+        unnamed = self._unnamed
+        if not unnamed and len(schemes) > 1:
+            unnamed = f"each of {len(schemes)} ranks has keys of its own, and an entry stands for those of one"
+        if unnamed:
+            self._log.info("icms: for routers, no entry of models in icms-agent.yaml: %s", unnamed)
+            self._entry_of = None
+            return
+        self._entry_of = self._volume.uuid
+        begin = schemes[0].begins()
+        self._log.info("icms: for routers, an entry of models in icms-agent.yaml, but for its name: "
+                       "{volume: %s, state: '%s', block_tokens: %s, of: hashes%s%s}", self._name,
+                       begin["state"], begin["block_tokens"],
+                       f", suffix: '{self._suffix}'" if self._suffix else "",
+                       self._say_hashing(begin["block_tokens"]))
 
     def _say_hashing(self, block_tokens: object) -> str:
         """How hashes are made of tokens, in an entry of models; "" when that is not known."""

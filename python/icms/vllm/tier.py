@@ -229,7 +229,8 @@ class IcmsTier(SecondaryTierManager):
                                 _shape(config, self.block_size_bytes),
                                 is_idle=lambda: not self._requests, forget=self._forget)
             self._link = Link(where, volume, identity, keys=keys,
-                              need_bytes=self.block_size_bytes, log=logger, suffix="00000000")
+                              need_bytes=self.block_size_bytes, log=logger, suffix=_suffix(config.groups[0]),
+                              unnamed=_unnamed(config.groups))
             if prestage_ms > 0:
                 engine.queued.append(self._queued)
         except Exception:
@@ -514,6 +515,17 @@ def _answer(asked: list[_Asked], there: list[bool]) -> None:
     for (_, _, question), one in zip(asked, there):
         if question.answer is None:
             question.answer = one
+
+
+def _suffix(group: Any) -> str:
+    """In hex: what vLLM has in keys of chunks of a KV cache group, behind the hash."""
+    return int(group.group_id).to_bytes(4, "big").hex()
+
+
+def _unnamed(groups: Sequence[Any]) -> str:
+    """Why no entry of an agent's models stands for the chunks; "": one does."""
+    return "" if len(groups) == 1 else (
+        f"each of {len(groups)} KV cache groups has keys of its own, and an entry stands for those of one")
 
 
 def _shape(config: Any, chunk_bytes: int) -> Shape:
