@@ -3,8 +3,8 @@
  * cmd/agent_body.c: see agent_body.h. Called by ctl's HTTP thread. A body is of someone who has
  * proven that he may use the port, and is checked like a stranger's all the same. What it can make
  * us take: jansson's tree of LIMIT_HTTP_JSON_BYTES of text, 4 bytes for each token id that came as
- * base64, and AGENT_BODY_KEYS keys with a hash each, or two where hash of the model's entry is set,
- * one body at a time.
+ * base64, as much for those of one block, and AGENT_BODY_KEYS keys with a hash each, or two where
+ * hash of the model's entry is set, one body at a time.
  */
 #include "agent_body.h"
 

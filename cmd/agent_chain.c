@@ -4,6 +4,7 @@
  */
 #include "agent_chain.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent_vllm.h"
@@ -12,11 +13,11 @@
 #include "icms/icms.h"
 
 #define CHAIN_RUN_BLOCKS_MAX 65536
-#define CHAIN_TOKENS_MAX     AGENT_VLLM_TOKENS_MAX /* of a block */
 #define CHAIN_HASH_BYTES     64
 #define CHAIN_SUFFIX_BYTES   8
 
 #define NO_HASH "no memory for the hash of a block"
+#define NO_ID   "tokens: entry %zu is not a token id, 0 to %d"
 
 static bool number_read(const json_t *value, json_int_t most, uint32_t *out_number)
 {
@@ -42,9 +43,10 @@ static icms_err chain_read(const json_t *said, struct err_why *why, struct icms_
     if (!number_read(json_object_get(said, "run_blocks"), CHAIN_RUN_BLOCKS_MAX, &chain.run_blocks))
         return err_set(why, ICMS_INVALID, "chain: run_blocks: a whole number from 1 to %d",
                        CHAIN_RUN_BLOCKS_MAX);
-    if (!number_read(json_object_get(said, "block_tokens"), CHAIN_TOKENS_MAX, out_block_tokens))
+    if (!number_read(json_object_get(said, "block_tokens"), CONF_BLOCK_TOKENS_MAX,
+                     out_block_tokens))
         return err_set(why, ICMS_INVALID, "chain: block_tokens: a whole number from 1 to %d",
-                       CHAIN_TOKENS_MAX);
+                       CONF_BLOCK_TOKENS_MAX);
     *out_chain = chain;
     return ICMS_OK;
 }
@@ -109,10 +111,10 @@ static icms_err chain_step_ids(struct chain *chain, const le32 *ids, struct err_
     return chain_step_hash(chain, chain->vllm.last, sizeof(chain->vllm.last), why, out_key);
 }
 
-static icms_err chain_tokens(struct chain *chain, const json_t *tokens, struct err_why *why,
-                             struct key *keys, size_t *out_count)
+/* ids: room for those of a block. */
+static icms_err chain_tokens_into(struct chain *chain, const json_t *tokens, le32 *ids,
+                                  struct err_why *why, struct key *keys, size_t *out_count)
 {
-    le32 ids[CHAIN_TOKENS_MAX];
     const json_t *value;
     size_t i;
 
@@ -120,8 +122,7 @@ static icms_err chain_tokens(struct chain *chain, const json_t *tokens, struct e
     {
         if (!json_is_integer(value) || json_integer_value(value) < 0 ||
             json_integer_value(value) > INT32_MAX)
-            return err_set(why, ICMS_INVALID, "tokens: entry %zu is not a token id, 0 to %d", i,
-                           INT32_MAX);
+            return err_set(why, ICMS_INVALID, NO_ID, i, INT32_MAX);
         ids[i % chain->block_tokens] = le32_of((uint32_t)json_integer_value(value));
         if ((i + 1) % chain->block_tokens != 0)
             continue;
@@ -132,6 +133,19 @@ static icms_err chain_tokens(struct chain *chain, const json_t *tokens, struct e
     return ICMS_OK;
 }
 
+static icms_err chain_tokens(struct chain *chain, const json_t *tokens, struct err_why *why,
+                             struct key *keys, size_t *out_count)
+{
+    le32 *ids = calloc(chain->block_tokens, sizeof(*ids)); /* 256 KiB at most */
+    icms_err err;
+
+    if (ids == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the ids of a block");
+    err = chain_tokens_into(chain, tokens, ids, why, keys, out_count);
+    free(ids);
+    return err;
+}
+
 /* The ids are as they are hashed. */
 static icms_err chain_ids(struct chain *chain, const struct agent_body *body, struct err_why *why,
                           struct key *keys, size_t *out_count)
@@ -140,8 +154,7 @@ static icms_err chain_ids(struct chain *chain, const struct agent_body *body, st
 
     for (size_t i = 0; i < body->id_count; i++)
         if (le32_get(ids[i]) > INT32_MAX)
-            return err_set(why, ICMS_INVALID, "tokens: entry %zu is not a token id, 0 to %d", i,
-                           INT32_MAX);
+            return err_set(why, ICMS_INVALID, NO_ID, i, INT32_MAX);
     for (; *out_count < body->id_count / chain->block_tokens; (*out_count)++)
         if (chain_step_ids(chain, ids + *out_count * chain->block_tokens, why, &keys[*out_count]) !=
             ICMS_OK)
@@ -184,7 +197,7 @@ size_t agent_chain_most(const struct agent_body *body)
     const json_t *chain = json_object_get(body->root, "chain");
     uint32_t block_tokens = 1;
 
-    (void)number_read(json_object_get(chain, "block_tokens"), CHAIN_TOKENS_MAX, &block_tokens);
+    (void)number_read(json_object_get(chain, "block_tokens"), CONF_BLOCK_TOKENS_MAX, &block_tokens);
     if (body->model != NULL && body->model->hash != CONF_MODEL_HASH_NONE)
         block_tokens = body->model->hash_tokens;
     return json_array_size(json_object_get(body->root, "tokens")) +

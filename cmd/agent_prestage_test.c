@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "agent_prestage.h"
+#include "agent_vllm.h"
 #include "base/check.h"
 #include "base/limits.h"
 #include "icms/icms.h"
@@ -260,6 +261,56 @@ static void tokens_stand_for_the_hashes_that_vllm_makes_of_them(void **state)
     }
 }
 
+/* As large as blocks can be: an array and base64 make the same key, which is that of the chain, or
+ * of the last of the hashes that vLLM makes of such a block. */
+static void the_largest_blocks_have_keys(void **state)
+{
+    const size_t digits = (CONF_BLOCK_TOKENS_MAX * 4 + 2) / 3 * 4; /* the last two are padding */
+    char *text = malloc(3 * CONF_BLOCK_TOKENS_MAX + digits + 400);
+    le32 *ids = calloc(CONF_BLOCK_TOKENS_MAX, sizeof(*ids));
+    struct conf_model *model = &conf.models[conf.model_count++];
+
+    check(text != NULL && ids != NULL);
+    for (int of = CONF_MODEL_TOKENS; of <= CONF_MODEL_HASHES; of++) {
+        struct icms_chain chain = {.run_blocks = 8};
+        struct icms_key key;
+        size_t at;
+
+        for (uint8_t i = 0; i < sizeof(chain.state); i++)
+            chain.state[i] = i;
+        *model = (struct conf_model){"large", "kv", DIGITS, "", CONF_BLOCK_TOKENS_MAX, (uint8_t)of};
+        if (of == CONF_MODEL_HASHES) {
+            struct agent_vllm vllm;
+
+            model->hash = CONF_MODEL_SHA256;
+            model->hash_tokens = CONF_HASH_TOKENS_MAX;
+            memcpy(model->hash_seed, "0", 2);
+            assert_int_equal(agent_vllm_begin(&vllm, CONF_MODEL_SHA256, "0"), ICMS_OK);
+            for (size_t i = 0; i < CONF_BLOCK_TOKENS_MAX; i += CONF_HASH_TOKENS_MAX)
+                assert_int_equal(agent_vllm_next(&vllm, ids + i, CONF_HASH_TOKENS_MAX), ICMS_OK);
+            icms_chain_next(&chain, vllm.last, sizeof(vllm.last), &key);
+        } else {
+            icms_chain_next(&chain, ids, CONF_BLOCK_TOKENS_MAX * sizeof(ids[0]), &key);
+        }
+        at = (size_t)sprintf(text, "{\"model\": \"large\", \"tokens\": [0");
+        for (size_t i = 0; i < CONF_BLOCK_TOKENS_MAX; i++) /* one more */
+            at += (size_t)sprintf(text + at, ",0");
+        memcpy(text + at, "]}", 3);
+        assert_int_equal(read_text(text), ICMS_OK);
+        assert_int_equal(hints.count, 1);
+        assert_memory_equal(hints.keys[0].bytes, key.bytes, sizeof(key.bytes));
+        at = (size_t)sprintf(text, "{\"model\": \"large\", \"tokens\": \"");
+        memset(text + at, 'A', digits);
+        memcpy(text + at + digits - 2, "==\"}", 5);
+        assert_int_equal(read_text(text), ICMS_OK);
+        assert_int_equal(hints.count, 1);
+        assert_memory_equal(hints.keys[0].bytes, key.bytes, sizeof(key.bytes));
+    }
+    conf.model_count--;
+    free(ids);
+    free(text);
+}
+
 /* Which is the answer to a short question, and no mistake of who asks. */
 static void a_prompt_shorter_than_a_block_has_no_keys(void **state)
 {
@@ -329,7 +380,7 @@ static void what_is_wrong_with_a_chain_is_named(void **state)
          ", \"run_blocks\": 0, \"block_tokens\": 1}, \"tokens\": [1]",
          "run_blocks"},
         {"\"chain\": {\"state\": " STATE
-         ", \"run_blocks\": 1, \"block_tokens\": 4097}, \"tokens\": [1]",
+         ", \"run_blocks\": 1, \"block_tokens\": 65537}, \"tokens\": [1]",
          "block_tokens"},
         {"\"chain\": {\"state\": " STATE
          ", \"run_blocks\": 1, \"block_tokens\": 1}, \"tokens\": [1, -1]",
@@ -537,6 +588,7 @@ int main(void)
         cmocka_unit_test(a_chain_makes_the_engines_keys),
         cmocka_unit_test(a_model_stands_for_its_volume_and_chain),
         cmocka_unit_test(tokens_stand_for_the_hashes_that_vllm_makes_of_them),
+        cmocka_unit_test(the_largest_blocks_have_keys),
         cmocka_unit_test(a_prompt_shorter_than_a_block_has_no_keys),
         cmocka_unit_test(a_model_of_a_forbidden_volume_is_none),
         cmocka_unit_test(what_is_wrong_with_a_chain_is_named),

@@ -26,7 +26,7 @@
 #include "base/bytes.h"
 #include "conf/conf.h"
 
-#define AGENT_VLLM_TOKENS_MAX 4096 /* of a block */
+#define AGENT_VLLM_TOKENS_MAX CONF_HASH_TOKENS_MAX /* of a block */
 #define AGENT_VLLM_HASH_BYTES 32
 
 struct agent_vllm {

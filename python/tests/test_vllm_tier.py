@@ -420,6 +420,15 @@ class Tiers(unittest.TestCase):
                          ["no entry of models in icms-agent.yaml: each of 2 KV cache groups has keys of its own, and an "
                           "entry stands for those of one"])
 
+    def test_chunks_that_are_larger_than_those_of_agents_have_no_entry_of_models(self):
+        for blocks, says in ((4096, "of: hashes, suffix: '00000000', hash: sha256, hash_seed: '0', hash_tokens: 16}"),
+                             (4097, "no entry of models in icms-agent.yaml: blocks have 65552 tokens, and those of an "
+                                    "entry 65536 at most")):
+            with self.subTest(blocks), stand_ins.seeded("sha256", "0"), \
+                    self.assertLogs("vllm.icms.tier", logging.INFO) as said:
+                Engine(self, self.shared.where, blocks=blocks).wait_up()
+                self.assertEqual([line[-len(says):] for line in said.output if "for routers" in line], [says])
+
     def test_a_volume_that_is_reset_has_another_entry_of_models(self):
         own = Tier()
         self.addCleanup(own.end)

@@ -19,14 +19,14 @@ TOKENS = 16  # of a chunk
 HIT, PENDING, MISS, RETRY = (stand_ins.LookupResult[name] for name in ("HIT", "HIT_PENDING", "MISS", "RETRY"))
 
 
-def spec(model="m", groups=(0,), events=False):
+def spec(model="m", groups=(0,), events=False, blocks=1):
     group = [types.SimpleNamespace(group_id=i, tokens_per_block=TOKENS, layer_names=("a", "b"))
              for i in groups]
     parallel = types.SimpleNamespace(tp_size=1, pp_size=1, pcp_size=1, dcp_size=1)
     told = types.SimpleNamespace(enable_kv_cache_events=events, self_describing_kv_events=events)
     return types.SimpleNamespace(kv_events_config=told, config=types.SimpleNamespace(
         groups=group, parallel=parallel, kv_cache_layout="LBHNC", replicated_layout=False,
-        canonical_layout=False, cache=types.SimpleNamespace(blocks_per_chunk=1,
+        canonical_layout=False, cache=types.SimpleNamespace(blocks_per_chunk=blocks,
                                                             tokens_per_hash=TOKENS),
         model=types.SimpleNamespace(name=model, dtype="float32")))
 
@@ -42,14 +42,14 @@ class Engine:
     """As much of vLLM's manager as the tier meets."""
 
     def __init__(self, test, where, chunk_bytes=VALUE_BYTES, model="m", config=None,
-                 kv_events=False, groups=(0,), **options):
+                 kv_events=False, groups=(0,), blocks=1, **options):
         self.memory = bytearray(CHUNKS * chunk_bytes)
         view = memoryview(self.memory).cast("B", (CHUNKS, chunk_bytes))
         self.chunk_bytes = chunk_bytes
         self.jobs = 0
         self.engine = engine_of(model, **config or {})
         with self.engine.making():
-            self.tier = IcmsTier(spec(model, groups, events=kv_events), view, "1",
+            self.tier = IcmsTier(spec(model, groups, kv_events, blocks), view, "1",
                                  **{"where": where, "volume": "kv", "weights": "w", **options})
         test.addCleanup(self.end)
 

@@ -184,6 +184,10 @@ enum conf_model_hash {
 
 #define CONF_HASH_SEED_BYTES 64
 
+/* Tokens of a block, and of what is hashed at a time. */
+#define CONF_BLOCK_TOKENS_MAX 65536
+#define CONF_HASH_TOKENS_MAX  4096
+
 /* A model by whose name routers give hints: how the keys of its engines are made. */
 struct conf_model {
     char name[128];

@@ -30,8 +30,8 @@ static const struct conf_key model_keys[] = {
             "entry, Scheme.begins() of the Python package returns it. It changes with weights, "
             "configuration and rank of an engine, and with the generation of the volume; with a "
             "wrong one no block is found, and never another's."},
-    {"block_tokens", CONF_COUNT, true, AT(struct conf_model, block_tokens), .min = 1, .max = 4096,
-     .example = "16", .doc = "Tokens of a block."},
+    {"block_tokens", CONF_COUNT, true, AT(struct conf_model, block_tokens), .min = 1,
+     .max = CONF_BLOCK_TOKENS_MAX, .example = "16", .doc = "Tokens of a block."},
     {"of", CONF_CHOICE, true, AT(struct conf_model, of), .choices = model_ofs, .example = "hashes",
      .doc = "What keys are made of: tokens, the ids of each block alone, as examples/llama does; "
             "hashes, the engine's own of each block, as the adapters for vLLM do. The other one is "
@@ -54,9 +54,10 @@ static const struct conf_key model_keys[] = {
      .computed = "vllm-none-hash, that of vLLM 0.32 without PYTHONHASHSEED", .example = "'0'",
      .doc = "PYTHONHASHSEED of the engines, with which vLLM's hashes begin, up to 63 bytes. Only "
             "with hash. With a wrong one no block is found, and never another's."},
-    {"hash_tokens", CONF_COUNT, false, AT(struct conf_model, hash_tokens), .min = 1, .max = 4096,
-     .computed = "block_tokens", .example = "16",
+    {"hash_tokens", CONF_COUNT, false, AT(struct conf_model, hash_tokens), .min = 1,
+     .max = CONF_HASH_TOKENS_MAX, .computed = "block_tokens", .example = "16",
      .doc = "Tokens of a block that vLLM hashes, where block_tokens is a multiple of it, as with "
-            "blocks_per_chunk of IcmsTier. Only with hash."},
+            "blocks_per_chunk of IcmsTier. Only with hash, and required there when block_tokens is "
+            "more than 4096."},
 };
 const struct conf_table conf_model_table = {"a model", KEYS(model_keys)};

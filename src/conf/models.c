@@ -54,6 +54,12 @@ static icms_err model_hash_rules(const struct conf_source *source, const struct 
                          "models: hash is for models of hashes");
     if (model->hash_tokens == 0)
         model->hash_tokens = model->block_tokens;
+    if (model->hash != CONF_MODEL_HASH_NONE && model->hash_tokens > CONF_HASH_TOKENS_MAX)
+        return conf_fail(
+            source, conf_node_line(entry, "block_tokens"),
+            "models: block_tokens is more than the %d that are hashed at a time: write "
+            "hash_tokens, too",
+            CONF_HASH_TOKENS_MAX);
     if (model->block_tokens % model->hash_tokens != 0)
         return conf_fail(source, conf_node_line(entry, "hash_tokens"),
                          "models: block_tokens is no multiple of hash_tokens");

@@ -49,7 +49,7 @@ static void what_is_written_is_taken(void **state)
     assert_int_equal(parse("- {name: a/b, volume: b, state: '" STATE
                            "', block_tokens: 16, of: tokens}\n"
                            "- {name: c d, volume: kv, state: '" STATE
-                           "', block_tokens: 4096, of: hashes, suffix: '00fF'}"),
+                           "', block_tokens: 65536, of: hashes, suffix: '00fF'}"),
                      ICMS_OK);
     assert_int_equal(agent.model_count, 2);
     model = conf_agent_model(&agent, "a/b");
@@ -76,8 +76,8 @@ static void how_vllm_hashes_is_taken(void **state)
     assert_int_equal(parse("- {name: a, volume: kv, state: '" STATE
                            "', block_tokens: 32, of: hashes, hash: sha256}\n"
                            "- {name: b, volume: kv, state: '" STATE
-                           "', block_tokens: 32, of: hashes, hash: sha256_cbor, hash_seed: 0, "
-                           "hash_tokens: 16}\n"
+                           "', block_tokens: 65536, of: hashes, hash: sha256_cbor, hash_seed: 0, "
+                           "hash_tokens: 4096}\n"
                            "- {name: c, volume: kv, state: '" STATE
                            "', block_tokens: 32, of: hashes, hash: none}"),
                      ICMS_OK);
@@ -86,7 +86,8 @@ static void how_vllm_hashes_is_taken(void **state)
     assert_int_equal(model[0].hash_tokens, 32);
     assert_int_equal(model[1].hash, CONF_MODEL_SHA256_CBOR);
     assert_string_equal(model[1].hash_seed, "0");
-    assert_int_equal(model[1].hash_tokens, 16);
+    assert_int_equal(model[1].block_tokens, 65536);
+    assert_int_equal(model[1].hash_tokens, 4096);
     assert_int_equal(model[2].hash, CONF_MODEL_HASH_NONE);
 }
 
@@ -157,6 +158,14 @@ static void what_is_wrong_is_named(void **state)
     refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes, "
             "hash: sha256, hash_tokens: 32}",
             5, "no multiple of hash_tokens");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 8192, of: hashes, "
+            "hash: sha256}",
+            5, "write hash_tokens");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 8192, of: hashes, "
+            "hash: sha256, hash_tokens: 8192}",
+            5, "hash_tokens");
+    refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 65537, of: hashes}", 5,
+            "block_tokens");
     refused("- {name: a, volume: kv, state: '" STATE "', block_tokens: 0}", 5, "block_tokens");
     refused("- {name: a, volume: kv, state: '" STATE "', block_token: 1}", 5, "block_token");
 }

@@ -37,6 +37,10 @@ CHECK_MS = 1000
 #: Between two attempts to take a fingerprint that failed.
 _FILES_SECONDS = 60.0
 
+#: Tokens of a block and of a hash that an entry of an agent's models takes (src/conf/conf.h).
+_BLOCK_TOKENS_MAX = 65536
+_HASH_TOKENS_MAX = 4096
+
 #: What to do about fields that differ, see `icms.statements.explain`.
 _WORDS = {
     "probe": "set PYTHONHASHSEED and --prefix-caching-hash-algo alike on all servers",
@@ -190,6 +194,9 @@ class Link:
         unnamed = self._unnamed
         if not unnamed and len(schemes) > 1:
             unnamed = f"each of {len(schemes)} ranks has keys of its own, and an entry stands for those of one"
+        tokens = schemes[0].layout.block_tokens
+        if not unnamed and tokens > _BLOCK_TOKENS_MAX:
+            unnamed = f"blocks have {tokens} tokens, and those of an entry {_BLOCK_TOKENS_MAX} at most"
         if unnamed:
             self._log.info("icms: for routers, no entry of models in icms-agent.yaml: %s", unnamed)
             self._entry_of = None
@@ -203,9 +210,9 @@ class Link:
                        self._say_hashing(begin["block_tokens"]))
 
     def _say_hashing(self, block_tokens: object) -> str:
-        """How hashes are made of tokens, in an entry of models; "" when that is not known."""
+        """How hashes are made of tokens, in an entry of models; "" when that is not known, or not for agents."""
         hashing = self._identity.hashing()
-        if hashing is None:
+        if hashing is None or hashing[2] > _HASH_TOKENS_MAX:
             return ""
         name, seed, tokens = hashing
         return f", hash: {name}, hash_seed: '{seed}'" + \
