@@ -183,6 +183,7 @@ enum conf_model_hash {
 };
 
 #define CONF_HASH_SEED_BYTES 64
+#define CONF_HASH_SEED       "vllm-none-hash" /* vLLM's where PYTHONHASHSEED is not set */
 
 /* Tokens of a block, and of what is hashed at a time. */
 #define CONF_BLOCK_TOKENS_MAX 65536

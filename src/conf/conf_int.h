@@ -326,6 +326,7 @@ void conf_warn_volumes(struct conf_target *target);
 
 /* Models of volumes that list users, behind an HTTP port that asks for no proof. */
 void conf_warn_models(struct conf_agent *agent);
+void conf_warn_seeds(struct conf_agent *agent);
 
 /* Hosts that list the same file of a secret or TLS key. */
 void conf_warn_shared_keys(struct conf_target *target);

@@ -23,7 +23,9 @@ static const struct conf_key model_keys[] = {
     {"volume", CONF_NAME, true, AT(struct conf_model, volume), .example = "kv",
      .doc = "The volume that its engines use, by its name in volumes. Over an http port without "
             "token and client_ca a volume that lists users or groups does not exist: requests for "
-            "the model get status 404, and the agent warns of it at the start."},
+            "the model get status 400, as for one that is not listed, and the agent warns of it at "
+            "the "
+            "start."},
     {"state", CONF_PATH, true, AT(struct conf_model, state),
      .example = "8d5b6dd6cdd5e4e9f1d6d6a4ad2d5e0f8a7f3f2fd3c1f7f0a1b2c3d4e5f60718",
      .doc = "Where the keys of its engines begin, 64 digits of hex: the adapters for vLLM log this "
@@ -52,8 +54,11 @@ static const struct conf_key model_keys[] = {
          "cache_salt vLLM hashes these, too: tokens stand for a request without them."},
     {"hash_seed", CONF_PATH, false, AT(struct conf_model, hash_seed),
      .computed = "vllm-none-hash, that of vLLM 0.32 without PYTHONHASHSEED", .example = "'0'",
-     .doc = "PYTHONHASHSEED of the engines, with which vLLM's hashes begin, up to 63 bytes. Only "
-            "with hash. With a wrong one no block is found, and never another's."},
+     .doc =
+         "PYTHONHASHSEED of the engines, with which vLLM's hashes begin, up to 63 bytes. Only "
+         "with hash. It has digits or is random, as Python takes it, or is what vLLM has without "
+         "it; the agent warns of others at the start. With a wrong one no block is found, and "
+         "never another's."},
     {"hash_tokens", CONF_COUNT, false, AT(struct conf_model, hash_tokens), .min = 1,
      .max = CONF_HASH_TOKENS_MAX, .computed = "block_tokens", .example = "16",
      .doc = "Tokens of a block that vLLM hashes, where block_tokens is a multiple of it, as with "

@@ -36,9 +36,6 @@ static size_t hex_digits(const char *text)
     return text[digits] == '\0' ? digits : SIZE_MAX;
 }
 
-/* vLLM's seed where PYTHONHASHSEED is not set. */
-#define HASH_SEED "vllm-none-hash"
-
 static icms_err model_hash_rules(const struct conf_source *source, const struct conf_node *entry,
                                  struct conf_model *model)
 {
@@ -64,7 +61,7 @@ static icms_err model_hash_rules(const struct conf_source *source, const struct 
         return conf_fail(source, conf_node_line(entry, "hash_tokens"),
                          "models: block_tokens is no multiple of hash_tokens");
     if (model->hash != CONF_MODEL_HASH_NONE && model->hash_seed[0] == '\0')
-        memcpy(model->hash_seed, HASH_SEED, sizeof(HASH_SEED));
+        memcpy(model->hash_seed, CONF_HASH_SEED, sizeof(CONF_HASH_SEED));
     return ICMS_OK;
 }
 

@@ -99,7 +99,7 @@ static void models_that_nobody_can_ask_for_are_warned_about(void **state)
 
     assert_int_equal(parse(both), ICMS_OK);
     assert_int_equal(agent.warnings.count, 1);
-    assert_non_null(strstr(agent.warnings.text[0], "'m' get status 404: its volume b lists users"));
+    assert_non_null(strstr(agent.warnings.text[0], "'m' get status 400: its volume b lists users"));
     assert_non_null(strstr(agent.warnings.text[0], "write http.token (icms key gen --type token)"));
     more = "http: {open: all}\n";
     assert_int_equal(parse(both), ICMS_OK);
@@ -111,6 +111,32 @@ static void models_that_nobody_can_ask_for_are_warned_about(void **state)
     assert_int_equal(parse(both), ICMS_OK);
     assert_int_equal(agent.warnings.count, 0);
     more = "";
+}
+
+/* What a file may have for none, and what no engine begins with. */
+static void seeds_that_no_engine_has_are_warned_about(void **state)
+{
+    static const struct {
+        const char *seed, *shown; /* NULL: no warning */
+    } cases[] = {
+        {"~", "is '~', and"},     {"none", "is 'none', and"}, {"' 0 '", "is ' 0 ', and"},
+        {"'-1'", "is '-1', and"}, {"0x10", "is '0x10', and"}, {"0", NULL},
+        {"'4294967295'", NULL},   {"random", NULL},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char models[400];
+
+        (void)snprintf(models, sizeof(models),
+                       "- {name: m, volume: kv, state: '" STATE
+                       "', block_tokens: 16, of: hashes, hash: sha256, hash_seed: %s}\n"
+                       "- {name: n, volume: kv, state: '" STATE "', block_tokens: 16, of: hashes}",
+                       cases[i].seed);
+        assert_int_equal(parse(models), ICMS_OK);
+        assert_int_equal(agent.warnings.count, cases[i].shown != NULL);
+        if (cases[i].shown != NULL && strstr(agent.warnings.text[0], cases[i].shown) == NULL)
+            fail_msg("%s: %s", cases[i].seed, agent.warnings.text[0]);
+    }
 }
 
 static void what_is_wrong_is_named(void **state)
@@ -176,6 +202,7 @@ int main(void)
         cmocka_unit_test(what_is_written_is_taken),
         cmocka_unit_test(how_vllm_hashes_is_taken),
         cmocka_unit_test(models_that_nobody_can_ask_for_are_warned_about),
+        cmocka_unit_test(seeds_that_no_engine_has_are_warned_about),
         cmocka_unit_test(what_is_wrong_is_named),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

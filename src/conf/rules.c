@@ -845,6 +845,7 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
     if (err != ICMS_OK)
         return err;
     conf_warn_models(agent);
+    conf_warn_seeds(agent);
     conf_warn_http(&agent->warnings, &agent->http);
     if (agent->enclosure_count + strlen(agent->pod) > 0 &&
         agent->silence_ms > agent->load_deadline_ms)

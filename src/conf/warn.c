@@ -52,9 +52,26 @@ void conf_warn_models(struct conf_agent *agent)
 
         if (volume->user_count + volume->group_count > 0)
             conf_warn(&agent->warnings,
-                      "models: requests for '%.60s' get status 404: its volume %s lists users or "
+                      "models: requests for '%.60s' get status 400: its volume %s lists users or "
                       "groups, and http has no token: write http.token (icms key gen --type token)",
                       model->name, volume->name);
+    }
+}
+
+/* Seeds with which no engine begins, as what a file has for none. */
+void conf_warn_seeds(struct conf_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->model_count; i++) {
+        const struct conf_model *model = &agent->models[i];
+        const char *seed = model->hash_seed;
+
+        if (model->hash != CONF_MODEL_HASH_NONE && strcmp(seed, CONF_HASH_SEED) != 0 &&
+            strcmp(seed, "random") != 0 && strspn(seed, "0123456789") != strlen(seed))
+            conf_warn(
+                &agent->warnings,
+                "models: hash_seed of '%.60s' is '%.63s', and PYTHONHASHSEED has digits, or is "
+                "random: write what the engines have, or remove it if they have none",
+                model->name, seed);
     }
 }
 
