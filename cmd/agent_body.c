@@ -96,8 +96,9 @@ static icms_err body_load(const char *text, size_t bytes, struct err_why *why,
                        LIMIT_HTTP_JSON_BYTES);
     body->root = json_load_callback(rest_next, &rest, JSON_REJECT_DUPLICATES, &error);
     if (body->root == NULL && json_error_code(&error) == json_error_numeric_overflow)
-        return err_set(why, ICMS_INVALID, "line %d: %s; if it is a hash, " AGENT_CHAIN_WHOLE,
-                       error.line, error.text);
+        return err_set(why, ICMS_INVALID,
+                       "line %d: %s: a token id is 0 to %d; if it is a hash, " AGENT_CHAIN_WHOLE,
+                       error.line, error.text, INT32_MAX);
     if (body->root == NULL)
         return err_set(why, ICMS_INVALID, "this is not JSON: line %d: %s", error.line, error.text);
     if (!has_ids)
@@ -276,7 +277,7 @@ static icms_err keys_append(const json_t *root, const char *name, const char *wh
     return ICMS_OK;
 }
 
-icms_err agent_body_keys(const struct agent_body *body, struct err_why *why, struct key **out_keys,
+icms_err agent_body_keys(struct agent_body *body, struct err_why *why, struct key **out_keys,
                          size_t *out_count)
 {
     const json_t *root = body->root;
@@ -288,8 +289,8 @@ icms_err agent_body_keys(const struct agent_body *body, struct err_why *why, str
 
     if (most > AGENT_BODY_KEYS)
         return err_set(why, ICMS_LIMIT,
-                       "%zu keys, where a body may have %d: larger blocks have fewer", most,
-                       AGENT_BODY_KEYS);
+                       "%zu keys or hashes, where a body may have %d: larger blocks have fewer",
+                       most, AGENT_BODY_KEYS);
     keys = calloc(most + 1, sizeof(*keys));
     if (keys == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for %zu keys", most);

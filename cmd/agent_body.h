@@ -24,6 +24,7 @@ struct agent_body {
     uint8_t *ids; /* token ids that came as base64, 4 bytes each; NULL: none */
     size_t id_count;
     const struct conf_model *model; /* whose chain it has; NULL: its own, or none    */
+    uint32_t block_tokens;          /* of its chain, from agent_body_keys on; 0: it has none  */
 };
 
 /* Reads a body as a JSON object; agent_body_end, whatever this returns. members: those that there
@@ -41,7 +42,7 @@ icms_err agent_body_volume(const json_t *root, struct err_why *why,
 
 /* "keys" and "names", one of them at least, or "chain" with "tokens" or "hashes" (agent_chain.h);
  * *out_keys is malloc's and the caller's. */
-icms_err agent_body_keys(const struct agent_body *body, struct err_why *why, struct key **out_keys,
+icms_err agent_body_keys(struct agent_body *body, struct err_why *why, struct key **out_keys,
                          size_t *out_count) ICMS_MUST_CHECK;
 
 /* Reads 2 digits of hex a byte; the number of bytes, 0: it is no hex, or too long. */

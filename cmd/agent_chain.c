@@ -204,12 +204,13 @@ size_t agent_chain_most(const struct agent_body *body)
            json_array_size(json_object_get(body->root, "hashes")) + body->id_count / block_tokens;
 }
 
-icms_err agent_chain_keys(const struct agent_body *body, struct err_why *why, struct key *keys,
+icms_err agent_chain_keys(struct agent_body *body, struct err_why *why, struct key *keys,
                           size_t *out_count)
 {
     const json_t *root = body->root;
     const json_t *tokens = json_object_get(root, "tokens");
     const json_t *hashes = json_object_get(root, "hashes");
+    const char *begin = body->model != NULL ? "model" : "chain";
     struct chain chain = {.block_tokens = 1};
     icms_err err;
 
@@ -218,15 +219,21 @@ icms_err agent_chain_keys(const struct agent_body *body, struct err_why *why, st
                        "%s: and where is chain, which says what keys of them begin with?",
                        tokens != NULL ? "tokens" : "hashes");
     if (json_object_get(root, "keys") != NULL || json_object_get(root, "names") != NULL)
-        return err_set(why, ICMS_INVALID, "chain: its keys and others do not make one prefix");
+        return err_set(why, ICMS_INVALID,
+                       "%s: its keys and others do not make one prefix: send tokens or hashes, and "
+                       "neither keys nor names",
+                       begin);
     if ((tokens != NULL) == (hashes != NULL) ||
         (body->ids == NULL && !json_is_array(tokens != NULL ? tokens : hashes)))
-        return err_set(why, ICMS_INVALID, "chain: with tokens or with hashes, an array");
+        return err_set(why, ICMS_INVALID,
+                       "%s: send tokens (an array or base64) or hashes (an array), one of them",
+                       begin);
     err = chain_read(json_object_get(root, "chain"), why, &chain.keys, &chain.block_tokens);
     if (err == ICMS_OK && body->model != NULL)
         err = chain_model(&chain, body->model, why);
     if (err != ICMS_OK)
         return err;
+    body->block_tokens = chain.block_tokens;
     if (hashes != NULL)
         return chain_hashes(&chain, hashes, why, keys, out_count);
     return body->ids != NULL ? chain_ids(&chain, body, why, keys, out_count)

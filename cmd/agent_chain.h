@@ -31,8 +31,8 @@
 /* How many keys a body with "chain" has at most, or hashes of tokens, where those are more. */
 size_t agent_chain_most(const struct agent_body *body);
 
-/* Makes them. INVALID, NO_MEMORY with a sentence. */
-icms_err agent_chain_keys(const struct agent_body *body, struct err_why *why, struct key *keys,
+/* Makes them, and sets the block_tokens of the body. INVALID, NO_MEMORY with a sentence. */
+icms_err agent_chain_keys(struct agent_body *body, struct err_why *why, struct key *keys,
                           size_t *out_count) ICMS_MUST_CHECK;
 
 #endif

@@ -101,6 +101,7 @@ static icms_err match_ask(struct agent_page *page, const char *volume, const str
 
 struct match_answer {
     size_t count;
+    uint32_t block_tokens; /* 0: not known */
     struct agent_looked looked;
 };
 
@@ -112,12 +113,14 @@ static void answer_write(void *arg, struct json *json)
     json_put_uint(json, "of", answer->count);
     json_put_uint(json, "dram", answer->looked.dram);
     json_put_uint(json, "local", answer->looked.local);
+    if (answer->block_tokens != 0)
+        json_put_uint(json, "block_tokens", answer->block_tokens);
     json_put_end(json);
 }
 
 icms_err agent_match_read(const char *body, size_t bytes, const struct conf_agent *conf,
                           uint64_t volumes, struct err_why *why, char out_volume[LIMIT_NAME_BYTES],
-                          struct key **out_keys, size_t *out_count)
+                          struct key **out_keys, size_t *out_count, uint32_t *out_block_tokens)
 {
     static const char *const members[] = {"volume", "keys",   "names",  "model",
                                           "chain",  "tokens", "hashes", NULL};
@@ -128,6 +131,8 @@ icms_err agent_match_read(const char *body, size_t bytes, const struct conf_agen
         err = agent_body_volume(read.root, why, out_volume);
     if (err == ICMS_OK)
         err = agent_body_keys(&read, why, out_keys, out_count);
+    if (err == ICMS_OK)
+        *out_block_tokens = read.block_tokens;
     agent_body_end(&read);
     return err;
 }
@@ -140,7 +145,7 @@ unsigned agent_match_post(void *arg, const char *body, size_t bytes, struct ctl_
     char volume[LIMIT_NAME_BYTES];
     struct key *keys = NULL;
     icms_err err = agent_match_read(body, bytes, own->conf, agent_body_volumes(own), &why, volume,
-                                    &keys, &answer.count);
+                                    &keys, &answer.count, &answer.block_tokens);
 
     if (err == ICMS_OK)
         err = match_ask(own, volume, keys, answer.count, &why, &answer.looked);

@@ -159,6 +159,27 @@ static void models_of_forbidden_volumes_are_unknown(void **state)
     answers = false;
 }
 
+/* With what a router knows of blocks it counts tokens. */
+static void answers_of_a_chain_have_the_tokens_of_a_block(void **state)
+{
+    static struct agent_page agent = {.conf = &conf};
+
+    answers = true;
+    assert_int_equal(post_body(&agent, "{\"model\": \"m\", \"tokens\": [1, 2, 3]}"), 200);
+    assert_string_equal(said, "{\"of\":1,\"dram\":1,\"local\":1,\"block_tokens\":2}");
+    assert_int_equal(post_body(&agent, "{\"volume\": \"kv\", \"hashes\": [\"00\"], \"chain\": "
+                                       "{\"state\": \"" STATE
+                                       "\", \"run_blocks\": 1, \"block_tokens\": 65536}}"),
+                     200);
+    assert_string_equal(said, "{\"of\":1,\"dram\":1,\"local\":1,\"block_tokens\":65536}");
+    assert_int_equal(post_body(&agent, "{\"model\": \"m\", \"tokens\": [1]}"), 200);
+    assert_non_null(strstr(said, "{\"of\":0,"));
+    assert_non_null(strstr(said, "\"block_tokens\":2}"));
+    assert_int_equal(post(&agent), 200);
+    assert_string_equal(said, "{\"of\":1,\"dram\":1,\"local\":1}");
+    answers = false;
+}
+
 static void questions_that_nobody_answers_wait_a_second_together(void **state)
 {
     static struct agent_page agent = {.conf = &conf};
@@ -183,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_have_two_forms),
         cmocka_unit_test(models_of_forbidden_volumes_are_unknown),
+        cmocka_unit_test(answers_of_a_chain_have_the_tokens_of_a_block),
         cmocka_unit_test(questions_that_nobody_answers_wait_a_second_together),
     };
 

@@ -26,7 +26,7 @@ static const char *const prestage_members[] = {
 static const char *const hint_members[] = {"deadline_ms", "priority", "tier",
                                            "pin_seconds", "once",     NULL};
 
-static icms_err order_read(const struct agent_body *body, struct err_why *why,
+static icms_err order_read(struct agent_body *body, struct err_why *why,
                            char out_volume[LIMIT_NAME_BYTES], struct agent_hints *out_hints)
 {
     const json_t *root = body->root;

@@ -26,7 +26,7 @@ static const struct conf_agent conf = {
 
 static void keys_check(const struct key *keys, size_t count, size_t bytes)
 {
-    check(count <= bytes); /* a prompt shorter than a block has none */
+    check(count <= bytes);
     for (size_t i = 0; i < count; i++)
         check(keys[i].length >= 1 && keys[i].length <= LIMIT_KEY_BYTES);
 }
@@ -38,12 +38,15 @@ static void match_check(const char *body, size_t bytes, icms_err err,
     char volume[LIMIT_NAME_BYTES];
     struct key *keys = NULL;
     size_t count = 0;
+    uint32_t block_tokens = 0;
 
-    if (agent_match_read(body, bytes, &conf, 1, &why, volume, &keys, &count) != ICMS_OK) {
+    if (agent_match_read(body, bytes, &conf, 1, &why, volume, &keys, &count, &block_tokens) !=
+        ICMS_OK) {
         check(why.text[0] != '\0' && keys == NULL);
         return;
     }
     keys_check(keys, count, bytes);
+    check(count > 0 || block_tokens > 0);
     check(err == ICMS_OK && hints->count == count && strcmp(hints->volume, volume) == 0);
     check(memcmp(hints->keys, keys, count * sizeof(keys[0])) == 0);
     free(keys);

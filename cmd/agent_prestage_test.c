@@ -133,13 +133,27 @@ static void what_is_wrong_is_named(void **state)
         {"{\"model\": \"m\", \"volume\": \"kv\", \"tokens\": [1, 2]}", "or the model",
          ICMS_INVALID},
         {"{\"model\": \"m\", \"chain\": {}, \"tokens\": [1, 2]}", "or the model", ICMS_INVALID},
-        {"{\"model\": \"m\", \"keys\": [\"00\"]}", "do not make one prefix", ICMS_INVALID},
-        {"{\"model\": \"m\"}", "with tokens or with hashes", ICMS_INVALID},
+        {"{\"model\": \"m\", \"keys\": [\"00\"]}",
+         "model: its keys and others do not make one prefix", ICMS_INVALID},
+        {"{\"model\": \"m\"}",
+         "model: send tokens (an array or base64) or hashes (an array), one of them", ICMS_INVALID},
+        {"{\"model\": \"m\", \"tokens\": null}",
+         "model: send tokens (an array or base64) or hashes (an array), one of them", ICMS_INVALID},
+        {"{\"model\": \"v\", \"tokens\": 7}",
+         "model: send tokens (an array or base64) or hashes (an array), one of them", ICMS_INVALID},
+        {"{\"model\": \"v\", \"tokens\": {}}",
+         "model: send tokens (an array or base64) or hashes (an array), one of them", ICMS_INVALID},
+        {"{\"model\": \"v\", \"hashes\": \"00\"}",
+         "model: send tokens (an array or base64) or hashes (an array), one of them", ICMS_INVALID},
+        {"{\"model\": \"v\", \"tokens\": [9223372036854775808]}",
+         "a token id is 0 to 2147483647; if it is a hash, send each hash whole", ICMS_INVALID},
+        {"{\"model\": \"v\", \"tokens\": [1e400]}",
+         "a token id is 0 to 2147483647; if it is a hash, send each hash whole", ICMS_INVALID},
         {"{\"model\": \"m\", \"hashes\": [\"00\"]}", "made of tokens", ICMS_INVALID},
         {"{\"model\": \"h\", \"tokens\": [1]}", "made of hashes: send those, or set hash",
          ICMS_INVALID},
         {"{\"model\": \"v\", \"tokens\": [1, 2], \"hashes\": [\"00\"]}",
-         "with tokens or with hashes", ICMS_INVALID},
+         "send tokens (an array or base64) or hashes (an array), one of them", ICMS_INVALID},
         {"{\"model\": \"v\", \"tokens\": [1, 2147483648]}", "entry 1 is not a token id",
          ICMS_INVALID},
         {"{\"model\": \"h\", \"hashes\": [\"00\", 1]}", "entry 1 is a number", ICMS_INVALID},
@@ -152,7 +166,8 @@ static void what_is_wrong_is_named(void **state)
          "entry 1 has 8 bytes, where a hash of vLLM's has 32: send each hash whole", ICMS_INVALID},
         {"{\"model\": \"chunk\", \"hashes\": [\"" DIGITS "00000000\"]}", "entry 0 has 36 bytes",
          ICMS_INVALID},
-        {"{\"model\": \"h\", \"hashes\": 1}", "with tokens or with hashes", ICMS_INVALID},
+        {"{\"model\": \"h\", \"hashes\": 1}",
+         "send tokens (an array or base64) or hashes (an array), one of them", ICMS_INVALID},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -367,11 +382,16 @@ static void what_is_wrong_with_a_chain_is_named(void **state)
     } cases[] = {
         {"\"tokens\": [1]", "where is chain"},
         {"\"hashes\": [\"00\"]", "where is chain"},
-        {"\"chain\": {}", "with tokens or with hashes"},
-        {"\"chain\": {}, \"tokens\": 1", "with tokens or with hashes"},
-        {"\"chain\": {}, \"tokens\": [1], \"hashes\": [\"00\"]", "with tokens or with hashes"},
-        {"\"chain\": {}, \"tokens\": [1], \"hashes\": \"00\"", "with tokens or with hashes"},
-        {"\"chain\": {}, \"tokens\": null, \"hashes\": [\"00\"]", "with tokens or with hashes"},
+        {"\"chain\": {}",
+         "chain: send tokens (an array or base64) or hashes (an array), one of them"},
+        {"\"chain\": {}, \"tokens\": 1",
+         "send tokens (an array or base64) or hashes (an array), one of them"},
+        {"\"chain\": {}, \"tokens\": [1], \"hashes\": [\"00\"]",
+         "send tokens (an array or base64) or hashes (an array), one of them"},
+        {"\"chain\": {}, \"tokens\": [1], \"hashes\": \"00\"",
+         "send tokens (an array or base64) or hashes (an array), one of them"},
+        {"\"chain\": {}, \"tokens\": null, \"hashes\": [\"00\"]",
+         "send tokens (an array or base64) or hashes (an array), one of them"},
         {"\"chain\": {}, \"tokens\": [1]", "an object with state"},
         {"\"chain\": 7, \"tokens\": [1]", "an object with state"},
         {"\"chain\": {\"state\": \"00\", \"run_blocks\": 1, \"block_tokens\": 1}, \"tokens\": [1]",
@@ -393,7 +413,7 @@ static void what_is_wrong_with_a_chain_is_named(void **state)
          "entry 0 is not 2"},
         {"\"chain\": {\"state\": " STATE
          ", \"run_blocks\": 1, \"block_tokens\": 1}, \"tokens\": [1], \"keys\": [\"00\"]",
-         "one prefix"},
+         "chain: its keys and others do not make one prefix"},
     };
     char text[512];
 
@@ -519,7 +539,8 @@ static void what_is_no_base64_is_refused(void **state)
         {"\"tokens\": \"AQAAAAIA\"", "base64"},      /* 6 bytes */
         {"\"tokens\": \"AQAAAAAAAIA=\"", "entry 1"}, /* -2147483648 */
         {"\"tokens\": \"AQAAAAIAAAA=", "not JSON"},
-        {"\"tokens\": \"AQAAAAIAAAA=\", \"hashes\": [\"00\"]", "with tokens or with hashes"},
+        {"\"tokens\": \"AQAAAAIAAAA=\", \"hashes\": [\"00\"]",
+         "send tokens (an array or base64) or hashes (an array), one of them"},
         {"\"x\": {\"tokens\": \"AQAAAAIAAAA=\"}", "nothing inside"},
         {"\"x\": {\"tokens\": \"AQAAAAIAAAA=\"}, \"tokens\": \"\"", "unknown member"},
     };
@@ -556,7 +577,8 @@ static void a_million_token_ids_fit(void **state)
         if (block == 16)
             assert_int_equal(hints.count, count / 16);
         else /* half a million hashes hold up the thread of HTTP */
-            assert_non_null(strstr(why.text, "larger blocks have fewer"));
+            assert_non_null(
+                strstr(why.text, "524287 keys or hashes, where a body may have 131072: larger"));
     }
     for (int i = 0; i < 2; i++) { /* 16,383 keys, and 131,071 or 524,287 hashes in front of them */
         struct conf_model *model = &conf.models[conf.model_count++];

@@ -24,8 +24,7 @@ static const struct conf_key model_keys[] = {
      .doc = "The volume that its engines use, by its name in volumes. Over an http port without "
             "token and client_ca a volume that lists users or groups does not exist: requests for "
             "the model get status 400, as for one that is not listed, and the agent warns of it at "
-            "the "
-            "start."},
+            "the start."},
     {"state", CONF_PATH, true, AT(struct conf_model, state),
      .example = "8d5b6dd6cdd5e4e9f1d6d6a4ad2d5e0f8a7f3f2fd3c1f7f0a1b2c3d4e5f60718",
      .doc = "Where the keys of its engines begin, 64 digits of hex: the adapters for vLLM log this "

@@ -159,7 +159,7 @@ def models(s):
         expect("stored by its key", answer.returncode == 0, answer)
     status, text = s.agent.post("/v1/match", {"model": "m", "hashes": hashes})
     expect("a model's keys are those of the volume as it is served",
-           status == 200 and json.loads(text) == {"of": 40, "dram": 40, "local": 40}, text)
+           status == 200 and json.loads(text) == {"of": 40, "dram": 40, "local": 40, "block_tokens": 16}, text)
 
 
 def main():

@@ -369,7 +369,7 @@ def altered(sent, at):
     return [*sent[:at], f"{int(sent[at], 16) ^ 1:064x}", *sent[at + 1:]]
 
 
-def refused(agent, sent):
+def refused(agent, sent, block_tokens):
     """What a router does wrong is said, and what is no hash of this model's blocks is in no agent."""
     for path in ("/v1/match", "/v1/prestage"):
         for body, says in (({"model": "org/other", "hashes": sent}, "not one of this agent's models"),
@@ -378,15 +378,15 @@ def refused(agent, sent):
                            ({"hashes": [one[-16:] for one in sent]}, "entry 0 has 8 bytes, where"),
                            ({"hashes": [f"{one}00000000" for one in sent]}, "entry 0 has 36 bytes, where"),
                            ({"model": UNHASHED, "tokens": prompt(0)}, "are made of hashes: send those"),
-                           ({"tokens": prompt(0), "hashes": sent}, "with tokens or with hashes")):
+                           ({"tokens": prompt(0), "hashes": sent}, "model: send tokens (an array or base64) or hashes")):
             code, answer = post(agent, path, body)
             assert code == 400 and says in answer["why"], (path, says, answer)
-    short = {"tokens": prompt(0)[:BLOCK - 1]}
-    assert post(agent, "/v1/match", short) == (200, {"of": 0, "dram": 0, "local": 0})
+    short, none = {"tokens": prompt(0)[:block_tokens - 1]}, {"dram": 0, "local": 0, "block_tokens": block_tokens}
+    assert post(agent, "/v1/match", short) == (200, {"of": 0, **none})
     assert post(agent, "/v1/prestage", short) == (202, {"hints": 0})
     for others in ({"model": UNHASHED, "hashes": [one[-16:] for one in sent]}, altered(sent, 0),
                    {"model": SEEDED, "tokens": prompt(0)}, {"tokens": prompt(1)}):
-        assert post(agent, "/v1/match", others) == (200, {"of": len(sent), "dram": 0, "local": 0}), others
+        assert post(agent, "/v1/match", others) == (200, {"of": len(sent), **none}), others
 
 
 def case_models(lab, kind):
@@ -430,7 +430,8 @@ def route(lab, kind, chunk):
 
         def has(agent, some, dram):
             found = post(agent, "/v1/match", some)
-            assert found == (200, {"of": count, "dram": dram, "local": dram}), (agent.name, found, dram)
+            assert found == (200, {"of": count, "dram": dram, "local": dram,
+                                   "block_tokens": chunk * BLOCK}), (agent.name, found, dram)
 
         tokens = prompt(0)
         begin = tokens[:less * chunk * BLOCK]  # and others behind it
@@ -448,7 +449,7 @@ def route(lab, kind, chunk):
         for some in (sent, {"tokens": tokens}):
             has(second, some, count)
         over_network(second, BLOCKS * BLOCK_BYTES)
-        refused(second, sent)
+        refused(second, sent, chunk * BLOCK)
         other = start(second, "b")
         assert entry(other) == said, (entry(other), said)
         answer = other.ask(prompt(0))
