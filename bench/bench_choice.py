@@ -294,7 +294,9 @@ def engine_of(given, folder, agents):
     if given.llama:
         return choice_llama.Llama(given, *agents)
     if given.vllm:
-        return choice_vllm.Vllm(given, folder, agents, LIMIT_S)
+        slowest = min((path for path in given.paths if path), default=0)
+        prefix = given.blocks * given.block_bytes
+        return choice_vllm.Vllm(given, folder, agents, max(LIMIT_S, 2 * prefix / slowest if slowest else 0))
     return Model(given, *agents)
 
 
