@@ -329,7 +329,7 @@ def run(given):
                                 faults=faults) for i in range(2)]
         for target in targets:
             target.wait_ready()
-        agents = [p.add_agent(f"server-{i}", targets, own) for i, own in enumerate((volumes[:1], volumes[1:]))]
+        agents = [p.add_agent(f"server-{i}", targets, own, memory=f"{(memory >> 20) + 64}MiB") for i, own in enumerate((volumes[:1], volumes[1:]))]
         for agent in agents:
             agent.wait_ready()
         where, others_where = (f"unix:{agent.socket}" for agent in agents)
