@@ -31,7 +31,7 @@ WHAT = {
     "choice_llama": ("choice, llama.cpp", "As above, by llama.cpp and `examples/llama` with SmolLM2-135M, which computes 256 "
                      "tokens in 32 blocks. Times are those to the first token of the answer, whose logit has to be that of the prompt "
                      "computed. It does not tell what it expected.", "make bench-choice LLAMA=1"),
-    "choice_vllm": ("choice, vLLM", "As above, by vLLM on the processor with a model of the shape of SmolLM2-135M in float32, and IcmsTier: "
+    "choice_vllm": ("choice, vLLM", "As above, by vLLM on the processor with a model of eight layers in float32, 32 KiB of KV a token and random weights, and IcmsTier: "
                     "`load: always`, no tier at all, and `load: faster`. Times are those to the first token, which has to be that of the prompt "
                     "computed. It does not tell what it expected.", "make bench-choice VLLM=1"),
 }
