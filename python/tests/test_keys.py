@@ -142,7 +142,7 @@ class Schemes(TestCase):
             self.assertEqual(status, 200, text)
             return json.loads(text)
 
-        self.assertEqual(match(scheme.begins()), {"of": 8, "dram": 6, "local": 6})
+        self.assertEqual(match(scheme.begins()), {"of": 8, "dram": 6, "local": 6, "block_tokens": 16})
         other = Scheme(self.volume, self.layout(), hashes="sha256", chained=True).begins()
         self.assertEqual(match(other)["dram"], 0)  # another model has none of them
         with self.assertRaises(ValueError):
