@@ -4,8 +4,8 @@
 
 The engine is a model: it computes tokens at a rate, and loads by the threads of the adapters for vLLM
 (icms.vllm.movers). With --llama it is llama.cpp with a real model and the prefix cache of examples/llama
-(choice_llama.py), with --vllm it is vLLM with IcmsTier (choice_vllm.py). All else is real: prefixes are stored in an enclosure through one agent, and loaded through
-others whose paths to the enclosure a proxy throttles. On each path prompts are served in turns in three ways: all
+(choice_llama.py), with --vllm it is vLLM with IcmsTier (choice_vllm.py). All else is real: prefixes are
+stored in an enclosure through one agent, and loaded through others whose paths to the enclosure a proxy throttles. On each path prompts are served in turns in three ways: all
 of the prefix is loaded, all of it is computed, and what the adapter chooses (icms.vllm.choice, prefix_cache.c).
 With --inside agents are in the engine's process (`pod:`), where values come into the engine's memory.
 What is always loaded has an agent of its own: that of the choice learns nothing from it. Every prompt has a prefix
@@ -58,7 +58,7 @@ PATH_LEAST = 50  # bytes a second: the proxy sends 50 pieces a second
 MODEL = {"block_kib": 128, "prefill": 2000}  # defaults for the model of an engine: real ones have their own
 #: Real engines, by option: their modules.
 ENGINES = {"llama": choice_llama, "vllm": choice_vllm}
-#: Their defaults: eleven minutes each on two cores.
+#: Their defaults: eleven and eighteen minutes on two cores.
 DEFAULTS = {
     "llama": {"paths": "0,1000000,10000000,0,10000000", "rounds": 15, "full_rounds": 40, "learn": 4, "block_tokens": 8},
     "vllm": {"paths": "0,10000000,0,1000000,0", "rounds": 3, "full_rounds": 12, "learn": 4, "blocks": 16,

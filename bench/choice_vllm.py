@@ -7,17 +7,16 @@ engine has it in its KV cache or in its memory of the host. Each answer has to b
 prompt was stored, and what vLLM says it did not compute is what was loaded.
 """
 import pathlib
-import random
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
-from engines import forked, setting, sides  # noqa: E402
+from engines import forked, match, setting, sides  # noqa: E402
 
 MODEL = "wide"
-BLOCK_TOKENS = 128  # of vLLM's on the processor
+BLOCK_TOKENS = match.BLOCK
 TOKEN_BYTES = 8 * 2 * 8 * 64 * 4  # layers, keys and values, heads, their size, float32
 BLOCKS_MOST = 16  # of a prompt in engines/engine.py
 REST_TOKENS = 16  # of a prompt behind its blocks: the model computes a token at least
@@ -44,10 +43,7 @@ def block_bytes(tokens):
 
 
 def config_of(agent, load, limit_ms):
-    tier = {"type": "IcmsTier", "module_path": "icms.vllm.tier", "where": f"unix:{agent.socket}", "volume": "kv",
-            "weights": "files", "load": load, "load_ms": limit_ms, "lookup_ms": limit_ms, "store_ms": limit_ms}
-    return {**sides.offloading(tier), "kv_connector": "IcmsOffloadingConnector",
-            "kv_connector_module_path": "icms.vllm.offloading"}
+    return sides.icms_offloading(f"unix:{agent.socket}", load, load_ms=limit_ms, lookup_ms=limit_ms, store_ms=limit_ms)
 
 
 class Vllm:
@@ -91,12 +87,8 @@ class Vllm:
             engine.kill()
         self.nest.close()
 
-    def tokens(self, prompt):
-        chance = random.Random(prompt)
-        return [4 + chance.randrange(250) for _ in range(self.blocks * BLOCK_TOKENS + REST_TOKENS)]
-
     def ask(self, prompt, way):
-        return self.engines[way].ask(ask=self.tokens(prompt), answer=1)
+        return self.engines[way].ask(ask=match.prompt(prompt, self.blocks * BLOCK_TOKENS + REST_TOKENS), answer=1)
 
     def store(self, prompt):
         self.first_tokens[prompt] = self.ask(prompt, "store")["tokens"]

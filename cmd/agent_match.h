@@ -4,7 +4,6 @@
  *
  *   volume       name of a volume of the agent
  *   keys, names  as of POST /v1/prestage, first to last; or chain with tokens or hashes
- *
  *   model        instead of volume and chain
  *
  * The answer is {"of": n, "dram": n, "local": n}: the keys that were asked for; of the first ones

@@ -81,6 +81,13 @@ def offloading(*tiers):
                 "cpu_bytes_to_use": HOST_BYTES, "secondary_tiers": list(tiers)}}
 
 
+def icms_offloading(where, load, **options):
+    """The same with IcmsTier; options: others of its own."""
+    return {**offloading({"type": "IcmsTier", "module_path": "icms.vllm.tier", "where": where, "volume": "kv",
+                          "weights": "files", "load": load, **options}),
+            "kv_connector": "IcmsOffloadingConnector", "kv_connector_module_path": "icms.vllm.offloading"}
+
+
 class Host(Side):
     TITLE = "vLLM's OffloadingConnector with memory of the host and no tier behind it"
 
@@ -201,10 +208,7 @@ class Icms(Side):
         return f"unix:{self.agent.socket}"
 
     def config(self):
-        config = offloading({"type": "IcmsTier", "module_path": "icms.vllm.tier",
-                             "where": self.where(), "volume": "kv", "weights": "files", "load": "always"})
-        return {**config, "kv_connector": "IcmsOffloadingConnector",
-                "kv_connector_module_path": "icms.vllm.offloading"}
+        return icms_offloading(self.where(), "always")
 
     def pids(self):
         return [daemon.pid for daemon in (self.target, self.agent)

@@ -281,6 +281,16 @@ struct icms_request *client_failed_poll(struct icms *icms)
     return found;
 }
 
+/* Ends a request that no thread and no device uses any more. True when it is over: also one that
+ * was before the handle failed, whoever is still inside. Lock. */
+static bool failed_request_ends(struct icms_request *request)
+{
+    if (request->state != REQUEST_OVER && guard_idle(request->icms) &&
+        failed_request_is_quiet(request))
+        failed_request_over(request);
+    return request->state == REQUEST_OVER;
+}
+
 bool client_failed_wait(struct icms_request *request, uint64_t until_ns)
 {
     struct icms *icms = request->icms;
@@ -291,9 +301,7 @@ bool client_failed_wait(struct icms_request *request, uint64_t until_ns)
     client_unlock(icms);
     for (;;) {
         client_lock(icms);
-        /* What was over before the handle failed is not run by who is still inside. */
-        over = request->state == REQUEST_OVER ||
-               (guard_idle(icms) && failed_request_is_quiet(request));
+        over = failed_request_ends(request);
         if (over || client_now_ns() >= until_ns)
             break;
         client_unlock(icms);
@@ -301,7 +309,6 @@ bool client_failed_wait(struct icms_request *request, uint64_t until_ns)
     }
     request->waited = false;
     if (over) {
-        failed_request_over(request);
         request->returned = true;
     } else {
         sys_event_raise(icms->notify_fd); /* it is icms_poll's again */
@@ -328,12 +335,10 @@ void client_failed_sync(struct icms_request *request)
 bool client_failed_over(struct icms_request *request)
 {
     struct icms *icms = request->icms;
-    bool over = guard_idle(icms);
+    bool over;
 
     client_lock(icms);
-    if (over && failed_request_is_quiet(request))
-        failed_request_over(request);
-    over = request->state == REQUEST_OVER;
+    over = failed_request_ends(request);
     client_unlock(icms);
     return over;
 }

@@ -621,7 +621,7 @@ static void a_request_is_not_over_while_a_thread_runs_it(void **state)
     assert_false(icms_request_over(request));
     assert_int_equal(icms_request_wait(request, 20), ICMS_DEADLINE);
     assert_null(icms_poll(worker.icms));
-    /* One that was over before is nobody's concern. */
+    /* One that was over before the handle failed waits for nobody. */
     assert_int_equal(icms_request_wait(before, 0), ICMS_OK);
     assert_true(icms_request_over(before));
     assert_int_equal(icms_request_end(&before), ICMS_OK);
